@@ -274,14 +274,22 @@ impl SendDriver {
 
     /// Cuts as many blocks as the window allows. This thread runs `store`, and short jobs unless
     /// `bulk`; the pool runs the others.
-    fn work<'a>(&'a self, mut state: MutexGuard<'a, State>, contexts: &mut Contexts, bulk: bool) {
+    fn work<'a>(&'a self, state: MutexGuard<'a, State>, contexts: &mut Contexts, bulk: bool) {
+        self.work_some(state, contexts, bulk, usize::MAX);
+    }
+
+    /// As [`Self::work`], but for at most `most` jobs on this thread.
+    fn work_some<'a>(&'a self, mut state: MutexGuard<'a, State>, contexts: &mut Contexts, bulk: bool, mut most: usize) {
         let mut waiting = Vec::new();
-        while let Some(job) = state.sender.as_mut().and_then(|s| s.poll_job(self.now_ns())) {
+        while most > 0
+            && let Some(job) = state.sender.as_mut().and_then(|s| s.poll_job(self.now_ns()))
+        {
             let here = job.method == Method::STORE || job.estimate_ns < INLINE_NS && !bulk;
             if !here {
                 waiting.push(job);
                 continue;
             }
+            most -= 1;
             drop(state);
             if bulk {
                 // The writing thread can send the frames made so far while this thread goes on.
@@ -350,7 +358,8 @@ impl SendDriver {
         let mut contexts = Contexts::default();
         let mut left_host = 0;
         // The preface and the first bytes, or all of a short file, go in one write.
-        while near.bytes_read() < FIRST_BYTES && near.read(self, &mut contexts)? {}
+        while near.bytes_read() < FIRST_BYTES && near.read(self)? {}
+        near.work(self, &mut contexts)?;
         loop {
             self.check()?;
             let mut link = lock(&self.link);
@@ -358,12 +367,18 @@ impl SendDriver {
             self.take_frames(&mut link, BATCH_BYTES);
             if !link.outbox.is_empty() {
                 self.write_frames(&mut link, &mut stall)?;
-                self.after_write(&mut contexts, !near.is_short());
+                drop(link);
+                if near.is_short() {
+                    near.work(self, &mut contexts)?;
+                } else {
+                    self.after_write(&mut contexts);
+                }
                 continue;
             }
             if near.reads() {
                 drop(link);
-                if near.read(self, &mut contexts)? {
+                if near.read(self)? {
+                    near.work(self, &mut contexts)?;
                     continue;
                 }
                 link = lock(&self.link);
@@ -538,13 +553,13 @@ impl SendDriver {
 
     /// After a write the window may have room: the reading thread cuts blocks if it waits, else
     /// this one does.
-    fn after_write(&self, contexts: &mut Contexts, bulk: bool) {
+    fn after_write(&self, contexts: &mut Contexts) {
         let state = lock(&self.state);
         if state.reader_waits {
             drop(state);
             self.room.ring();
         } else {
-            self.work(state, contexts, bulk);
+            self.work(state, contexts, true);
         }
     }
 

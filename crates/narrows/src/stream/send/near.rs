@@ -23,6 +23,8 @@ const SLOW_ALL_NS: u64 = 12_000_000;
 /// The source and the reverse direction, as long as they have no thread of their own.
 pub(super) struct Near<S> {
     source: Option<S>,
+    /// The source never had a thread of its own.
+    here: bool,
     back: Option<(ReadHalf, Option<OnNote>)>,
     back_thread: Option<JoinHandle<()>>,
     duplex: bool,
@@ -33,7 +35,7 @@ pub(super) struct Near<S> {
 
 impl<S: BlockSource + 'static> Near<S> {
     pub(super) fn new(source: S, back: Option<(ReadHalf, Option<OnNote>)>) -> Self {
-        Self { source: Some(source), duplex: back.is_some(), back, back_thread: None, read: 0, slow_ns: 0 }
+        Self { source: Some(source), here: true, duplex: back.is_some(), back, back_thread: None, read: 0, slow_ns: 0 }
     }
 
     /// Whether this thread reads the source.
@@ -41,9 +43,9 @@ impl<S: BlockSource + 'static> Near<S> {
         self.source.is_some()
     }
 
-    /// Whether this thread also runs the short jobs.
+    /// Whether the flow is short so far, so that this thread also runs the short jobs.
     pub(super) fn is_short(&self) -> bool {
-        self.reads() && self.read <= SHORT_BYTES
+        self.here && self.read <= SHORT_BYTES
     }
 
     /// Bytes that this thread has read.
@@ -61,7 +63,7 @@ impl<S: BlockSource + 'static> Near<S> {
     }
 
     /// Reads the next piece, if the engine has room for it. Returns whether there was any room.
-    pub(super) fn read(&mut self, flow: &SendDriver, contexts: &mut Contexts) -> Result<bool> {
+    pub(super) fn read(&mut self, flow: &SendDriver) -> Result<bool> {
         let Some(source) = &mut self.source else { return Ok(false) };
         let Some(len) = lock(&flow.state).sender.as_ref().and_then(super::readable) else { return Ok(false) };
         let begun_ns = sys::monotonic_ns();
@@ -69,7 +71,6 @@ impl<S: BlockSource + 'static> Near<S> {
         let read_ns = sys::monotonic_ns() - begun_ns;
         self.slow_ns += if read_ns > SLOW_NS { read_ns } else { 0 };
         self.read += block.len() as u64;
-        let bulk = self.read > SHORT_BYTES;
         let mut state = lock(&flow.state);
         let Some(sender) = &mut state.sender else { return Ok(false) };
         if block.is_empty() {
@@ -78,20 +79,30 @@ impl<S: BlockSource + 'static> Near<S> {
         } else {
             sender.push(block, flow.now_ns());
         }
-        let parallel =
-            sender.is_in_memory() && self.duplex && self.read > PARALLEL_BYTES && sender.cores() >= PARALLEL_CORES;
-        flow.work(state, contexts, bulk);
-        if bulk {
-            self.start_back(flow)?;
+        Ok(true)
+    }
+
+    /// Cuts blocks of what was read. Of a short flow this thread makes one block at a time, so that
+    /// the link does not wait for the next one. Other threads start when they pay.
+    pub(super) fn work(&mut self, flow: &SendDriver, contexts: &mut Contexts) -> Result<()> {
+        if self.is_short() {
+            flow.work_some(lock(&flow.state), contexts, false, 1);
+            return Ok(());
         }
+        let state = lock(&flow.state);
+        let parallel = self.duplex
+            && self.read > PARALLEL_BYTES
+            && state.sender.as_ref().is_some_and(|s| s.is_in_memory() && s.cores() >= PARALLEL_CORES);
+        flow.work(state, contexts, true);
         if parallel || self.slow_ns > SLOW_ALL_NS {
             self.start_reading(flow)?;
         }
-        Ok(true)
+        self.start_back(flow)
     }
 
     /// Leaves the source to a thread of its own.
     pub(super) fn start_reading(&mut self, flow: &SendDriver) -> Result<()> {
+        self.here = false;
         let (Some(flow), Some(source)) = (flow.me.upgrade(), self.source.take()) else { return Ok(()) };
         // Never joined: a source such as a terminal may block forever, and the flow must still end.
         start("narrows-read", move || {
