@@ -282,7 +282,8 @@ impl ReceiveDriver {
             } else if n == room_len {
                 len = (2 * len).min(READ_LEN);
             }
-            if n < room_len && pace.is_fast(n, sys::monotonic_ns()) && read.fills_alone() {
+            let fast = pace.is_fast(n, sys::monotonic_ns());
+            if fast && n < room_len && self.cores < PARALLEL_CORES && read.fills_alone() {
                 std::thread::sleep(Pace::PAUSE);
             }
         }

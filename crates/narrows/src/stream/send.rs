@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use super::source::Reading;
 use super::{
-    Bell, BlockSource, Control, DIRECT_MAX, INLINE_NS, LOOK_EVERY, OnNote, SendOptions, Stall, encode, lock, peer_gone,
+    Bell, BlockSource, Control, DIRECT_MAX, INLINE_NS, LOOK_EVERY, OnNote, PARALLEL_CORES, SendOptions, Stall, encode,
+    lock, peer_gone,
 };
 use crate::block::BufferPool;
 use crate::codec::{Contexts, Method};
@@ -30,9 +31,11 @@ use near::Near;
 const FIRST_BYTES: u64 = 64 << 10;
 /// Interval between checks of a full link.
 const FULL_LOOK: Duration = Duration::from_millis(5);
-/// Pause before the next write to a full pipe that is emptied at the speed of memory: the reader
-/// would wake this thread for every page. The pipe of such a link has 1 MiB, of which a reader of
-/// 4 GB/s takes half meanwhile.
+/// In bytes/s: enough for a pipe of the largest size.
+const IN_MEMORY_RATE: f64 = 1e9;
+/// Pause before the next write to a full pipe that is emptied at the speed of memory, on few cores:
+/// the reader would wake this thread for every page. The pipe of such a link has 1 MiB, of which a
+/// reader of 4 GB/s takes half meanwhile.
 const FULL_PIPE: Duration = Duration::from_micros(100);
 /// Interval between flush attempts while only the link itself holds unsent bytes.
 const HELD_LOOK: Duration = Duration::from_millis(1);
@@ -498,7 +501,15 @@ impl SendDriver {
 
     fn write_frames(&self, link: &mut Output, stall: &mut Stall) -> Result<()> {
         while !link.outbox.is_empty() {
-            let rate = lock(&self.state).sender.as_ref().map_or(0.0, |s| s.summary().rate_bytes_per_s);
+            let (mut rate, memory, cores) = lock(&self.state)
+                .sender
+                .as_ref()
+                .map_or((0.0, false, 0), |s| (s.summary().rate_bytes_per_s, s.is_in_memory(), s.cores()));
+            let in_memory = memory && link.half.is_pipe();
+            if in_memory {
+                // That of its reader, whose turns are long.
+                rate = rate.max(IN_MEMORY_RATE);
+            }
             link.set_backlog(rate);
             if self.write_once(link, Outbox::write_len(rate))? > 0 {
                 stall.progress();
@@ -506,7 +517,7 @@ impl SendDriver {
             }
             self.check()?;
             stall.check("the link takes no bytes")?;
-            if link.half.is_pipe() && lock(&self.state).sender.as_ref().is_some_and(Sender::is_in_memory) {
+            if in_memory && cores < PARALLEL_CORES {
                 std::thread::sleep(FULL_PIPE);
             }
             link.half.wait_writable(FULL_LOOK).map_err(|e| link_error(e, "cannot wait for the link"))?;
