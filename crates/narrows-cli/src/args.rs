@@ -128,6 +128,30 @@ pub(crate) enum Command {
     Calibrate(CalibrateArgs),
 }
 
+/// The command line of this process; a wrong one ends it.
+pub(crate) fn of_process() -> Args {
+    of_transfer(std::env::args_os().skip(1)).unwrap_or_else(Args::parse)
+}
+
+/// A valid command line of the commands that are started for every small transfer: to build the
+/// parser of all commands takes as long as to send 50 KB at 1 Gbit/s. Everything else, such as wrong
+/// usage and help, is `None`, and so for the whole parser.
+fn of_transfer(mut words: impl Iterator<Item = OsString>) -> Option<Args> {
+    let command = words.next()?;
+    let command = match command.to_str()? {
+        "pipe" => Command::Pipe(of_command(words)?),
+        "send" => Command::Send(of_command(words)?),
+        "recv" => Command::Recv(of_command(words)?),
+        _ => return None,
+    };
+    Some(Args { command })
+}
+
+fn of_command<T: ClapArgs>(words: impl Iterator<Item = OsString>) -> Option<T> {
+    let parser = T::augment_args(clap::Command::new("narrows").no_binary_name(true));
+    T::from_arg_matches(&parser.try_get_matches_from(words).ok()?).ok()
+}
+
 /// How blocks are cut and encoded.
 #[derive(ClapArgs, Clone)]
 pub(crate) struct FlowArgs {
@@ -598,6 +622,25 @@ fn parse_history(text: &str) -> Result<usize, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What the short way does not take goes to the whole parser, which answers as for all commands.
+    #[test]
+    fn the_short_way_takes_valid_transfers_only() {
+        let of = |line: &str| of_transfer(line.split(' ').map(OsString::from)).map(|args| args.command);
+        let Some(Command::Send(send)) = of("send -q FILE tcp://127.0.0.1:7700 --policy fixed:lz4 -T 3") else {
+            panic!()
+        };
+        assert_eq!((send.to.as_str(), send.flow.threads), ("tcp://127.0.0.1:7700", Some(3)));
+        assert!(send.verbosity.quiet && send.flow.policy.is_some() && send.file.ends_with("FILE"));
+        let Some(Command::Recv(recv)) = of("recv --listen 127.0.0.1:0 -o OUT") else { panic!() };
+        assert!(recv.listen == "127.0.0.1:0" && recv.output.is_some_and(|path| path.ends_with("OUT")));
+        assert!(matches!(of("pipe -d"), Some(Command::Pipe(args)) if args.decompress));
+        for line in
+            ["send", "send --help", "send FILE", "pipe -h", "pipe --version", "recv --port 1", "cp a b", "--help"]
+        {
+            assert!(of(line).is_none(), "{line}");
+        }
+    }
 
     #[test]
     fn sizes_are_powers_of_1024() {

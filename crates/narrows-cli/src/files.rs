@@ -3,7 +3,7 @@
 use std::fs::{File, Permissions};
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -137,6 +137,11 @@ impl Source {
         self.name.clone()
     }
 
+    /// Whether reading waits for no other program.
+    pub(crate) fn is_regular(&self) -> bool {
+        waits_for_nobody(&self.file)
+    }
+
     /// The file itself, without the check of its length.
     pub(crate) fn into_file(self) -> File {
         self.file
@@ -243,6 +248,11 @@ impl Target {
         }
     }
 
+    /// Whether writing waits for no other program.
+    pub(crate) fn is_regular(&self) -> bool {
+        self.file().is_ok_and(|file| waits_for_nobody(&file))
+    }
+
     /// A writer for raw bytes that remembers whether writing failed.
     pub(crate) fn sink(&self) -> Result<Sink> {
         Ok(Sink { file: self.file()?, name: self.name() })
@@ -255,6 +265,13 @@ impl Target {
         let synced = if fsync { temporary.as_file().sync_all() } else { Ok(()) };
         self.name.note(synced.and_then(|()| temporary.persist(path).map(drop).map_err(|e| e.error)))
     }
+}
+
+/// Whether a file is a regular one or /dev/null.
+fn waits_for_nobody(file: &File) -> bool {
+    /// Device 1:3, on every Linux.
+    const NULL: u64 = 0x103;
+    file.metadata().is_ok_and(|data| data.is_file() || data.file_type().is_char_device() && data.rdev() == NULL)
 }
 
 /// Resolves symbolic links to a file that does not exist yet, as a redirection of the shell does.

@@ -2,7 +2,6 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use narrows::ErrorKind;
 use narrows_host::signals;
 
@@ -22,7 +21,7 @@ mod transfer;
 
 fn main() -> ExitCode {
     narrows::stream::return_memory_early();
-    match cmd::run(args::Args::parse()) {
+    match cmd::run(args::of_process()) {
         Ok(status) => status,
         Err(error) => fail(&error),
     }

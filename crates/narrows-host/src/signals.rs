@@ -22,25 +22,28 @@ fn thread(name: &str) -> std::thread::Builder {
     std::thread::Builder::new().name(name.into())
 }
 
+#[allow(unsafe_code, reason = "a thread that waits for signals takes longer to start than a short flow lasts")]
 /// Stops the flow at the first signal, so that temporary files are removed and the peer is told. A
 /// second signal terminates the process immediately.
 pub fn stop(control: &Arc<Control>) -> Result<()> {
     // Signals that are ignored stay ignored: nohup ignores SIGHUP like this, and a shell the
     // signals of the keyboard for background jobs.
     let ends = [SIGHUP, SIGINT, SIGQUIT, SIGTERM].into_iter().filter(|signal| !is_ignored(*signal));
-    let mut signals = signal_hook::iterator::Signals::new(ends)?;
     // With a handler, a write beyond the file size limit fails with EFBIG instead of killing the
     // process.
     signal_hook::flag::register(libc::SIGXFSZ, Arc::default())?;
-    let control = Arc::clone(control);
-    thread("narrows-signals").spawn(move || {
-        for signal in signals.forever() {
+    for signal in ends {
+        let control = Arc::clone(control);
+        let stop = move || {
             if RECEIVED.swap(signal, Ordering::Relaxed) != 0 {
-                die_of(signal);
+                let _ = emulate_default_handler(signal);
             }
             control.stop();
-        }
-    })?;
+        };
+        // SAFETY: the action stores to atomics and calls `emulate_default_handler`, which handlers
+        // may do. It is never dropped, since it stays registered.
+        unsafe { signal_hook::low_level::register(signal, stop) }?;
+    }
     Ok(())
 }
 

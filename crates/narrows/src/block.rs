@@ -76,7 +76,7 @@ impl std::fmt::Debug for Block {
 }
 
 /// A buffer with one owner, writable until it is shared with [`BlockMut::freeze`].
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct BlockMut {
     buf: Arc<Vec<u8>>,
 }
@@ -122,8 +122,10 @@ impl BufferPool {
         let len = len.next_power_of_two().max(4096);
         let mut shelves = self.shelves.lock().unwrap_or_else(PoisonError::into_inner);
         // A buffer in use has two handles, the pool's and the user's; one means that it is free.
-        if let Some(i) = shelves.iter().position(|b| b.len() == len && Arc::strong_count(b) == 1) {
-            return BlockMut { buf: shelves.swap_remove(i) };
+        // The one that was filled last is the most likely to be in a core's cache, and the others stay
+        // untouched.
+        if let Some(i) = shelves.iter().rposition(|b| b.len() == len && Arc::strong_count(b) == 1) {
+            return BlockMut { buf: shelves.remove(i) };
         }
         drop(shelves);
         BlockMut { buf: Arc::new(vec![0; len]) }

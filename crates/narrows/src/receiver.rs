@@ -16,6 +16,7 @@ mod reverse;
 
 pub use job::{DecodeDone, DecodeJob};
 pub use observer::{Depth, Observed, ObservedKind};
+pub use parser::PartialBody;
 
 use observer::Observer;
 use parser::{Item, Parser};
@@ -60,6 +61,10 @@ pub const MEMORY_MAX_DEFAULT: usize = 32 << 20;
 
 /// Most frames held at a time, however small.
 const FRAMES_MAX: usize = 1024;
+
+/// A body is read into directly if this much of it is missing; to copy less takes less time than the
+/// system call.
+const DIRECT_MIN: usize = 16 << 10;
 
 /// Fixed cost of a job: buffers and the check.
 const JOB_NS: u64 = 1_000;
@@ -246,9 +251,29 @@ impl Receiver {
         Ok(())
     }
 
+    /// The body of the frame that has arrived in part, if much of it is missing: the driver may read
+    /// the next bytes of the link into [`PartialBody::rest`]. They are received when it is put back,
+    /// which it must be before any other bytes are.
+    pub fn take_body(&mut self) -> Option<PartialBody> {
+        if self.failed || self.has_unparsed() { None } else { self.parser.take_body(DIRECT_MIN) }
+    }
+
+    /// Takes a body back, into which `read` bytes of the link were read.
+    ///
+    /// # Errors
+    /// As for [`Receiver::receive`].
+    pub fn put_body(&mut self, body: PartialBody, read: usize) -> Result<()> {
+        self.parser.put_body(body, read);
+        self.check_alive()?;
+        self.summary.wire_bytes += read as u64;
+        let taken = self.take_items(&mut Block::default());
+        self.fail_on_error(taken)
+    }
+
     fn take_items(&mut self, wire: &mut Block) -> Result<()> {
         loop {
-            if self.room() == 0 {
+            // A body that is complete has its memory already.
+            if self.room() == 0 && !wire.is_empty() {
                 return Ok(());
             }
             if self.end_parsed && !wire.is_empty() {

@@ -49,6 +49,8 @@ const GATHER_MARGIN_NS: u64 = 300_000;
 const HOLD_MAX: usize = 16 << 10;
 /// Length of the first buffer that raw bytes are read into, and half of the shortest later one.
 const SEGMENT_FIRST: usize = 64 << 10;
+/// Length of the last buffer, which finds the end.
+const SEGMENT_MIN: usize = 4 << 10;
 /// Most bytes of trace kept for the driver. It takes them after every call; more means that nobody
 /// reads them.
 const TRACE_MAX_BYTES: usize = 1 << 20;
@@ -177,7 +179,9 @@ impl Sender {
     /// Raw bytes that may be pushed; 0: wait until frames have left.
     pub fn room(&self) -> usize {
         let wanted = self.policy.whole_blocks().map_or(0, |len| len.min(self.limits.block_max)).max(self.input.wanted);
-        let gather = (8 * wanted).clamp(GATHER_MIN, GATHER_MAX).max(2 * wanted);
+        // A link within memory shares the caches with these bytes, and no worker waits for them.
+        let blocks = if self.link.in_memory() { 1 } else { 8 };
+        let gather = (blocks * wanted).clamp(GATHER_MIN, GATHER_MAX).max(2 * wanted);
         let gather = gather.min(self.config.memory_max / 2).max(1);
         if self.phase > Phase::Open { 0 } else { gather.saturating_sub(self.input.len) }
     }
@@ -186,7 +190,26 @@ impl Sender {
     /// later whole blocks fit without being joined, and the working set stays small, so that
     /// buffers are reused while they are in a core's cache.
     pub fn segment_len(&self) -> usize {
-        if self.raw_offset == 0 { SEGMENT_FIRST } else { 2 * self.input.wanted.next_power_of_two().max(SEGMENT_FIRST) }
+        let whole = self.input.wanted.next_power_of_two().max(SEGMENT_FIRST);
+        let len = match self.raw_offset {
+            0 => SEGMENT_FIRST,
+            _ if self.link.in_memory() => whole,
+            _ => 2 * whole,
+        };
+        // A buffer that the rest does not fill would be made for nothing.
+        let left =
+            self.config.raw_len.map_or(u64::MAX, |all| all.saturating_sub(self.raw_offset + self.input.len as u64));
+        len.min(usize::try_from(left).unwrap_or(usize::MAX).max(SEGMENT_MIN))
+    }
+
+    /// Whether the link lies within memory, so that this flow shares its cores and caches.
+    pub fn is_in_memory(&self) -> bool {
+        self.link.in_memory()
+    }
+
+    /// Number of workers.
+    pub fn cores(&self) -> usize {
+        self.config.cores
     }
 
     /// Takes raw bytes without copying. They may exceed `room()` once; ask again before the next
@@ -282,7 +305,10 @@ impl Sender {
     }
 
     fn cut(&mut self, ask: Ask) -> Option<Job> {
-        self.input.join(&self.pool);
+        // A copy costs more than a block that ends with its piece.
+        if !self.link.in_memory() {
+            self.input.join(&self.pool);
+        }
         let choice = self.choose(ask)?;
         let raw = self.input.cut(choice.block_len.max(1), self.times.now_ns)?;
         let len = raw.len();

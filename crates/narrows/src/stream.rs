@@ -7,8 +7,8 @@
 //! waking another.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use crate::block::BufferPool;
@@ -35,6 +35,9 @@ pub use source::BlockSource;
 const INLINE_NS: u64 = 50_000;
 /// Frames and raw data up to this length are written by the thread that made them.
 const DIRECT_MAX: usize = 16 << 10;
+/// With fewer cores than this, which both ends and the link may share, one thread that reads and
+/// writes is as fast as two that wake each other.
+const PARALLEL_CORES: usize = 3;
 /// Interval at which a thread that waits for I/O checks whether it must stop.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
@@ -188,6 +191,32 @@ impl<F: Fn()> Drop for FailOnPanic<F> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             (self.0)();
+        }
+    }
+}
+
+/// A condition variable that is rung without a system call where nobody waits. What a waiting thread
+/// looks for must change under the same mutex before the bell is rung.
+#[derive(Default)]
+struct Bell {
+    condvar: Condvar,
+    /// Changes under the mutex, so that whoever changed something under it sees who began to wait
+    /// before.
+    waiting: AtomicUsize,
+}
+
+impl Bell {
+    /// Waits until it rings, at most `most`. Returns false after that time.
+    fn wait<'a, T>(&self, guard: MutexGuard<'a, T>, most: Duration) -> (MutexGuard<'a, T>, bool) {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let (guard, timeout) = self.condvar.wait_timeout(guard, most).unwrap_or_else(PoisonError::into_inner);
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        (guard, !timeout.timed_out())
+    }
+
+    fn ring(&self) {
+        if self.waiting.load(Ordering::Relaxed) > 0 {
+            self.condvar.notify_all();
         }
     }
 }

@@ -42,7 +42,8 @@ fn compress(args: &PipeArgs, transfer: &Transfer) -> Result<()> {
         flow_args.policy.get_or_insert_with(PolicySpec::storage);
     }
     let sending = transfer.sending(flow_args, args.verbosity.verbose, true);
-    let options = sending.options(0.0)?.check(!args.no_check).index(args.index).raw_len(source.len());
+    let options = sending.options(0.0)?.check(!args.no_check).index(args.index);
+    let options = options.raw_len(source.len()).from_file(source.is_regular());
     let (input, output) = (source.name(), target.name());
     let sent = sending.send(source, Link::file_writer(file), options, Bar::none());
     let sent = sent.map_err(|e| if input.is_to_blame() { input.blame(e) } else { output.blame(e) })?;
@@ -69,11 +70,12 @@ fn decompress(args: &PipeArgs, transfer: &Transfer) -> Result<()> {
     let options = ReceiveOptions::default().threads(flow::threads(args.flow.threads));
     let link = Link::file_reader(source.into_file());
     let received = if args.test {
-        transfer.receive(io::sink(), link, options, || Ok(()), Bar::none()).map_err(|e| input.blame(e))
+        transfer.receive(io::sink(), link, options.to_file(true), || Ok(()), Bar::none()).map_err(|e| input.blame(e))
     } else {
         let target = Target::open(args.output.as_deref())?;
         let output = target.name();
         let sink = target.sink()?;
+        let options = options.to_file(target.is_regular());
         transfer
             .receive(sink, link, options, || target.commit(false), Bar::none())
             .map_err(|e| if output.is_to_blame() { output.blame(e) } else { input.blame(e) })

@@ -50,6 +50,7 @@ pub(crate) fn run(args: &RecvArgs) -> Result<()> {
     let bar = Bar::receiving(&transfer.control, !args.verbosity.quiet && !to_stdout);
     let options =
         ReceiveOptions::default().threads(flow::threads(args.threads)).stall_timeout(flow::seconds(args.timeout));
+    let options = options.to_file(target.is_regular());
     let received = transfer.receive(sink, Link::tcp(socket)?, options, || target.commit(args.fsync), bar);
     let Received { summary, elapsed } = received.map_err(|e| {
         if output.is_to_blame() {

@@ -37,7 +37,8 @@ pub(crate) fn run(args: &SendArgs) -> Result<()> {
     let source = Source::open(Some(&args.file))?;
     let sending = transfer.sending(args.flow.clone(), args.verbosity.verbose, true);
     let sending = sending.with_peer(args.memory.of(|| peer(address)));
-    let options = sending.options(args.timeout)?.check(!args.no_check).raw_len(source.len());
+    let options =
+        sending.options(args.timeout)?.check(!args.no_check).raw_len(source.len()).from_file(source.is_regular());
     let socket = connect(address, Duration::from_secs_f64(args.retry_connect))?;
     if !args.verbosity.quiet && socket.peer_addr().is_ok_and(|a| !a.ip().is_loopback()) {
         report::note(NOT_ENCRYPTED);

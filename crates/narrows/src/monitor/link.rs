@@ -17,11 +17,13 @@ use super::LinkView;
 use super::expectation::PeerLink;
 
 mod busy;
+mod drain;
 mod expected;
 mod opening;
 mod relayed;
 
 use busy::Busy;
+use drain::Drain;
 use expected::Expected;
 use opening::Opening;
 use relayed::Relayed;
@@ -83,6 +85,8 @@ pub struct LinkMonitor {
     /// Of a relayed link: bytes that this host's kernel held at the last look.
     kernel_unsent: u64,
     opening: Opening,
+    /// Of a link without acknowledgements.
+    drain: Drain,
     /// The shortest round trip.
     rtt_ns: Option<u64>,
     /// What is assumed of the link before it is known.
@@ -169,6 +173,7 @@ impl Default for LinkMonitor {
             relayed: None,
             kernel_unsent: 0,
             opening: Opening::default(),
+            drain: Drain::default(),
             rtt_ns: None,
             expected: Expected::default(),
         }
@@ -282,18 +287,12 @@ impl LinkMonitor {
             self.busy_ns += busy;
             self.add_evidence(left as f64, busy as f64);
         } else {
-            let crossed = s.unacked.map(|unacked| self.acknowledge(s.accepted, unacked));
-            let counted = self.observe_gap(begin_ns, s.unsent_before, crossed);
-            self.observe_write(begin_ns, end_ns, s, crossed.map(|c| if counted { 0.0 } else { c }));
-            self.observe_delivery(s);
-            // The least round trip: the present one may be long because a queue is full, and then the
-            // path is too.
-            if let Some(least_ns) = self.rtt_ns {
-                let dry = self.unsent == 0 && s.unsent_before == 0;
-                self.opening.observe(end_ns, self.acked, least_ns, dry);
+            if s.unacked.is_none() {
+                let last = (self.last_ns, self.unsent);
+                self.in_memory = self.drain.observe(last, self.accepted, self.rate_bytes_per_s, s);
             }
-            if !self.pushed_back && s.unacked.is_some_and(|unacked| unacked > TRUSTED_BYTES) {
-                self.distrust();
+            if s.unacked.is_some() || self.drain.has_begun(end_ns) {
+                self.observe_unless_exact(begin_ns, end_ns, s);
             }
             if !self.pushed_back && self.acked > self.expected.excused_bytes() {
                 self.stop_expecting();
@@ -302,6 +301,23 @@ impl LinkMonitor {
         self.accepted += s.accepted;
         self.unsent = s.unsent_after;
         self.last_ns = end_ns;
+    }
+
+    /// Observes a link that knows no exact busy time.
+    fn observe_unless_exact(&mut self, begin_ns: u64, end_ns: u64, s: &LinkSample) {
+        let crossed = s.unacked.map(|unacked| self.acknowledge(s.accepted, unacked));
+        let counted = self.observe_gap(begin_ns, s.unsent_before, crossed);
+        self.observe_write(begin_ns, end_ns, s, crossed.map(|c| if counted { 0.0 } else { c }));
+        self.observe_delivery(s);
+        // The least round trip: the present one may be long because a queue is full, and then the
+        // path is too.
+        if let Some(least_ns) = self.rtt_ns {
+            let dry = self.unsent == 0 && s.unsent_before == 0;
+            self.opening.observe(end_ns, self.acked, least_ns, dry);
+        }
+        if !self.pushed_back && s.unacked.is_some_and(|unacked| unacked > TRUSTED_BYTES) {
+            self.distrust();
+        }
     }
 
     /// Counts bytes in a queue behind this host (a shaper's, a switch's, a modem's) as unsent: the
@@ -333,6 +349,9 @@ impl LinkMonitor {
     /// Detects a link in memory: nothing else delivers this fast, once more was delivered than a
     /// shaper lets through at once.
     fn observe_delivery(&mut self, s: &LinkSample) {
+        if s.unacked.is_none() {
+            return;
+        }
         let fast = s.delivery_bytes_per_s.is_some_and(|rate| rate > IN_MEMORY_ABOVE);
         self.in_memory |= fast && self.acked >= PROVEN_BYTES;
         if self.in_memory && self.seen.total_ns > NOT_IN_MEMORY_NS && self.seen.rate_bytes_per_s() < NOT_IN_MEMORY_BELOW
@@ -512,6 +531,11 @@ impl LinkMonitor {
             in_memory: self.in_memory,
             expected: !self.known && self.expected.is_of_a_peer(),
         }
+    }
+
+    /// Whether the link lies within memory.
+    pub fn in_memory(&self) -> bool {
+        self.in_memory
     }
 
     /// Whether the rate was measured.

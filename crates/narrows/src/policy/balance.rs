@@ -585,7 +585,7 @@ impl Policy for Balance {
     }
 
     fn probe(&mut self, view: &View<'_>) -> Option<Choice> {
-        if view.queue.is_empty() || view.link.known && sane_rate(view) > SMALL_BLOCKS_ABOVE {
+        if self.in_memory || view.queue.is_empty() || view.link.known && sane_rate(view) > SMALL_BLOCKS_ABOVE {
             return None;
         }
         let len = CLASSES[2].min(view.upcoming.len()).min(view.limits.block_max);

@@ -13,12 +13,32 @@ pub(super) enum Item {
     Control(ControlHeader, Block),
 }
 
+/// The body of a frame that has arrived in part. What is read into it directly need not be copied
+/// there from another buffer.
+#[derive(Debug)]
+pub struct PartialBody {
+    header: Header,
+    buffer: BlockMut,
+    filled: usize,
+}
+
+impl PartialBody {
+    /// The place for the missing bytes.
+    pub fn rest(&mut self) -> &mut [u8] {
+        let len = body_len(&self.header);
+        &mut self.buffer.bytes_mut()[self.filled..len]
+    }
+
+    fn missing(&self) -> usize {
+        body_len(&self.header) - self.filled
+    }
+}
+
 pub(super) struct Parser {
     pool: BufferPool,
     /// The beginning of a preface or header that is incomplete.
     carry: Vec<u8>,
-    /// A header whose body is incomplete, the body's buffer, and how much of it is filled.
-    body: Option<(Header, BlockMut, usize)>,
+    body: Option<PartialBody>,
     /// Limits of the stream; `None` until the preface was read.
     limits: Option<ReadLimits>,
     /// Bytes of the stream taken up to the end of the last item.
@@ -48,8 +68,8 @@ impl Parser {
     /// before that.
     pub(super) fn next(&mut self, wire: &mut Block) -> Result<Option<Item>> {
         loop {
-            if let Some((header, buffer, filled)) = self.body.take() {
-                return Ok(self.continue_body(header, buffer, filled, wire));
+            if let Some(body) = self.body.take() {
+                return Ok(self.continue_body(body, wire));
             }
             if wire.is_empty() {
                 return Ok(None);
@@ -66,20 +86,32 @@ impl Parser {
                 return Ok(Some(self.item(header, body)));
             }
             // The header's parser compared the length with the limits.
-            self.body = Some((header, self.pool.get(body_len), 0));
+            self.body = Some(PartialBody { header, buffer: self.pool.get(body_len), filled: 0 });
         }
     }
 
-    fn continue_body(&mut self, header: Header, mut buffer: BlockMut, filled: usize, wire: &mut Block) -> Option<Item> {
-        let body_len = body_len(&header);
-        let piece = wire.split_to(wire.len().min(body_len - filled));
-        buffer.bytes_mut()[filled..filled + piece.len()].copy_from_slice(&piece);
-        let filled = filled + piece.len();
-        if filled < body_len {
-            self.body = Some((header, buffer, filled));
+    /// Hands out the body under way if at least `least` bytes of it are missing. Nothing may be
+    /// parsed until it is back.
+    pub(super) fn take_body(&mut self, least: usize) -> Option<PartialBody> {
+        self.body.take_if(|body| body.missing() >= least)
+    }
+
+    /// Takes the body back, with `read` more bytes in it.
+    pub(super) fn put_body(&mut self, mut body: PartialBody, read: usize) {
+        body.filled += read.min(body.missing());
+        self.body = Some(body);
+    }
+
+    fn continue_body(&mut self, mut body: PartialBody, wire: &mut Block) -> Option<Item> {
+        let piece = wire.split_to(wire.len().min(body.missing()));
+        body.rest()[..piece.len()].copy_from_slice(&piece);
+        body.filled += piece.len();
+        if body.missing() > 0 {
+            self.body = Some(body);
             return None;
         }
-        let body = buffer.freeze(body_len);
+        let PartialBody { header, buffer, filled } = body;
+        let body = buffer.freeze(filled);
         self.pool.recycle(&body);
         Some(self.item(header, body))
     }

@@ -42,6 +42,7 @@ pub struct SendOptions {
     raw_len: Option<u64>,
     rest: SenderConfig,
     pub(super) stall_timeout: Option<Duration>,
+    pub(super) from_file: bool,
     pub(super) trace: Option<Box<dyn Write + Send>>,
     pub(super) on_note: Option<OnNote>,
     pub(super) control: Arc<Control>,
@@ -85,6 +86,7 @@ impl SendOptions {
             raw_len: None,
             rest: SenderConfig::default(),
             stall_timeout: None,
+            from_file: false,
             trace: None,
             on_note: None,
             control: Arc::default(),
@@ -163,6 +165,12 @@ impl SendOptions {
         Self { stall_timeout: limit, ..self }
     }
 
+    /// Whether the source is a regular file, so that reading it waits for no other program. Short
+    /// and fast flows then need no thread for it. Default: false.
+    pub fn from_file(self, from_file: bool) -> Self {
+        Self { from_file, ..self }
+    }
+
     /// Writes a JSON line for every decision. Default: no trace.
     pub fn trace(self, to: Box<dyn Write + Send>) -> Self {
         Self { trace: Some(to), ..self }
@@ -217,6 +225,7 @@ pub struct ReceiveOptions {
     threads: Option<usize>,
     rest: ReceiverConfig,
     pub(super) stall_timeout: Option<Duration>,
+    pub(super) to_file: bool,
     pub(super) notes: Option<Notes>,
     pub(super) control: Arc<Control>,
 }
@@ -242,6 +251,12 @@ impl ReceiveOptions {
     /// The flow fails when nothing arrives for this long. Default: never.
     pub fn stall_timeout(self, limit: Option<Duration>) -> Self {
         Self { stall_timeout: limit, ..self }
+    }
+
+    /// Whether the sink is a regular file, so that writing it waits for no other program. Short and
+    /// fast flows then need no thread for it. Default: false.
+    pub fn to_file(self, to_file: bool) -> Self {
+        Self { to_file, ..self }
     }
 
     /// Channel by which the sink sends notes to the sender's application.

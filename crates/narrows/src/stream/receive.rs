@@ -1,26 +1,37 @@
 //! Receiving: the caller's thread reads the link, workers decode, and one more thread writes the
-//! sink.
+//! sink. Where the sink is a file that is faster than the link, the caller's thread writes it too.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::{
-    Control, DIRECT_MAX, FailOnPanic, INLINE_NS, LOOK_EVERY, ReceiveOptions, Stall, decode, lock, notes, peer_gone,
+    Bell, Control, DIRECT_MAX, FailOnPanic, INLINE_NS, LOOK_EVERY, PARALLEL_CORES, ReceiveOptions, Stall, decode, lock,
+    notes, peer_gone,
 };
-use crate::block::BufferPool;
+use crate::block::{BlockMut, BufferPool};
 use crate::codec::Contexts;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pool::{Pool, Queue};
-use crate::receiver::{DecodeJob, Receiver, ReceiverConfig, RecvSummary};
+use crate::receiver::{DecodeJob, PartialBody, Receiver, ReceiverConfig, RecvSummary};
 use crate::sys;
-use crate::transport::{Link, ReadHalf, WriteHalf};
+use crate::transport::{Link, ReadHalf};
+
+mod back;
+mod pace;
+mod sink;
+
+use back::Back;
+use pace::Pace;
 
 /// Maximum length of the buffers that the link is read into. A frame is copied only if it straddles
 /// two buffers, which is rarer the longer they are.
 const READ_LEN: usize = 256 << 10;
+/// A read that fills this much shows a link that has more.
+const LONG_LEN: usize = 64 << 10;
 /// Initial buffer length. It doubles while reads fill the buffer, so that a quiet connection holds
 /// little memory.
 const READ_LEN_FIRST: usize = 16 << 10;
@@ -61,6 +72,7 @@ pub fn receive_then(
     };
     let buffers = BufferPool::default();
     let (notes, stall_timeout, control) = (options.notes.take(), options.stall_timeout, Arc::clone(&options.control));
+    let to_file = options.to_file;
     let config = ReceiverConfig { duplex: write.is_some(), ..options.into_engine() };
     let threads = config.cores;
     let pool = Pool::new(threads);
@@ -79,8 +91,11 @@ pub fn receive_then(
                 failed: false,
                 closed: false,
             }),
-            changed: Condvar::new(),
+            changed: Bell::default(),
             sink: Mutex::new(Box::new(sink)),
+            sink_thread: Mutex::new(None),
+            to_file,
+            cores: threads,
             back: Mutex::new(write.map(|half| Back { half, pending: VecDeque::new(), gone: false })),
             queue,
             buffers,
@@ -116,9 +131,13 @@ struct ReceiveDriver {
     me: Weak<Self>,
     state: Mutex<State>,
     /// Signals that raw data is ready, that there is room, or that the flow has failed.
-    changed: Condvar,
+    changed: Bell,
     /// Locked before `state` where both are needed.
     sink: Mutex<Box<dyn Write + Send>>,
+    /// The thread that writes the sink, once there is something that the reading thread leaves to it.
+    sink_thread: Mutex<Option<JoinHandle<()>>>,
+    to_file: bool,
+    cores: usize,
     /// The reverse direction, if there is one. Locked after `sink` and before `state`.
     back: Mutex<Option<Back>>,
     queue: Queue,
@@ -146,12 +165,6 @@ impl ReceiveDriver {
         limit: Option<Duration>,
         commit: impl FnOnce() -> io::Result<()>,
     ) -> Result<u64> {
-        let flow = Arc::clone(self);
-        let sink = std::thread::Builder::new().name("narrows-write".into()).spawn(move || {
-            let guard = Arc::clone(&flow);
-            let _guard = FailOnPanic(move || guard.fail(Error::misuse("writing the output failed; this is a bug")));
-            flow.write_sink();
-        })?;
         let mut result = self.read_link(read, limit).and_then(|()| self.await_sink());
         if let (Err(_), Some(first)) = (&result, lock(&self.state).failure.take()) {
             result = Err(first);
@@ -162,7 +175,9 @@ impl ReceiveDriver {
         self.end();
         if result.is_ok() {
             // Joined only when it has nothing left to do: a sink may block forever.
-            let _ = sink.join();
+            if let Some(sink) = lock(&self.sink_thread).take() {
+                let _ = sink.join();
+            }
             result = self.check();
         }
         result?;
@@ -173,7 +188,7 @@ impl ReceiveDriver {
 
     fn end(&self) {
         lock(&self.state).closed = true;
-        self.changed.notify_all();
+        self.changed.ring();
         self.queue.clear();
     }
 
@@ -182,7 +197,7 @@ impl ReceiveDriver {
         state.failed = true;
         state.failure.get_or_insert(error);
         drop(state);
-        self.changed.notify_all();
+        self.changed.ring();
     }
 
     fn check(&self) -> Result<()> {
@@ -205,6 +220,7 @@ impl ReceiveDriver {
         let mut stall = Stall::new(limit);
         let mut contexts = Contexts::default();
         let mut len = READ_LEN_FIRST;
+        let mut pace = Pace::default();
         loop {
             self.check()?;
             self.report();
@@ -218,33 +234,58 @@ impl ReceiveDriver {
             if self.is_over()? {
                 return Ok(());
             }
-            let mut buffer = self.buffers.get(len);
-            let n = match read.read(&mut buffer.bytes_mut()[..len], self.until_report()) {
-                Ok(Some(n)) => n,
-                Ok(None) => {
-                    stall.check("nothing comes from the sender")?;
-                    continue;
-                }
-                Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => continue,
-                Err(e) if peer_gone(&e) => 0,
+            // The rest of a long body goes where it belongs; other bytes are read ahead.
+            let mut body = lock(&self.state).receiver.take_body();
+            let mut buffer = if body.is_none() { self.buffers.get(len) } else { BlockMut::default() };
+            let room = body.as_mut().map_or_else(|| &mut buffer.bytes_mut()[..len], PartialBody::rest);
+            let room_len = room.len();
+            let n = match read.read(room, self.until_report()) {
+                Ok(n) => n,
+                Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => None,
+                Err(e) if peer_gone(&e) => Some(0),
                 Err(e) => return Err(sink_error(e, "cannot read the link")),
             };
-            stall.progress();
-            let block = buffer.freeze(n);
-            self.buffers.recycle(&block);
+            let direct = body.is_some();
             let mut state = lock(&self.state);
+            if let Some(body) = body {
+                state.receiver.put_body(body, n.unwrap_or(0))?;
+            }
+            let Some(n) = n else {
+                drop(state);
+                stall.check("nothing comes from the sender")?;
+                continue;
+            };
+            stall.progress();
             if n == 0 {
                 return state.receiver.close();
             }
-            if n == len {
+            if !direct {
+                let block = buffer.freeze(n);
+                self.buffers.recycle(&block);
+                state.receiver.receive(block)?;
+            }
+            self.decode(state, &mut contexts)?;
+            // A link that has no more bytes does not wait for this thread while it writes; the first
+            // buffers are too short to tell. With few cores one thread would wait for the other.
+            let here =
+                n <= DIRECT_MAX || self.to_file && (n < room_len || room_len < LONG_LEN || self.cores < PARALLEL_CORES);
+            let written = here && self.write_directly()?;
+            if !written || lock(&self.state).receiver.is_decoding() {
+                self.start_sink()?;
+            }
+            if !written {
+                self.changed.ring();
+            }
+            if direct {
+                // As little as possible of the next body is to be copied.
+                len = READ_LEN_FIRST;
+            } else if n == room_len {
                 len = (2 * len).min(READ_LEN);
             }
-            state.receiver.receive(block)?;
-            self.decode(state, &mut contexts)?;
-            if n <= DIRECT_MAX && self.write_directly()? {
-                continue;
+            let fast = pace.is_fast(n, sys::monotonic_ns());
+            if fast && n < room_len && self.cores < PARALLEL_CORES && read.fills_alone() {
+                std::thread::sleep(Pace::PAUSE);
             }
-            self.changed.notify_all();
         }
     }
 
@@ -269,7 +310,8 @@ impl ReceiveDriver {
         }
         state.receiver.resume()?;
         self.decode(state, contexts)?;
-        self.changed.notify_all();
+        self.start_sink()?;
+        self.changed.ring();
         Ok(true)
     }
 
@@ -279,7 +321,7 @@ impl ReceiveDriver {
         if state.receiver.room() > 0 {
             return true;
         }
-        let (state, _) = self.changed.wait_timeout(state, LOOK_EVERY).unwrap_or_else(PoisonError::into_inner);
+        let (state, _) = self.changed.wait(state, LOOK_EVERY);
         state.receiver.room() > 0
     }
 
@@ -405,98 +447,9 @@ impl ReceiveDriver {
             }
             let mut more: Vec<_> = std::iter::from_fn(|| state.receiver.poll_job()).collect();
             drop(state);
-            self.changed.notify_all();
+            self.changed.ring();
             next = more.pop();
             more.into_iter().for_each(|job| self.submit(job));
-        }
-    }
-
-    // --- sink ---
-
-    fn write_sink(&self) {
-        loop {
-            let mut sink = lock(&self.sink);
-            match self.write_ready(&mut sink) {
-                Ok(true) => continue,
-                Ok(false) => {}
-                Err(e) => return self.fail(e),
-            }
-            drop(sink);
-            self.report();
-            // Wakes the thread that waits for the sink to be free at the end of the stream.
-            self.changed.notify_all();
-            let mut state = lock(&self.state);
-            if state.closed || state.failed {
-                return;
-            }
-            if !state.receiver.has_raw() {
-                state = self.changed.wait_timeout(state, LOOK_EVERY).unwrap_or_else(PoisonError::into_inner).0;
-            }
-            drop(state);
-        }
-    }
-
-    /// Writes a small piece on the thread that received it, unless the sink is in use. Returns
-    /// whether it was written.
-    fn write_directly(&self) -> Result<bool> {
-        let Ok(mut sink) = self.sink.try_lock() else { return Ok(false) };
-        self.write_ready(&mut sink)?;
-        Ok(true)
-    }
-
-    /// Writes all raw data that is ready, in order. Returns whether there was any.
-    fn write_ready(&self, sink: &mut Box<dyn Write + Send>) -> Result<bool> {
-        let mut any = false;
-        loop {
-            let Some(raw) = lock(&self.state).receiver.read() else { break };
-            any = true;
-            let begin = sys::monotonic_ns();
-            sink.write_all(&raw).map_err(|e| sink_error(e, "cannot write the output"))?;
-            self.blocked_ns.fetch_add(sys::monotonic_ns() - begin, Ordering::Relaxed);
-            drop(raw);
-            // There is room again.
-            self.changed.notify_all();
-        }
-        if any {
-            sink.flush().map_err(|e| sink_error(e, "cannot write the output"))?;
-        }
-        Ok(any)
-    }
-
-    /// Writes the verified data from before the damage, before the failure is reported.
-    fn drain(&self) {
-        while self.control.check().is_ok() {
-            let free = self.sink.try_lock().is_ok();
-            let mut state = lock(&self.state);
-            if state.failed {
-                return;
-            }
-            let jobs: Vec<_> = std::iter::from_fn(|| state.receiver.poll_job()).collect();
-            if !jobs.is_empty() {
-                drop(state);
-                jobs.into_iter().for_each(|job| self.submit(job));
-                continue;
-            }
-            if free && !state.receiver.is_decoding() && !state.receiver.has_raw() {
-                return;
-            }
-            drop(self.changed.wait_timeout(state, Duration::from_millis(1)));
-        }
-    }
-
-    /// Waits until everything received is decoded and written.
-    fn await_sink(&self) -> Result<()> {
-        loop {
-            self.check()?;
-            self.report();
-            // A writing thread holds the sink's lock: if it is free and nothing is left, everything
-            // is written.
-            let free = self.sink.try_lock().is_ok();
-            let state = lock(&self.state);
-            if free && state.receiver.is_finished() {
-                return Ok(());
-            }
-            drop(self.changed.wait_timeout(state, Duration::from_millis(1)));
         }
     }
 }
@@ -516,56 +469,6 @@ impl notes::Back for Weak<ReceiveDriver> {
 
     fn settle(&self, waiting_max: u64) -> bool {
         self.upgrade().is_some_and(|flow| flow.settle(waiting_max))
-    }
-}
-
-/// The reverse direction of a duplex link.
-struct Back {
-    half: WriteHalf,
-    /// Bytes to be written, at most [`BACK_MAX`].
-    pending: VecDeque<u8>,
-    /// The sender does not read this direction any more.
-    gone: bool,
-}
-
-impl Back {
-    /// Writes as much as fits. Returns whether the rest may fit later. Failures are ignored:
-    /// reports are advisory, and other places detect a sender that does not read them or is gone.
-    fn push(&mut self) -> bool {
-        match self.write_pending() {
-            Ok(()) => false,
-            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => true,
-            Err(_) => {
-                // The sender will never read the rest.
-                self.gone = true;
-                self.pending.clear();
-                false
-            }
-        }
-    }
-
-    fn write_pending(&mut self) -> io::Result<()> {
-        while !self.pending.is_empty() {
-            let (first, second) = self.pending.as_slices();
-            let n = self.half.write_some(&[io::IoSlice::new(first), io::IoSlice::new(second)])?;
-            self.pending.drain(..n);
-        }
-        self.half.flush_some()
-    }
-
-    /// Number of bytes that the link has not passed on.
-    fn waiting(&self) -> u64 {
-        self.pending.len() as u64 + self.half.held()
-    }
-
-    /// Writes the rest for `patience` at most, as far as the sender reads it, and closes this
-    /// direction.
-    fn finish(&mut self, patience: Duration) {
-        let begun_ns = sys::monotonic_ns();
-        while self.push() && sys::monotonic_ns() - begun_ns <= patience.as_nanos() as u64 {
-            let _ = self.half.wait_writable(LOOK_EVERY);
-        }
-        let _ = self.half.finish();
     }
 }
 

@@ -1,15 +1,16 @@
 //! Sending: one thread reads the source, workers encode, the caller's thread writes the link, and
-//! on duplex links one more thread reads the reverse direction.
+//! on duplex links one more thread reads the reverse direction. Of a file the caller's thread does
+//! all that as long as other threads would gain nothing.
 
 use std::io::{self, Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use super::source::Reading;
 use super::{
-    BlockSource, Control, DIRECT_MAX, FailOnPanic, INLINE_NS, LOOK_EVERY, OnNote, SendOptions, Stall, encode, lock,
-    peer_gone,
+    Bell, BlockSource, Control, DIRECT_MAX, INLINE_NS, LOOK_EVERY, OnNote, PARALLEL_CORES, SendOptions, Stall, encode,
+    lock, peer_gone,
 };
 use crate::block::BufferPool;
 use crate::codec::{Contexts, Method};
@@ -22,9 +23,20 @@ use crate::transport::outbox::{BATCH_BYTES, Outbox, WRITE_MIN};
 use crate::transport::{Link, ReadHalf, WriteHalf};
 
 mod back;
+mod near;
 
+use near::Near;
+
+/// A file of up to this length is read before anything is written.
+const FIRST_BYTES: u64 = 64 << 10;
 /// Interval between checks of a full link.
 const FULL_LOOK: Duration = Duration::from_millis(5);
+/// In bytes/s: enough for a pipe of the largest size.
+const IN_MEMORY_RATE: f64 = 1e9;
+/// Pause before the next write to a full pipe that is emptied at the speed of memory, on few cores:
+/// the reader would wake this thread for every page. The pipe of such a link has 1 MiB, of which a
+/// reader of 4 GB/s takes half meanwhile.
+const FULL_PIPE: Duration = Duration::from_micros(100);
 /// Interval between flush attempts while only the link itself holds unsent bytes.
 const HELD_LOOK: Duration = Duration::from_millis(1);
 
@@ -58,6 +70,7 @@ pub fn send_blocks(
     let buffers = BufferPool::default();
     let (on_note, trace) = (options.on_note.take(), options.trace.take());
     let (stall_timeout, control) = (options.stall_timeout, Arc::clone(&options.control));
+    let from_file = options.from_file;
     let (config, policy) = options.into_engine();
     let threads = config.cores;
     let config =
@@ -80,8 +93,8 @@ pub fn send_blocks(
                 part_left: false,
                 last: Summary::default(),
             }),
-            changed: Condvar::new(),
-            room: Condvar::new(),
+            changed: Bell::default(),
+            room: Bell::default(),
             link: Mutex::new(Output { half: write, outbox: Outbox::default(), backlog: 0, trace }),
             queue,
             buffers,
@@ -97,9 +110,9 @@ pub fn send_blocks(
         let _ = control.flush.set(Box::new(move || held.upgrade().iter().for_each(|f| f.flush())));
     }
 
-    let result = run(&flow, source, read.map(|half| (half, on_note)), stall_timeout);
+    let result = run(&flow, source, from_file, read.map(|half| (half, on_note)), stall_timeout);
     flow.over.store(true, Ordering::Relaxed);
-    flow.room.notify_all();
+    flow.room.ring();
     flow.queue.clear();
     let summary = flow.summary();
     let sender = lock(&flow.state).sender.take();
@@ -113,28 +126,24 @@ pub fn send_blocks(
 fn run(
     flow: &Arc<SendDriver>,
     source: impl BlockSource + 'static,
+    from_file: bool,
     read: Option<(ReadHalf, Option<OnNote>)>,
     limit: Option<Duration>,
 ) -> Result<()> {
-    let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| std::thread::Builder::new().name(name.into()).spawn(work);
-    let reader = Arc::clone(flow);
-    // Never joined: a source such as a terminal may block forever, and the flow must still end.
-    let guarded = move || {
-        let guard = Arc::clone(&reader);
-        let _guard = FailOnPanic(move || guard.fail(Error::misuse("reading the source failed; this is a bug")));
-        reader.read_source(source);
-    };
-    spawn("narrows-read", Box::new(guarded))?;
     let duplex = read.is_some();
-    let mut back = None;
-    if let Some((half, on_note)) = read {
-        let flow = Arc::clone(flow);
-        back = Some(spawn("narrows-back", Box::new(move || flow.read_back(half, on_note)))?);
+    let mut near = Near::new(source, read);
+    if !from_file {
+        near.start_reading(flow)?;
+        near.start_back(flow)?;
     }
-    let mut result = flow.write_all(limit, duplex);
+    let mut result = flow.write_all(limit, duplex, &mut near);
     if result.is_ok() && duplex {
-        result = flow.await_confirmation(limit);
+        result = flow.await_confirmation(limit, near.take_back());
     }
+    if result.as_ref().is_err_and(|e| e.source.as_ref().is_some_and(peer_gone)) {
+        near.start_back(flow)?;
+    }
+    let back = near.back_thread();
     if let Some(back) = &back
         && result.as_ref().is_err_and(|e| e.source.as_ref().is_some_and(peer_gone))
     {
@@ -156,9 +165,9 @@ struct SendDriver {
     me: Weak<Self>,
     state: Mutex<State>,
     /// Wakes the writing thread: a frame is ready, or another event that it may wait for.
-    changed: Condvar,
+    changed: Bell,
     /// Wakes the reading thread: the engine may have room for more raw bytes.
-    room: Condvar,
+    room: Bell,
     /// Locked before `state` where both are needed.
     link: Mutex<Output>,
     queue: Queue,
@@ -206,8 +215,8 @@ impl SendDriver {
 
     fn fail(&self, error: Error) {
         lock(&self.state).failure.get_or_insert(error);
-        self.changed.notify_all();
-        self.room.notify_all();
+        self.changed.ring();
+        self.room.ring();
     }
 
     fn is_over(&self) -> bool {
@@ -239,10 +248,7 @@ impl SendDriver {
                         self.write_directly();
                     }
                 }
-                Err(e) => {
-                    let text = "cannot read the source";
-                    return self.fail(Error { source: Some(e), ..Error::new(ErrorKind::Io, text) });
-                }
+                Err(e) => return self.fail(near::source_error(e)),
             }
         }
     }
@@ -255,13 +261,11 @@ impl SendDriver {
             if self.is_over() || state.failure.is_some() {
                 return None;
             }
-            let sender = state.sender.as_mut()?;
-            let (room, segment) = (sender.room(), sender.segment_len());
-            if room >= segment.min(1 << 16) {
-                return Some(room.min(segment));
+            if let Some(len) = readable(state.sender.as_ref()?) {
+                return Some(len);
             }
             state.reader_waits = true;
-            let (woken, _) = self.room.wait_timeout(state, LOOK_EVERY).unwrap_or_else(PoisonError::into_inner);
+            let (woken, _) = self.room.wait(state, LOOK_EVERY);
             state = woken;
             state.reader_waits = false;
             self.work(state, contexts, true);
@@ -273,18 +277,26 @@ impl SendDriver {
 
     /// Cuts as many blocks as the window allows. This thread runs `store`, and short jobs unless
     /// `bulk`; the pool runs the others.
-    fn work<'a>(&'a self, mut state: MutexGuard<'a, State>, contexts: &mut Contexts, bulk: bool) {
+    fn work<'a>(&'a self, state: MutexGuard<'a, State>, contexts: &mut Contexts, bulk: bool) {
+        self.work_some(state, contexts, bulk, usize::MAX);
+    }
+
+    /// As [`Self::work`], but for at most `most` jobs on this thread.
+    fn work_some<'a>(&'a self, mut state: MutexGuard<'a, State>, contexts: &mut Contexts, bulk: bool, mut most: usize) {
         let mut waiting = Vec::new();
-        while let Some(job) = state.sender.as_mut().and_then(|s| s.poll_job(self.now_ns())) {
+        while most > 0
+            && let Some(job) = state.sender.as_mut().and_then(|s| s.poll_job(self.now_ns()))
+        {
             let here = job.method == Method::STORE || job.estimate_ns < INLINE_NS && !bulk;
             if !here {
                 waiting.push(job);
                 continue;
             }
+            most -= 1;
             drop(state);
             if bulk {
                 // The writing thread can send the frames made so far while this thread goes on.
-                self.changed.notify_all();
+                self.changed.ring();
             }
             let done = encode(job, contexts, &self.buffers);
             state = lock(&self.state);
@@ -298,7 +310,7 @@ impl SendDriver {
             self.submit(job);
         }
         if bulk || wake {
-            self.changed.notify_all();
+            self.changed.ring();
         }
     }
 
@@ -326,9 +338,9 @@ impl SendDriver {
             }
             let wake_reader = state.reader_waits;
             drop(state);
-            self.changed.notify_all();
+            self.changed.ring();
             if wake_reader {
-                self.room.notify_all();
+                self.room.ring();
             }
             let mut more = more.into_iter();
             next = more.next();
@@ -339,10 +351,18 @@ impl SendDriver {
     // --- link ---
 
     /// Writes frames until the link has taken the end frame.
-    fn write_all(&self, limit: Option<Duration>, duplex: bool) -> Result<()> {
+    fn write_all<S: BlockSource + 'static>(
+        &self,
+        limit: Option<Duration>,
+        duplex: bool,
+        near: &mut Near<S>,
+    ) -> Result<()> {
         let mut stall = Stall::new(limit);
         let mut contexts = Contexts::default();
         let mut left_host = 0;
+        // The preface and the first bytes, or all of a short file, go in one write.
+        while near.bytes_read() < FIRST_BYTES && near.read(self)? {}
+        near.work(self, &mut contexts)?;
         loop {
             self.check()?;
             let mut link = lock(&self.link);
@@ -350,8 +370,21 @@ impl SendDriver {
             self.take_frames(&mut link, BATCH_BYTES);
             if !link.outbox.is_empty() {
                 self.write_frames(&mut link, &mut stall)?;
-                self.after_write(&mut contexts);
+                drop(link);
+                if near.is_short() {
+                    near.work(self, &mut contexts)?;
+                } else {
+                    self.after_write(&mut contexts);
+                }
                 continue;
+            }
+            if near.reads() {
+                drop(link);
+                if near.read(self)? {
+                    near.work(self, &mut contexts)?;
+                    continue;
+                }
+                link = lock(&self.link);
             }
             // A link that holds bytes itself may need this thread to pass them on.
             let held = link.half.held();
@@ -398,8 +431,8 @@ impl SendDriver {
         let wakeup_ns = sender.next_wakeup().unwrap_or(u64::MAX);
         if wakeup_ns > now_ns {
             let wait = Duration::from_nanos(wakeup_ns - now_ns).min(most);
-            let (state, timeout) = self.changed.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner);
-            if !timeout.timed_out() || wakeup_ns > self.now_ns() {
+            let (state, rung) = self.changed.wait(state, wait);
+            if rung || wakeup_ns > self.now_ns() {
                 return;
             }
             drop(state);
@@ -455,7 +488,7 @@ impl SendDriver {
                 Ok(_) => {}
             }
         }
-        self.changed.notify_all();
+        self.changed.ring();
     }
 
     fn take_frames(&self, link: &mut Output, bytes_max: usize) {
@@ -468,7 +501,15 @@ impl SendDriver {
 
     fn write_frames(&self, link: &mut Output, stall: &mut Stall) -> Result<()> {
         while !link.outbox.is_empty() {
-            let rate = lock(&self.state).sender.as_ref().map_or(0.0, |s| s.summary().rate_bytes_per_s);
+            let (mut rate, memory, cores) = lock(&self.state)
+                .sender
+                .as_ref()
+                .map_or((0.0, false, 0), |s| (s.summary().rate_bytes_per_s, s.is_in_memory(), s.cores()));
+            let in_memory = memory && link.half.is_pipe();
+            if in_memory {
+                // That of its reader, whose turns are long.
+                rate = rate.max(IN_MEMORY_RATE);
+            }
             link.set_backlog(rate);
             if self.write_once(link, Outbox::write_len(rate))? > 0 {
                 stall.progress();
@@ -476,6 +517,9 @@ impl SendDriver {
             }
             self.check()?;
             stall.check("the link takes no bytes")?;
+            if in_memory && cores < PARALLEL_CORES {
+                std::thread::sleep(FULL_PIPE);
+            }
             link.half.wait_writable(FULL_LOOK).map_err(|e| link_error(e, "cannot wait for the link"))?;
         }
         Ok(())
@@ -524,7 +568,7 @@ impl SendDriver {
         let state = lock(&self.state);
         if state.reader_waits {
             drop(state);
-            self.room.notify_all();
+            self.room.ring();
         } else {
             self.work(state, contexts, true);
         }
@@ -557,6 +601,12 @@ impl Output {
             self.half.set_backlog(bytes);
         }
     }
+}
+
+/// How many raw bytes to read, if the engine accepts enough for a read to be worth its while.
+fn readable(sender: &Sender) -> Option<usize> {
+    let (room, segment) = (sender.room(), sender.segment_len());
+    (room >= segment.min(1 << 16)).then(|| room.min(segment))
 }
 
 fn link_error(e: io::Error, what: &str) -> Error {

@@ -15,6 +15,8 @@ use crate::sys::{self, Interest};
 
 pub(crate) struct ReadHalf {
     kind: Reader,
+    /// The size of this pipe was raised.
+    large: bool,
     noise: Option<Noise>,
     /// Bytes behind the noise that have not been read.
     stash: Vec<u8>,
@@ -32,7 +34,7 @@ pub(super) enum Reader {
 
 impl ReadHalf {
     pub(super) fn new(kind: Reader) -> Self {
-        Self { kind, noise: None, stash: Vec::new() }
+        Self { kind, large: false, noise: None, stash: Vec::new() }
     }
 
     pub(super) fn bond(bond: bond::Incoming) -> Self {
@@ -70,6 +72,18 @@ impl ReadHalf {
         buf[..n].copy_from_slice(&self.stash[..n]);
         self.stash.drain(..n);
         Ok(Some(n))
+    }
+
+    /// Whether the link is a pipe, which other programs fill while nobody reads; from the first call
+    /// on it is a large one.
+    pub(crate) fn fills_alone(&mut self) -> bool {
+        if let (Reader::File(file), false) = (&self.kind, self.large) {
+            self.large = super::is_pipe(file);
+            if self.large {
+                sys::set_pipe_size(file.as_fd(), super::INCOMING_LEN);
+            }
+        }
+        self.large
     }
 
     /// Reads and discards all input until its end or the deadline: closing a socket with unread

@@ -90,6 +90,11 @@ impl WriteHalf {
         }
     }
 
+    /// Whether the link is a pipe that is never waited for within a write.
+    pub(crate) fn is_pipe(&self) -> bool {
+        self.nowait && matches!(self.kind, Writer::File(_))
+    }
+
     /// Waits until a write may take bytes, at most `timeout`.
     pub(crate) fn wait_writable(&self, timeout: Duration) -> io::Result<()> {
         if let Writer::Bond(b) = &self.kind {
