@@ -1,4 +1,4 @@
-//! What looking for repeats costs and finds: `repeats_cost FILE [LOG_OF_WINDOW]`.
+//! What looking for repeats costs and finds: `repeats_cost FILE [LOG_OF_REACH]`.
 
 use narrows::block::Block;
 use narrows::repeats::{Finder, Part};
@@ -14,7 +14,10 @@ fn cpu_ns() -> u64 {
 
 fn main() -> std::io::Result<()> {
     let mut args = std::env::args().skip(1);
-    let Some(path) = args.next() else { return Ok(eprintln!("usage: repeats_cost FILE [LOG_OF_WINDOW]")) };
+    let Some(path) = args.next() else {
+        eprintln!("usage: repeats_cost FILE [LOG_OF_REACH]");
+        return Ok(());
+    };
     let log = args.next().and_then(|log| log.parse().ok()).unwrap_or(27);
     let raw = std::fs::read(path)?;
     let pieces: Vec<Block> = raw.chunks(PIECE).map(|piece| Block::from_vec(piece.to_vec())).collect();

@@ -1,17 +1,17 @@
 //! The past of a flow: its latest raw bytes, to which copies refer.
 //!
 //! A ring of segments. A segment is allocated when the flow first comes to it, so a short flow with
-//! a large window takes as much memory as it has bytes. Bytes may be left out; what was is never
+//! a large reach takes as much memory as it has bytes. Bytes may be left out; what was is never
 //! returned.
 
-/// Length of a segment in bytes: a large window grows in steps that do not matter, and a comparison
+/// Length of a segment in bytes: a large reach grows in steps that do not matter, and a comparison
 /// seldom crosses a border.
 const SEGMENT: usize = 1 << 20;
 
-/// The latest raw bytes of a flow, `window` at most.
+/// The latest raw bytes of a flow, `reach` at most.
 #[derive(Default)]
 pub(crate) struct Past {
-    window: usize,
+    reach: usize,
     segment_len: usize,
     segments: Vec<Segment>,
     /// Raw offset behind the last byte.
@@ -28,15 +28,15 @@ struct Segment {
 }
 
 impl Past {
-    /// A past of `window` bytes, a power of two; with 0 nothing is kept.
-    pub(crate) fn new(window: usize) -> Self {
-        debug_assert!(window == 0 || window.is_power_of_two());
-        Self { window, segment_len: window.min(SEGMENT), segments: Vec::new(), end: 0 }
+    /// A past of `reach` bytes, a power of two; with 0 nothing is kept.
+    pub(crate) fn new(reach: usize) -> Self {
+        debug_assert!(reach == 0 || reach.is_power_of_two());
+        Self { reach, segment_len: reach.min(SEGMENT), segments: Vec::new(), end: 0 }
     }
 
     /// Bytes that it keeps.
-    pub(crate) fn window(&self) -> usize {
-        self.window
+    pub(crate) fn reach(&self) -> usize {
+        self.reach
     }
 
     /// Bytes of memory that it holds.
@@ -52,11 +52,11 @@ impl Past {
     /// Adds the next bytes of the flow.
     pub(crate) fn push(&mut self, raw: &[u8]) {
         self.end += raw.len() as u64;
-        if self.window == 0 {
+        if self.reach == 0 {
             return;
         }
         // What would be overwritten at once is not written.
-        let mut raw = &raw[raw.len().saturating_sub(self.window)..];
+        let mut raw = &raw[raw.len().saturating_sub(self.reach)..];
         while !raw.is_empty() {
             let at = self.end - raw.len() as u64;
             let (number, within) = self.place(at);
@@ -78,7 +78,7 @@ impl Past {
 
     /// The bytes from `at` on that lie in one piece; none if those are not kept.
     pub(crate) fn from(&self, at: u64) -> &[u8] {
-        if self.window == 0 || at >= self.end || self.end - at > self.window as u64 {
+        if self.reach == 0 || at >= self.end || self.end - at > self.reach as u64 {
             return &[];
         }
         let (number, within) = self.place(at);
@@ -90,8 +90,8 @@ impl Past {
 
     /// The bytes before `at` that lie in one piece; none if those are not kept.
     pub(crate) fn before(&self, at: u64) -> &[u8] {
-        let oldest = self.end.saturating_sub(self.window as u64);
-        if self.window == 0 || at > self.end || at <= oldest {
+        let oldest = self.end.saturating_sub(self.reach as u64);
+        if self.reach == 0 || at > self.end || at <= oldest {
             return &[];
         }
         let (number, within) = self.place(at - 1);
@@ -125,8 +125,8 @@ impl Past {
     }
 
     fn index(&self, number: u64) -> usize {
-        // One more than the window has, since the oldest are still needed while one is filled.
-        (number % (self.window / self.segment_len + 1) as u64) as usize
+        // One more than the reach has, since the oldest are still needed while one is filled.
+        (number % (self.reach / self.segment_len + 1) as u64) as usize
     }
 
     fn segment(&self, number: u64) -> Option<&Segment> {
@@ -154,22 +154,22 @@ mod tests {
     #[test]
     fn it_is_the_latest_bytes_however_they_came() {
         let all = flow(40_000);
-        for window in [16, 256, 4096, 1 << 20] {
+        for reach in [16, 256, 4096, 1 << 20] {
             for step in [1, 7, 16, 255, 1000, 40_000] {
-                let mut past = Past::new(window);
+                let mut past = Past::new(reach);
                 let mut at = 0;
                 for piece in all.chunks(step) {
                     past.push(piece);
                     at += piece.len();
-                    let oldest = at.saturating_sub(window);
+                    let oldest = at.saturating_sub(reach);
                     let mut out = vec![0; at - oldest];
-                    assert!(past.copy(oldest as u64, &mut out) && out == all[oldest..at], "{window} {step} {at}");
+                    assert!(past.copy(oldest as u64, &mut out) && out == all[oldest..at], "{reach} {step} {at}");
                     assert!(oldest == 0 || past.from(oldest as u64 - 1).is_empty(), "older bytes are gone");
                     assert!(past.from(at as u64).is_empty() && !past.copy(at as u64 - 1, &mut [0; 2]));
                     let before = past.before(at as u64);
                     assert!(!before.is_empty() && all[..at].ends_with(before));
                 }
-                assert!(past.memory() <= window + window.min(SEGMENT));
+                assert!(past.memory() <= reach + reach.min(SEGMENT));
             }
         }
     }
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_window_nothing_is_kept() {
+    fn without_a_reach_nothing_is_kept() {
         let mut past = Past::new(0);
         past.push(b"abc");
         assert!(past.from(0).is_empty() && past.before(3).is_empty() && !past.copy(0, &mut [0]));

@@ -1,7 +1,7 @@
 //! Repeats far back in a flow: finds raw bytes that came before, further back than blocks reach.
 //!
 //! ```text
-//! piece ─> Past (ring of the window)
+//! piece ─> Past (ring of the reach)
 //!       └> anchors (gear hash, one position in 128 or fewer) ─> Index ─> candidates
 //!                        compare, extend both ways  <───────────────────────┘
 //!                                 └> literals and repeats, in order
@@ -46,7 +46,7 @@ pub enum Part {
     },
 }
 
-/// Finds repeats in one flow. It holds the window, and an index of at most 8 MiB.
+/// Finds repeats in one flow. It holds the reach, and an index of at most 8 MiB.
 pub struct Finder {
     past: Past,
     index: Index,
@@ -59,19 +59,19 @@ pub struct Finder {
 }
 
 impl Finder {
-    /// A finder of repeats up to `window` bytes back, a power of two from 1 MiB on.
-    pub fn new(window: usize) -> Self {
+    /// A finder of repeats up to `reach` bytes back, a power of two from 1 MiB on.
+    pub fn new(reach: usize) -> Self {
         Self {
-            past: Past::new(window),
-            index: Index::new(window),
-            anchors: Anchors::new(index::spacing_bits(window)),
+            past: Past::new(reach),
+            index: Index::new(reach),
+            anchors: Anchors::new(index::spacing_bits(reach)),
             open: None,
             #[cfg(test)]
             compared: std::cell::Cell::new(0),
         }
     }
 
-    /// Bytes of memory that it holds: window and index.
+    /// Bytes of memory that it holds: reach and index.
     pub fn memory(&self) -> usize {
         self.past.memory() + self.index.memory()
     }
@@ -246,15 +246,15 @@ mod tests {
 
     /// The parts of `flow` in pieces of `step` bytes: literal and repeated bytes. Checks that they
     /// are the flow, and that every repeat is true and allowed.
-    fn check(flow: &[u8], step: usize, window: usize) -> (usize, usize) {
-        let (mut finder, mut parts) = (Finder::new(window), Vec::new());
+    fn check(flow: &[u8], step: usize, reach: usize) -> (usize, usize) {
+        let (mut finder, mut parts) = (Finder::new(reach), Vec::new());
         for piece in flow.chunks(step) {
             finder.push(&Block::from_vec(piece.to_vec()), &mut parts);
         }
-        verify(flow, &parts, window)
+        verify(flow, &parts, reach)
     }
 
-    fn verify(flow: &[u8], parts: &[Part], window: usize) -> (usize, usize) {
+    fn verify(flow: &[u8], parts: &[Part], reach: usize) -> (usize, usize) {
         let (mut at, mut literals, mut repeated) = (0, 0, 0);
         for part in parts {
             let raw = match part {
@@ -264,7 +264,7 @@ mod tests {
                 }
                 Part::Repeat { distance, raw } => {
                     let distance = *distance as usize;
-                    assert!((DISTANCE_MIN.max(raw.len())..=window.min(at)).contains(&distance));
+                    assert!((DISTANCE_MIN.max(raw.len())..=reach.min(at)).contains(&distance));
                     assert!(flow[at - distance..][..raw.len()] == raw[..], "a false repeat at {at}");
                     repeated += raw.len();
                     raw
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_left_the_window_is_not_found_again() {
+    fn what_left_the_reach_is_not_found_again() {
         let first = noise(200_000, 3);
         let flow = [&first[..], &noise(1 << 20, 4), &first].concat();
         assert_eq!(check(&flow, 64 << 10, 1 << 20).1, 0);
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded_by_window_and_index() {
+    fn memory_is_bounded_by_reach_and_index() {
         let mut finder = Finder::new(1 << 20);
         let piece = Block::from_vec(noise(1 << 20, 6));
         let mut parts = Vec::new();

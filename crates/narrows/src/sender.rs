@@ -146,6 +146,7 @@ impl Sender {
             check: config.check,
             block_max: config.block_max,
             history: config.history,
+            reach: 0,
             codecs: limits.codecs,
         };
         let preface = Frame { header: HeaderBytes::preface(&preface), body: Block::default() };

@@ -11,9 +11,9 @@ const ENTRIES_MAX: usize = 1 << 20;
 const SPACING_BITS_MIN: u32 = 7;
 
 /// How many positions, as a power of two, there are for one anchor, so that the anchors of a whole
-/// window find room.
-pub(super) fn spacing_bits(window: usize) -> u32 {
-    (window / ENTRIES_MAX).checked_ilog2().unwrap_or(0).max(SPACING_BITS_MIN)
+/// reach find room.
+pub(super) fn spacing_bits(reach: usize) -> u32 {
+    (reach / ENTRIES_MAX).checked_ilog2().unwrap_or(0).max(SPACING_BITS_MIN)
 }
 
 /// Buckets that are fetched together: a cache miss takes as long as hashing a hundred bytes, but many
@@ -33,8 +33,8 @@ pub(super) struct Bucket {
 }
 
 impl Index {
-    pub(super) fn new(window: usize) -> Self {
-        let entries = (window >> spacing_bits(window)).next_power_of_two().clamp(2 * BUCKET, ENTRIES_MAX);
+    pub(super) fn new(reach: usize) -> Self {
+        let entries = (reach >> spacing_bits(reach)).next_power_of_two().clamp(2 * BUCKET, ENTRIES_MAX);
         let buckets = entries / BUCKET;
         Self { buckets: vec![[0; BUCKET]; buckets], shift: 64 - buckets.ilog2() }
     }
@@ -73,7 +73,7 @@ impl Index {
 }
 
 impl Bucket {
-    /// How far back from raw offset `at` the entries are, nearest first. Windows are shorter than
+    /// How far back from raw offset `at` the entries are, nearest first. Reaches are shorter than
     /// the 4 GiB after which offsets repeat.
     pub(super) fn distances(&self, at: u64) -> impl Iterator<Item = u64> + '_ {
         let same = self.entries.iter().filter(|&&entry| (entry >> 32) as u32 == self.tag);
@@ -86,12 +86,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_never_exceeds_8_mib_and_has_room_for_the_window() {
+    fn it_never_exceeds_8_mib_and_has_room_for_the_reach() {
         for log in 16..=30 {
-            let window = 1usize << log;
-            let index = Index::new(window);
+            let reach = 1usize << log;
+            let index = Index::new(reach);
             assert!(index.memory() <= 8 << 20);
-            assert!(index.buckets.len() * BUCKET >= window >> spacing_bits(window), "2^{log}");
+            assert!(index.buckets.len() * BUCKET >= reach >> spacing_bits(reach), "2^{log}");
         }
     }
 

@@ -27,7 +27,7 @@ struct Reverse {
 }
 
 /// The reverse direction has only control frames, so block limits are irrelevant.
-const LIMITS: ReadLimits = ReadLimits { block_max: 0, history: 0, codecs: 0, check: true, messages: false };
+const LIMITS: ReadLimits = ReadLimits { block_max: 0, history: 0, reach: 0, codecs: 0, check: true, messages: false };
 
 impl Reverse {
     fn receive(&mut self, bytes: &[u8], mut on_event: impl FnMut(Event)) -> Result<()> {
