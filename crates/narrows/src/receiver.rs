@@ -325,7 +325,7 @@ impl Receiver {
         let copies = preface.critical & frame::feature::COPIES != 0;
         if copies && preface.reach > self.config.reach() {
             return Err(Error::limit(format!(
-                "the stream refers {} MiB back, this side keeps {}: receive it with --long={}",
+                "the stream refers {} MiB back, this side keeps {}: receive it with --long={} (library: reach_max)",
                 preface.reach >> 20,
                 self.config.reach() >> 20,
                 preface.reach.ilog2()

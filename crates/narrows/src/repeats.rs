@@ -23,11 +23,11 @@ use anchors::Anchors;
 use index::Index;
 
 /// Shortest repeat that is reported, in bytes. The instruction for one takes five to nine bytes on
-/// the wire, and the block around it loses the context; shorter ones gain little or nothing.
-pub const REPEAT_MIN: usize = 256;
+/// the wire, and the literals around it lose their context; shorter ones gain little or nothing.
+pub const REPEAT_MIN: usize = 96;
 /// Shortest distance of a repeat, in bytes. Nearer ones are found by the codecs themselves, and
 /// among them are all repeats of short periods.
-pub const DISTANCE_MIN: usize = 128 << 10;
+pub const DISTANCE_MIN: usize = 64 << 10;
 /// Most candidates that one anchor is compared with. They are compared to their ends, of which only
 /// the longest is used, so this bounds the time.
 const CANDIDATES_MAX: usize = 4;
@@ -64,7 +64,7 @@ impl Finder {
         Self {
             past: Past::new(reach),
             index: Index::new(reach),
-            anchors: Anchors::new(index::spacing_bits(reach)),
+            anchors: Anchors::new(index::spacing_bits(0, reach)),
             open: None,
             #[cfg(test)]
             compared: std::cell::Cell::new(0),
@@ -80,6 +80,7 @@ impl Finder {
     pub fn push(&mut self, raw: &Block, parts: &mut Vec<Part>) {
         let base = self.past.end();
         self.past.push(raw);
+        self.anchors.widen(index::spacing_bits(base, self.past.reach()));
         self.anchors.scan(raw);
         let mut emit = Emit { raw, base, done: 0, parts };
         if let Some(distance) = self.open.take() {
@@ -356,12 +357,12 @@ mod tests {
     }
 
     #[test]
-    fn periodic_content_is_left_to_the_codecs_up_to_a_long_period() {
+    fn short_periods_are_left_to_the_codecs() {
         for period in [1, 2, 37, 5000, 100_003, 300_007] {
             let flow: Vec<u8> = noise(period, 7).into_iter().cycle().take(3 << 20).collect();
             let (literals, repeated) = check(&flow, 1 << 16, 4 << 20);
             assert_eq!(literals + repeated, flow.len());
-            assert_eq!(repeated > 0, period > 10_000, "period {period}: {repeated}");
+            assert_eq!(repeated > 0, period > 1000, "period {period}: {repeated}");
         }
     }
 

@@ -1,4 +1,5 @@
-//! Copy frames at the receiver (format.md section 3.9): what is true is delivered, and nothing else.
+//! Copies (format.md section 3.9). At the receiver: what is true is delivered, and nothing else. At
+//! the sender: what repeats is sent once, if the receiver takes copies.
 
 mod world;
 
@@ -7,7 +8,12 @@ use narrows::codec::{CodecId, Contexts, Method};
 use narrows::frame::{
     BlockHeader, COPY_MIN, Copy, EndTotals, PREFACE_LEN, Preface, Role, chain_digest, feature, put_plan,
 };
+use narrows::policy::PolicySpec;
 use narrows::receiver::{Depth, ObservedKind, Receiver, ReceiverConfig};
+use narrows::repeats::{Finder, Part};
+use narrows::sender::{LinkSample, Sender, SenderConfig, Summary};
+use narrows::stream::{ReceiveOptions, SendOptions, receive, send};
+use narrows::transport::Link;
 use narrows::{Error, ErrorKind};
 use world::{random, text};
 
@@ -345,4 +351,161 @@ fn a_few_bytes_that_stand_for_many_are_held_back() {
     assert!(receiver.is_finished());
     let summary = receiver.summary();
     assert_eq!((len, summary.copied_bytes), (stream.raw.len(), 300 * BLOCK_MAX as u64));
+}
+
+// --- the sender ---
+
+/// Releases of something: text with noise, changed every few thousand bytes.
+fn releases(count: usize) -> Vec<u8> {
+    let first: Vec<u8> = (0..40).flat_map(|i| [text(7000, i), random(3000, i)].concat()).collect();
+    let mut flow = first.clone();
+    for i in 1..count {
+        let changed = first.chunks(4567).enumerate().flat_map(|(j, piece)| {
+            let new = if (i + j) % 3 == 0 { text(40 * j, (i * j) as u64) } else { Vec::new() };
+            [piece.to_vec(), new].concat()
+        });
+        flow.extend(changed.collect::<Vec<_>>());
+    }
+    flow
+}
+
+/// Sends `flow` with all repeats that a finder finds, in pieces, over a link that is busy or dry by
+/// turns; every job may be late.
+fn transfer(flow: &[u8], policy: &str, config: SenderConfig, receiver: ReceiverConfig) -> (Vec<u8>, Summary) {
+    const REACH_OF_FINDER: usize = 8 << 20;
+    let pool = BufferPool::default();
+    let policy: PolicySpec = policy.parse().unwrap();
+    let (_, policy) = SendOptions::new(policy).threads(config.cores).into_engine();
+    let duplex = config.duplex;
+    let mut sender = Sender::new(config, policy, pool.clone());
+    let mut receiver = Receiver::new(receiver, pool.clone());
+    let (mut contexts, mut out, mut now_ns) = (Contexts::default(), Vec::new(), 0);
+    let (mut finder, mut parts, mut pieces) = (Finder::new(REACH_OF_FINDER), Vec::new(), flow.chunks(150_000));
+    let (mut late, mut turn, mut closed) = (Vec::new(), 0usize, false);
+    if duplex {
+        sender.receive(&receiver.poll_feedback(0, 0).unwrap(), 0).unwrap();
+    }
+    while !receiver.is_finished() {
+        turn += 1;
+        assert!(turn < 100_000, "no end");
+        now_ns += 1_000_000;
+        if !closed && sender.room() > 0 {
+            match pieces.next() {
+                Some(piece) => finder.push(&Block::from_vec(piece.to_vec()), &mut parts),
+                None => sender.close(now_ns),
+            }
+            closed = parts.is_empty();
+            for part in parts.drain(..) {
+                match part {
+                    Part::Literals(raw) => sender.push(raw, now_ns),
+                    Part::Repeat { distance, raw } => sender.push_copy(distance, raw, now_ns),
+                }
+            }
+        }
+        late.extend(std::iter::from_fn(|| sender.poll_job(now_ns)));
+        late.extend(sender.on_link_dry(now_ns));
+        if turn % 3 == 0 {
+            while let Some(job) = late.pop() {
+                sender.finish(job.run(&mut contexts, &pool), now_ns);
+            }
+        }
+        while let Some(frame) = sender.poll_transmit() {
+            let accepted = frame.wire_len() as u64;
+            let sample = LinkSample { begin_ns: now_ns, end_ns: now_ns, accepted, ..LinkSample::default() };
+            sender.on_link(sample);
+            receiver.receive(Block::from_vec([&frame.header[..], &frame.body].concat())).unwrap();
+            while let Some(job) = receiver.poll_job() {
+                receiver.finish(job.run(&mut contexts, &pool)).unwrap();
+            }
+            out.extend(std::iter::from_fn(|| receiver.read()).flat_map(|raw| raw.to_vec()));
+        }
+        sender.on_link(LinkSample { begin_ns: now_ns, end_ns: now_ns, ..LinkSample::default() });
+    }
+    let summary = sender.summary().clone();
+    assert_eq!(receiver.summary().copied_bytes, summary.copied_bytes);
+    assert_eq!((summary.raw_bytes, receiver.summary().raw_bytes), (flow.len() as u64, flow.len() as u64));
+    (out, summary)
+}
+
+fn sends(reach: usize) -> SenderConfig {
+    SenderConfig { reach, cores: 2, ..SenderConfig::default() }
+}
+
+fn keeps(reach_max: usize) -> ReceiverConfig {
+    ReceiverConfig { reach_max, cores: 2, ..ReceiverConfig::default() }
+}
+
+#[test]
+fn what_repeats_is_sent_once_under_every_policy() {
+    let flow = releases(4);
+    for policy in [
+        "balance",
+        "fixed:zstd:level=1",
+        "fixed:zstd:link",
+        "fixed:lz4:link",
+        "fixed:store",
+        "storage",
+        "stall",
+        "adoc",
+    ] {
+        let duplex = policy != "storage";
+        let config = SenderConfig { index: true, duplex, ..sends(8 << 20) };
+        let (out, summary) = transfer(&flow, policy, config, ReceiverConfig { duplex, ..keeps(8 << 20) });
+        assert!(out == flow, "{policy}");
+        let copied = summary.copied_bytes as f64 / flow.len() as f64;
+        assert!(copied > 0.6, "{policy}: {copied:.2}");
+        let literals: u64 = summary.mix.iter().map(|row| row.raw_bytes).sum();
+        assert_eq!(literals + summary.copied_bytes, summary.raw_bytes, "{policy}");
+    }
+}
+
+#[test]
+fn a_receiver_gets_copies_as_far_back_as_it_keeps_and_none_if_it_keeps_nothing() {
+    // The second release lies 800,000 bytes behind the first.
+    let flow = [releases(1), random(400_000, 99), releases(1)].concat();
+    let copied = |duplex: bool, reach_max| {
+        let config = SenderConfig { duplex, ..sends(1 << 20) };
+        let (out, summary) = transfer(&flow, "fixed:zstd", config, ReceiverConfig { duplex, ..keeps(reach_max) });
+        assert!(out == flow);
+        summary.copied_bytes
+    };
+    assert!(copied(true, 1 << 20) > 390_000 && copied(false, 1 << 20) > 390_000);
+    assert!(copied(true, 30 << 20) > 390_000);
+    assert_eq!([copied(true, 1 << 19), copied(true, 0)], [0, 0]);
+}
+
+#[test]
+fn long_copies_are_cut_to_what_a_receiver_takes_for_a_block() {
+    let flow = [random(700_000, 1), random(700_000, 1), text(3000, 2), random(700_000, 1)].concat();
+    for block_max in [4096, 5000, 100_000] {
+        let receiver = ReceiverConfig { duplex: true, block_max, ..keeps(8 << 20) };
+        let (out, summary) = transfer(&flow, "fixed:lz4", SenderConfig { duplex: true, ..sends(8 << 20) }, receiver);
+        assert!(out == flow && summary.copied_bytes > 1_300_000, "{block_max}: {}", summary.copied_bytes);
+    }
+    // Blocks of a few bytes are not worth a plan.
+    let receiver = ReceiverConfig { duplex: true, block_max: 4095, ..keeps(8 << 20) };
+    let (out, summary) = transfer(&flow, "fixed:lz4", SenderConfig { duplex: true, ..sends(8 << 20) }, receiver);
+    assert!(out == flow && summary.copied_bytes == 0);
+}
+
+#[test]
+fn the_driver_looks_for_repeats_only_if_asked_and_where_the_receiver_takes_them() {
+    let flow = releases(12);
+    let run = |reach, reach_max| {
+        let (here, there) = std::os::unix::net::UnixStream::pair().unwrap();
+        let (near, far) = (Link::unix(here).unwrap(), Link::unix(there).unwrap());
+        let out = tempfile::NamedTempFile::new().unwrap();
+        let sink = out.reopen().unwrap();
+        let receiver =
+            std::thread::spawn(move || receive(sink, far, ReceiveOptions::default().threads(2).reach_max(reach_max)));
+        let options = SendOptions::new("fixed:zstd:level=1".parse().unwrap());
+        let options = options.threads(2).reach(reach).search_always(true).raw_len(flow.len() as u64);
+        let (sent, _) = send(std::io::Cursor::new(flow.clone()), near, options).unwrap();
+        let received = receiver.join().unwrap().unwrap();
+        assert!(std::fs::read(out.path()).unwrap() == flow);
+        assert_eq!(received.copied_bytes, sent.copied_bytes);
+        sent.copied_bytes
+    };
+    assert!(run(8 << 20, 8 << 20) as usize > flow.len() / 2);
+    assert_eq!([run(0, 8 << 20), run(8 << 20, 0)], [0, 0]);
 }

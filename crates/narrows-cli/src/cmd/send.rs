@@ -10,7 +10,7 @@ use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
 
-use crate::args::{SendArgs, parse_address};
+use crate::args::{SendArgs, parse_address, reach};
 use crate::files::{self, Source};
 use crate::progress::Bar;
 use crate::report;
@@ -35,7 +35,7 @@ pub(crate) fn run(args: &SendArgs) -> Result<()> {
     files::refuse_same(&args.file, [args.flow.trace.as_deref()])?;
     let source = Source::open(Some(&args.file))?;
     let sending = transfer.sending(args.flow.clone(), args.verbosity.verbose, true);
-    let options = sending.options(args.timeout)?.check(!args.no_check).raw_len(source.len());
+    let options = sending.options(args.timeout)?.check(!args.no_check).raw_len(source.len()).reach(reach(args.long));
     let socket = connect(address, Duration::from_secs_f64(args.retry_connect))?;
     if !args.verbosity.quiet && socket.peer_addr().is_ok_and(|a| !a.ip().is_loopback()) {
         report::note(NOT_ENCRYPTED);

@@ -22,9 +22,16 @@ pub(super) struct Anchors {
 impl Anchors {
     /// One position in `2^spacing_bits`, at least 2, is an anchor.
     pub(super) fn new(spacing_bits: u32) -> Self {
+        let mut anchors = Self { mask: 0, tail: Vec::new(), last_hash: 0, found: Vec::new() };
+        anchors.widen(spacing_bits);
+        anchors
+    }
+
+    /// From here on one position in `2^spacing_bits` is an anchor. Those of a wider spacing are among
+    /// those of a narrower one.
+    pub(super) fn widen(&mut self, spacing_bits: u32) {
         // The highest bits depend on all bytes of the width.
-        let mask = ((1 << spacing_bits) - 1) << (64 - spacing_bits);
-        Self { mask, tail: Vec::new(), last_hash: 0, found: Vec::new() }
+        self.mask = ((1 << spacing_bits) - 1) << (64 - spacing_bits);
     }
 
     /// The next piece does not follow the one before.

@@ -3,6 +3,9 @@
 /// Share of the time of the cores that encode which the search may take whatever it finds. On data
 /// without repeats a flow that is bound by its CPU loses this much.
 const SHARE: f64 = 0.02;
+/// Share of the time of one core which it may take while the link is busy, less the time in which the
+/// link is dry: cores that wait for the link cost little.
+const BUSY_SHARE: f64 = 0.1;
 /// With which the account begins, and from which on a search that rested goes on, in ns: some 8 MiB
 /// are then looked at in one go, since to find a repeat its beginning must have been seen.
 const BEGIN_NS: f64 = 8e6;
@@ -15,20 +18,38 @@ pub struct Judge {
     cores: f64,
     account_ns: f64,
     last_ns: u64,
+    /// Until when the link was busy, and dry, in all.
+    last_busy_ns: u64,
+    last_dry_ns: u64,
     resting: bool,
 }
 
 impl Judge {
     /// For a flow that `cores` cores encode.
     pub fn new(cores: usize) -> Self {
-        Self { cores: cores.max(1) as f64, account_ns: BEGIN_NS, last_ns: 0, resting: false }
+        Self {
+            cores: cores.max(1) as f64,
+            account_ns: BEGIN_NS,
+            last_ns: 0,
+            last_busy_ns: 0,
+            last_dry_ns: 0,
+            resting: false,
+        }
     }
 
-    /// Whether to search the next piece. `now_ns`: the flow's clock.
-    pub fn allows(&mut self, now_ns: u64) -> bool {
-        let passed_ns = now_ns.saturating_sub(self.last_ns) as f64;
-        self.last_ns = self.last_ns.max(now_ns);
-        self.add(passed_ns * SHARE * self.cores);
+    /// Whether to search the next piece. `now_ns`: the flow's clock; `busy_ns` and `dry_ns`: how
+    /// long the link was busy with the flow's bytes since it began, and how long it had none
+    /// although some were there.
+    pub fn allows(&mut self, now_ns: u64, busy_ns: u64, dry_ns: u64) -> bool {
+        let passed = |last: &mut u64, now: u64| {
+            let passed = now.saturating_sub(*last);
+            *last = now.max(*last);
+            passed as f64
+        };
+        let all_ns = passed(&mut self.last_ns, now_ns);
+        let busy_ns = passed(&mut self.last_busy_ns, busy_ns);
+        let dry_ns = passed(&mut self.last_dry_ns, dry_ns);
+        self.add(all_ns * SHARE * self.cores + (busy_ns * BUSY_SHARE - dry_ns).max(0.0));
         self.resting = self.account_ns < if self.resting { BEGIN_NS } else { 0.0 };
         !self.resting
     }
@@ -54,7 +75,7 @@ mod tests {
         let mut judge = Judge::new(2);
         (0..seconds * 10_000)
             .map(|i| {
-                let on = judge.allows(i * 100_000);
+                let on = judge.allows(i * 100_000, 0, 0);
                 if on {
                     judge.learn(100_000, repeated, 0.5, rate);
                 }
@@ -78,7 +99,7 @@ mod tests {
         let mut judge = Judge::new(1);
         let on: Vec<bool> = (0..100_000)
             .map(|i| {
-                let on = judge.allows(i * 100_000);
+                let on = judge.allows(i * 100_000, 0, 0);
                 judge.learn(if on { 100_000 } else { 0 }, 0, 1.0, 1e6);
                 on
             })
@@ -91,15 +112,30 @@ mod tests {
     fn after_the_last_repeat_it_soon_rests() {
         let mut judge = Judge::new(1);
         for i in 0..100_000u64 {
-            assert!(judge.allows(i * 1000));
+            assert!(judge.allows(i * 1000, 0, 0));
             judge.learn(1000, 1 << 20, 1.0, 1e6);
         }
         let more = (0..)
             .take_while(|_| {
                 judge.learn(1_000_000, 0, 1.0, 1e6);
-                judge.allows(100_000_000)
+                judge.allows(100_000_000, 0, 0)
             })
             .count();
         assert!(more <= 201, "{more} ms");
+    }
+
+    #[test]
+    fn while_the_link_is_busy_it_takes_more_and_nothing_more_when_it_is_dry() {
+        let spent = |dry_percent: u64| {
+            let mut judge = Judge::new(1);
+            let on = (0..100_000u64).filter(|i| {
+                let on = judge.allows(i * 100_000, i * (100_000 - 1000 * dry_percent), i * 1000 * dry_percent);
+                judge.learn(if on { 100_000 } else { 0 }, 0, 1.0, 1e6);
+                on
+            });
+            on.count()
+        };
+        assert!((11_800..12_300).contains(&spent(0)), "{}", spent(0));
+        assert!((1900..2300).contains(&spent(20)), "{}", spent(20));
     }
 }

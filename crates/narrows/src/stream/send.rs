@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use super::repeats::Search;
 use super::source::Reading;
 use super::{
     BlockSource, Control, DIRECT_MAX, FailOnPanic, INLINE_NS, LOOK_EVERY, OnNote, SendOptions, Stall, encode, lock,
@@ -58,8 +59,11 @@ pub fn send_blocks(
     let buffers = BufferPool::default();
     let (on_note, trace) = (options.on_note.take(), options.trace.take());
     let (stall_timeout, control) = (options.stall_timeout, Arc::clone(&options.control));
+    let always = options.search_always;
     let (config, policy) = options.into_engine();
     let threads = config.cores;
+    // Bytes that wait for company are kept: their link says nothing about what they are worth.
+    let search = Search::new(config.reach, always || config.gather_ns > 0, config.raw_len, threads);
     let config =
         SenderConfig { notes: on_note.is_some(), relayed: write.relayed, duplex, trace: trace.is_some(), ..config };
     let gathers = config.gather_ns > 0;
@@ -97,7 +101,7 @@ pub fn send_blocks(
         let _ = control.flush.set(Box::new(move || held.upgrade().iter().for_each(|f| f.flush())));
     }
 
-    let result = run(&flow, source, read.map(|half| (half, on_note)), stall_timeout);
+    let result = run(&flow, (source, search), read.map(|half| (half, on_note)), stall_timeout);
     flow.over.store(true, Ordering::Relaxed);
     flow.room.notify_all();
     flow.queue.clear();
@@ -112,7 +116,7 @@ pub fn send_blocks(
 
 fn run(
     flow: &Arc<SendDriver>,
-    source: impl BlockSource + 'static,
+    (source, search): (impl BlockSource + 'static, Search),
     read: Option<(ReadHalf, Option<OnNote>)>,
     limit: Option<Duration>,
 ) -> Result<()> {
@@ -122,7 +126,7 @@ fn run(
     let guarded = move || {
         let guard = Arc::clone(&reader);
         let _guard = FailOnPanic(move || guard.fail(Error::misuse("reading the source failed; this is a bug")));
-        reader.read_source(source);
+        reader.read_source(source, search);
     };
     spawn("narrows-read", Box::new(guarded))?;
     let duplex = read.is_some();
@@ -216,7 +220,7 @@ impl SendDriver {
 
     // --- source ---
 
-    fn read_source(self: Arc<Self>, mut source: impl BlockSource) {
+    fn read_source(self: Arc<Self>, mut source: impl BlockSource, mut search: Search) {
         let mut contexts = Contexts::default();
         loop {
             let Some(len) = self.await_room(&mut contexts) else { return };
@@ -231,9 +235,10 @@ impl SendDriver {
                 }
                 Ok(block) => {
                     let n = block.len();
+                    search.look(block, self.now_ns());
                     let mut state = lock(&self.state);
                     let Some(sender) = &mut state.sender else { return };
-                    sender.push(block, self.now_ns());
+                    search.hand_over(sender, self.now_ns());
                     self.work(state, &mut contexts, n > DIRECT_MAX);
                     if n <= DIRECT_MAX {
                         self.write_directly();
