@@ -491,21 +491,30 @@ fn long_copies_are_cut_to_what_a_receiver_takes_for_a_block() {
 #[test]
 fn the_driver_looks_for_repeats_only_if_asked_and_where_the_receiver_takes_them() {
     let flow = releases(12);
-    let run = |reach, reach_max| {
+    let options = |reach| {
+        let options = SendOptions::new("fixed:zstd:level=1".parse().unwrap());
+        options.threads(2).reach(reach).search_always(true).raw_len(flow.len() as u64)
+    };
+    let source = || std::io::Cursor::new(flow.clone());
+    let stored = tempfile::NamedTempFile::new().unwrap();
+    let out = tempfile::NamedTempFile::new().unwrap();
+    let kept = |reach_max| ReceiveOptions::default().threads(2).reach_max(reach_max);
+    // One way, the reader must allow it.
+    let (sent, _) = send(source(), Link::writer(stored.reopen().unwrap()), options(8 << 20)).unwrap();
+    assert!(sent.copied_bytes as usize > flow.len() / 2, "{}", sent.copied_bytes);
+    let read = |reach_max| receive(out.reopen().unwrap(), Link::file_reader(stored.reopen().unwrap()), kept(reach_max));
+    assert_eq!(read(8 << 20).unwrap().copied_bytes, sent.copied_bytes);
+    assert!(std::fs::read(out.path()).unwrap() == flow);
+    assert_eq!(read(4 << 20).unwrap_err().kind, ErrorKind::Limit);
+    // Both ways, it is asked. Whether it answers before all is sent, the test cannot say.
+    for (reach, reach_max) in [(8 << 20, 8 << 20), (0, 8 << 20), (8 << 20, 0)] {
         let (here, there) = std::os::unix::net::UnixStream::pair().unwrap();
         let (near, far) = (Link::unix(here).unwrap(), Link::unix(there).unwrap());
-        let out = tempfile::NamedTempFile::new().unwrap();
         let sink = out.reopen().unwrap();
-        let receiver =
-            std::thread::spawn(move || receive(sink, far, ReceiveOptions::default().threads(2).reach_max(reach_max)));
-        let options = SendOptions::new("fixed:zstd:level=1".parse().unwrap());
-        let options = options.threads(2).reach(reach).search_always(true).raw_len(flow.len() as u64);
-        let (sent, _) = send(std::io::Cursor::new(flow.clone()), near, options).unwrap();
-        let received = receiver.join().unwrap().unwrap();
+        let receiver = std::thread::spawn(move || receive(sink, far, kept(reach_max)));
+        let (sent, _) = send(source(), near, options(reach)).unwrap();
+        assert_eq!(receiver.join().unwrap().unwrap().copied_bytes, sent.copied_bytes);
         assert!(std::fs::read(out.path()).unwrap() == flow);
-        assert_eq!(received.copied_bytes, sent.copied_bytes);
-        sent.copied_bytes
-    };
-    assert!(run(8 << 20, 8 << 20) as usize > flow.len() / 2);
-    assert_eq!([run(0, 8 << 20), run(8 << 20, 0)], [0, 0]);
+        assert!(sent.copied_bytes == 0 || reach.min(reach_max) > 0);
+    }
 }
