@@ -54,14 +54,17 @@ fuzz_target!(|data: &[u8]| {
         cores,
         duplex: cores % 2 == 0,
         history: 4096,
+        reach: if cores < 4 { 1 << 16 } else { 0 },
         index: cores == 3,
         memory_max: 1 << 18,
         ..SenderConfig::default()
     };
     let pool = BufferPool::default();
     let mut sender = Sender::new(config, Box::new(Dice(ops.to_vec(), 0)), pool.clone());
+    // Half of the duplex receivers keep less than the sender would refer to.
+    let reach_max = if ops.len() % 2 == 0 && cores == 2 { 1 << 12 } else { 1 << 16 };
     let mut receiver =
-        Receiver::new(ReceiverConfig { duplex: cores % 2 == 0, ..ReceiverConfig::default() }, pool.clone());
+        Receiver::new(ReceiverConfig { duplex: cores % 2 == 0, reach_max, ..ReceiverConfig::default() }, pool.clone());
     let mut contexts = Contexts::default();
     let (mut jobs, mut sent, mut got): (Vec<Job>, Vec<u8>, Vec<u8>) = Default::default();
     let (mut now, mut unsent) = (0u64, 0u64);
@@ -69,6 +72,13 @@ fuzz_target!(|data: &[u8]| {
     for (i, op) in ops.iter().chain([7; 40].iter()).enumerate().take(2000) {
         let arg = u64::from(op >> 3);
         match op & 7 {
+            // What lies so far back, again, as a copy if the sender may.
+            1 if arg % 4 == 3 && !over && sent.len() > 100 && sender.room() > 0 => {
+                let distance = 1 + (i * 7919 + usize::from(*op) * 131) % sent.len();
+                let raw = sent[sent.len() - distance..][..distance.min(20 + i * 37 % 3000)].to_vec();
+                sent.extend(&raw);
+                sender.push_copy(distance as u64, Block::from_vec(raw), now);
+            }
             0 | 1 if !over => {
                 let raw: Vec<u8> = (0..arg * 61).map(|j| (j as u8 & op) ^ (i as u8 >> 2)).collect();
                 let taken = sender.write(&raw, now);

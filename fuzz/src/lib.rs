@@ -7,7 +7,7 @@ use narrows::receiver::{Receiver, ReceiverConfig};
 /// Feeds a receiver as a driver would. It must return an error or continue, and stay within its
 /// memory limit.
 pub fn receive(stream: &[u8], cut: usize) {
-    let config = ReceiverConfig { memory_max: 1 << 20, ..ReceiverConfig::default() };
+    let config = ReceiverConfig { memory_max: 1 << 20, reach_max: 1 << 20, ..ReceiverConfig::default() };
     let mut receiver = Receiver::new(config, BufferPool::default());
     let mut contexts = Contexts::default();
     let pool = BufferPool::default();

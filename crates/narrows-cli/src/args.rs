@@ -452,6 +452,10 @@ pub(crate) struct PipeArgs {
     /// Append an index, which makes the stream seekable as a file
     #[arg(long)]
     pub(crate) index: bool,
+    /// Replace what came before, up to 2^LOG bytes back, by copies [without =LOG: 27]; both ends keep
+    /// so much in memory. With -d or -t: the most that a stream may need [default: 27]
+    #[arg(long, value_name = "LOG", num_args = 0..=1, require_equals = true, default_missing_value = LONG, value_parser = long_range())]
+    pub(crate) long: Option<u8>,
     #[command(flatten)]
     pub(crate) flow: FlowArgs,
     #[command(flatten)]
@@ -475,6 +479,10 @@ pub(crate) struct SendArgs {
     /// Omit the checks of blocks
     #[arg(long)]
     pub(crate) no_check: bool,
+    /// Replace what came before, up to 2^LOG bytes back, by copies, while that gains time on the link
+    /// [without =LOG: 27]; both ends keep so much in memory
+    #[arg(long, value_name = "LOG", num_args = 0..=1, require_equals = true, default_missing_value = LONG, value_parser = long_range())]
+    pub(crate) long: Option<u8>,
     #[command(flatten)]
     pub(crate) memory: MemoryArgs,
     #[command(flatten)]
@@ -500,6 +508,9 @@ pub(crate) struct RecvArgs {
     /// Decoding threads [default: the cores that this process may use]
     #[arg(long, short = 'T', value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) threads: Option<u16>,
+    /// Keep at most 2^LOG bytes for copies, if the sender makes any (`send --long`)
+    #[arg(long, value_name = "LOG", require_equals = true, default_value = LONG, value_parser = long_range())]
+    pub(crate) long: u8,
     #[command(flatten)]
     pub(crate) verbosity: VerbosityArgs,
 }
@@ -568,6 +579,24 @@ pub(crate) struct CalibrateArgs {
 /// Value of `--methods`.
 #[derive(Clone, Debug)]
 pub(crate) struct MethodList(pub(crate) Vec<Method>);
+
+/// Logarithm of the usual reach of copies in bytes: what `zstd --long` takes, and `zstd -d` allows.
+const LONG: &str = "27";
+
+/// From 1 MiB, which is hardly further than a block, to the longest of the format.
+fn long_range() -> clap::builder::RangedI64ValueParser<u8> {
+    clap::value_parser!(u8).range(20..=30)
+}
+
+/// The reach that `--long` asks for, in bytes.
+pub(crate) fn reach(long: Option<u8>) -> usize {
+    long.map_or(0, |log| 1 << log)
+}
+
+/// The most that a stream may need without `--long`, in bytes.
+pub(crate) fn reach_max(long: Option<u8>) -> usize {
+    1 << long.or_else(|| LONG.parse().ok()).unwrap_or_default()
+}
 
 fn parse_methods(text: &str) -> Result<MethodList, narrows::Error> {
     Method::parse_list(text).map(MethodList)

@@ -82,6 +82,7 @@ fn time(elapsed: Duration) -> String {
 /// Methods by share of the raw bytes, the largest first.
 pub(crate) fn mix_words(s: &Summary) -> String {
     let mut rows: Vec<_> = s.mix.iter().map(|r| (r.raw_bytes, print_method(r.method, r.linked))).collect();
+    rows.push((s.copied_bytes, "copied".to_owned()));
     rows.sort_by(|a, b| b.cmp(a));
     let share = |n: u64| 100.0 * n as f64 / s.raw_bytes.max(1) as f64;
     let words: Vec<_> =
@@ -111,6 +112,7 @@ pub(crate) fn send_json(s: &Summary, elapsed: Duration) -> Value {
         .collect();
     let mut json = json!({
         "raw_bytes": s.raw_bytes,
+        "copied_bytes": s.copied_bytes,
         "wire_bytes": s.wire_bytes,
         "ratio": s.ratio(),
         "seconds": seconds,
@@ -154,6 +156,7 @@ pub(crate) fn receive_json(s: &RecvSummary, elapsed: Duration) -> Value {
         .collect();
     json!({
         "raw_bytes": s.raw_bytes,
+        "copied_bytes": s.copied_bytes,
         "wire_bytes": s.wire_bytes,
         "ratio": s.raw_bytes as f64 / s.wire_bytes.max(1) as f64,
         "seconds": seconds,

@@ -141,6 +141,7 @@ fn headers_that_lie_and_bombs_are_refused() {
         check: true,
         block_max: 128 << 10,
         history: 0,
+        reach: 0,
         codecs: 0xff,
     };
     let stream = |preface: &Preface, header: &BlockHeader, body: &[u8]| {

@@ -98,6 +98,7 @@ fn the_reverse_direction_and_an_empty_message_are_refused_as_by_every_receiver()
         check: false,
         block_max: 64 << 10,
         history: 0,
+        reach: 0,
         codecs: 0xff,
     };
     let reverse = inspect(&HeaderBytes::preface(&Preface { role: Role::Receiver, ..preface }), &[]);

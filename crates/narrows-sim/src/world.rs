@@ -178,6 +178,7 @@ impl<'a> World<'a> {
             check: true,
             block_max: conditions.block_max,
             history: config.history,
+            reach: 0,
             codecs: codecs_of_this_build(),
         };
         Self {

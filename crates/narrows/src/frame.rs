@@ -6,19 +6,21 @@
 
 use std::ops::Deref;
 
-use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+use xxhash_rust::xxh3::{Xxh3, xxh3_64, xxh3_64_with_seed};
 
 use crate::block::Block;
 use crate::codec::CodecId;
 use crate::error::{Error, Result};
 
 mod control;
+mod copies;
 mod preface;
 
 pub use control::{
     CLOSE_TEXT_MAX, CONTROL_BODY_MAX, ControlHeader, ControlKind, END_FRAME_LEN, EndTotals, Feedback, close_frame,
     control_frame, parse_close,
 };
+pub use copies::{COPY_MIN, Copy, Plan, PlanLengths, REACH_MAX_HARD, check_plan, put_plan};
 pub use preface::{
     BASELINE_BLOCK_MAX, BASELINE_CODECS, BASELINE_HISTORY, BLOCK_MAX_HARD, HISTORY_MAX_HARD, MAGIC, PREFACE_LEN,
     Preface, Role, VERSION, codecs_of_this_build, feature,
@@ -99,13 +101,16 @@ impl std::fmt::Debug for HeaderBytes {
     }
 }
 
-/// Header of a data frame (format.md section 3.1) or message frame (section 3.2).
+/// Header of a data frame (format.md section 3.1), message frame (section 3.2) or copy frame (section
+/// 3.9).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockHeader {
     /// Codec of the body.
     pub codec: CodecId,
     /// Whether the body was encoded with the history as dictionary.
     pub linked: bool,
+    /// Whether the body begins with a plan: a copy frame.
+    pub copies: bool,
     /// Raw bytes of the block; `None` for a message, whose raw length is what the body decodes to.
     pub raw_len: Option<usize>,
     /// Length of the body in bytes.
@@ -120,8 +125,17 @@ pub struct BlockHeader {
 impl BlockHeader {
     /// The header of a data frame; the check is filled in by [`BlockHeader::encode`].
     pub fn data(codec: CodecId, linked: bool, raw_len: usize, wire_len: usize) -> Self {
+        Self::of_kind(KIND_DATA, codec, linked, raw_len, wire_len)
+    }
+
+    /// The header of a copy frame. `wire_len` counts the plan, `codec` is that of the literals.
+    pub fn copy(codec: CodecId, linked: bool, raw_len: usize, wire_len: usize) -> Self {
+        Self { copies: true, ..Self::of_kind(KIND_COPY, codec, linked, raw_len, wire_len) }
+    }
+
+    fn of_kind(kind: u8, codec: CodecId, linked: bool, raw_len: usize, wire_len: usize) -> Self {
         let mut h = HeaderBytes::new();
-        h.push(&[KIND_DATA | if linked { FLAG_LINKED } else { 0 }, codec.0]);
+        h.push(&[kind | if linked { FLAG_LINKED } else { 0 }, codec.0]);
         h.push_varint(raw_len as u64);
         h.push_varint(wire_len as u64);
         Self { codec, linked, raw_len: Some(raw_len), wire_len, check: None, ..Self::with_head(&h) }
@@ -142,6 +156,7 @@ impl BlockHeader {
         Self {
             codec: CodecId::STORE,
             linked: false,
+            copies: false,
             raw_len: None,
             wire_len: 0,
             check: None,
@@ -152,9 +167,30 @@ impl BlockHeader {
 
     /// The check over this header, the body, and the raw bytes of the block at `raw_offset`.
     pub fn check_of(&self, raw: &[u8], body: &[u8], raw_offset: u64) -> u64 {
-        // Some bits of a body may mean nothing to its codec; a stored body is the raw bytes.
-        let body_hash = if self.codec == CodecId::STORE { 0 } else { xxh3_64(body) };
-        xxh3_64_with_seed(raw, check_seed(&self.head[..usize::from(self.head_len)], raw_offset) ^ body_hash)
+        self.check_of_parts([raw].into_iter(), self.body_hash(body), raw_offset)
+    }
+
+    /// The same over raw bytes in parts, with the [hash of the body](Self::body_hash).
+    pub fn check_of_parts<'a>(
+        &self,
+        mut raw: impl ExactSizeIterator<Item = &'a [u8]>,
+        body_hash: u64,
+        raw_offset: u64,
+    ) -> u64 {
+        let seed = check_seed(&self.head[..usize::from(self.head_len)], raw_offset) ^ body_hash;
+        if raw.len() == 1 {
+            return xxh3_64_with_seed(raw.next().unwrap_or_default(), seed);
+        }
+        let mut hash = Xxh3::with_seed(seed);
+        raw.for_each(|part| hash.update(part));
+        hash.digest()
+    }
+
+    /// What the body adds to the check.
+    pub fn body_hash(&self, body: &[u8]) -> u64 {
+        // Some bits of a body may mean nothing to its codec; a stored body is the raw bytes, unless
+        // there is a plan.
+        if self.codec == CodecId::STORE && !self.copies { 0 } else { xxh3_64(body) }
     }
 
     /// The encoded header, with `check` if the stream has checks.
@@ -174,11 +210,12 @@ impl BlockHeader {
 }
 
 const KIND_DATA: u8 = 1;
+const KIND_COPY: u8 = 7;
 
 /// A header of any kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Header {
-    /// Of a data or message frame.
+    /// Of a data, copy or message frame.
     Block(BlockHeader),
     /// Of a control frame.
     Control(ControlHeader),
@@ -191,6 +228,8 @@ pub struct ReadLimits {
     pub block_max: usize,
     /// Most history that a linked frame may refer to, in bytes; 0: no linked frames.
     pub history: usize,
+    /// How far back copies may refer, in bytes; 0: no copy frames.
+    pub reach: usize,
     /// Bit n: codec n is allowed.
     pub codecs: u64,
     /// Whether blocks have checks.
@@ -209,7 +248,7 @@ pub fn parse_header(b: &[u8], limits: &ReadLimits) -> Result<Option<Header>> {
         return Ok(parse_message(b, limits)?.map(Header::Block));
     }
     match first & 0x0f {
-        KIND_DATA => Ok(parse_data(b, limits)?.map(Header::Block)),
+        KIND_DATA | KIND_COPY => Ok(parse_data(b, limits)?.map(Header::Block)),
         0 => Err(Error::corrupt("this is not the beginning of a frame")),
         _ => Ok(control::parse(b)?.map(Header::Control)),
     }
@@ -223,6 +262,10 @@ fn parse_data(b: &[u8], limits: &ReadLimits) -> Result<Option<BlockHeader>> {
     if b[0] & FLAG_OPTIONAL != 0 {
         return Err(Error::corrupt("a data frame cannot be optional"));
     }
+    let copies = b[0] & 0x0f == KIND_COPY;
+    if copies && limits.reach == 0 {
+        return Err(Error::corrupt("a copy frame in a stream that declares none"));
+    }
     let Some(&codec) = b.get(1) else { return Ok(None) };
     let Some((raw_len, n)) = varint(&b[2..], 4)? else { return Ok(None) };
     let Some((wire_len, m)) = varint(&b[2 + n..], 4)? else { return Ok(None) };
@@ -230,11 +273,12 @@ fn parse_data(b: &[u8], limits: &ReadLimits) -> Result<Option<BlockHeader>> {
     if raw_len > limits.block_max {
         return Err(Error::limit(format!("a block of {raw_len} bytes exceeds the limit of {}", limits.block_max)));
     }
-    let shrunk = if codec == CodecId::STORE.0 { wire_len == raw_len } else { wire_len < raw_len };
+    let shrunk = if codec == CodecId::STORE.0 && !copies { wire_len == raw_len } else { wire_len < raw_len };
     if raw_len == 0 || !shrunk {
         return Err(Error::corrupt("the lengths of a frame contradict each other"));
     }
-    let header = BlockHeader { linked, raw_len: Some(raw_len), wire_len, ..BlockHeader::with_head(&b[..head_len]) };
+    let header =
+        BlockHeader { linked, copies, raw_len: Some(raw_len), wire_len, ..BlockHeader::with_head(&b[..head_len]) };
     finish_block(header, codec, &b[head_len..], limits)
 }
 
@@ -333,13 +377,15 @@ mod tests {
     use crate::error::ErrorKind;
 
     const LIMITS: ReadLimits =
-        ReadLimits { block_max: 1 << 20, history: 1 << 16, codecs: 0xff, check: true, messages: true };
+        ReadLimits { block_max: 1 << 20, history: 1 << 16, reach: 1 << 20, codecs: 0xff, check: true, messages: true };
 
     #[test]
     fn headers_read_back_and_every_prefix_is_incomplete() {
         for header in [
             BlockHeader::data(CodecId::ZSTD, true, 1 << 20, 4711),
             BlockHeader::data(CodecId::STORE, false, 1, 1),
+            BlockHeader::copy(CodecId::ZSTD, true, 1 << 20, 99),
+            BlockHeader::copy(CodecId::STORE, false, 100, 99),
             BlockHeader::message(CodecId::LZ4, true, 300),
         ] {
             let check = header.check_of(b"raw", b"r", 77);
@@ -348,7 +394,7 @@ mod tests {
             assert_eq!(read, BlockHeader { check: Some(check), ..header });
             assert_eq!(read.header_len(), bytes.len());
             assert_ne!(read.check_of(b"raw", b"r", 78), check, "the place in the flow is part of the check");
-            let body_counts = header.codec != CodecId::STORE;
+            let body_counts = header.codec != CodecId::STORE || header.copies;
             assert_eq!(read.check_of(b"raw", b"s", 77) != check, body_counts, "so is an encoded body");
             for n in 0..bytes.len() {
                 assert_eq!(parse_header(&bytes[..n], &LIMITS).unwrap(), None);
@@ -365,6 +411,12 @@ mod tests {
         assert_eq!(kind(BlockHeader::data(CodecId::STORE, false, 0, 0)), ErrorKind::Corrupt);
         assert_eq!(kind(BlockHeader::data(CodecId(9), false, 5, 4)), ErrorKind::Unsupported);
         assert_eq!(kind(BlockHeader::data(CodecId(64), false, 5, 4)), ErrorKind::Unsupported);
+        assert_eq!(kind(BlockHeader::copy(CodecId::STORE, false, 5, 5)), ErrorKind::Corrupt);
+        assert_eq!(kind(BlockHeader::copy(CodecId::ZSTD, false, (1 << 20) + 1, 5)), ErrorKind::Limit);
+        let no_reach = ReadLimits { reach: 0, ..LIMITS };
+        let copy = BlockHeader::copy(CodecId::STORE, false, 6, 5).encode(Some(0));
+        assert!(parse_header(&copy, &LIMITS).is_ok());
+        assert_eq!(parse_header(&copy[..1], &no_reach).unwrap_err().kind, ErrorKind::Corrupt);
         assert_eq!(parse_header(&[0; 20], &LIMITS).unwrap_err().kind, ErrorKind::Corrupt);
         let no_history = ReadLimits { history: 0, messages: false, ..LIMITS };
         for h in [BlockHeader::data(CodecId::ZSTD, true, 5, 4), BlockHeader::message(CodecId::ZSTD, false, 4)] {

@@ -40,6 +40,7 @@
 //! | [`codec`] | codecs of blocks, and their registry |
 //! | [`frame`] | the wire format of `docs/format.md` |
 //! | [`message`] | the two ends of a message flow, in which the application sets the borders |
+//! | [`repeats`] | raw bytes that came before in a flow, far back |
 //! | [`entry`] | files and folders as the raw bytes of a flow |
 //! | [`stream`], [`transport`], [`pool`] | the driver with threads, the links, the workers |
 //! | [`upgrade`] | how two supervisors agree to switch a program's connection to frames |
@@ -65,9 +66,11 @@ mod history;
 pub mod message;
 pub mod monitor;
 pub mod oracle;
+mod past;
 pub mod policy;
 pub mod pool;
 pub mod receiver;
+pub mod repeats;
 pub mod sender;
 pub mod stream;
 mod sys;

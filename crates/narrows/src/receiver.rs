@@ -8,7 +8,9 @@ use crate::codec::CodecId;
 use crate::error::{Error, Result};
 use crate::frame::{self, BlockHeader, ControlHeader, ControlKind, EndTotals, Preface, ReadLimits, Role, chain_digest};
 use crate::history::History;
+use crate::past::Past;
 
+mod copies;
 mod job;
 mod observer;
 mod parser;
@@ -18,6 +20,7 @@ pub use job::{DecodeDone, DecodeJob};
 pub use observer::{Depth, Observed, ObservedKind};
 pub use parser::PartialBody;
 
+use copies::Unjoined;
 use observer::Observer;
 use parser::{Item, Parser};
 use reverse::Reports;
@@ -30,6 +33,10 @@ pub struct ReceiverConfig {
     pub block_max: usize,
     /// Most history that this side keeps, in bytes; applied like `block_max`.
     pub history_max: usize,
+    /// Most raw bytes that this side keeps for copies, beside `memory_max`; applied like
+    /// `block_max`, and rounded down to a power of two. Only the flow of a sender that announces
+    /// copies takes them, and no more than it has bytes. 0: no copies.
+    pub reach_max: usize,
     /// Most wire and raw bytes held at a time; [`Receiver::room`] is 0 beyond it.
     pub memory_max: usize,
     /// Number of decoding threads, also for the reports.
@@ -47,6 +54,7 @@ impl Default for ReceiverConfig {
         Self {
             block_max: frame::BASELINE_BLOCK_MAX,
             history_max: frame::BASELINE_HISTORY,
+            reach_max: 0,
             memory_max: MEMORY_MAX_DEFAULT,
             cores: 1,
             duplex: false,
@@ -55,7 +63,14 @@ impl Default for ReceiverConfig {
     }
 }
 
-/// Default of [`ReceiverConfig::memory_max`]: eight blocks of 2 MiB with their bodies, or a window
+impl ReceiverConfig {
+    /// The reach as a preface can state it.
+    fn reach(&self) -> usize {
+        self.reach_max.min(frame::REACH_MAX_HARD).checked_ilog2().map_or(0, |log| 1 << log)
+    }
+}
+
+/// Default of [`ReceiverConfig::memory_max`]: eight blocks of 2 MiB with their bodies, or a reach
 /// of 24 blocks of 512 KiB.
 pub const MEMORY_MAX_DEFAULT: usize = 32 << 20;
 
@@ -89,6 +104,8 @@ pub struct Receiver {
     held: usize,
     decoding: usize,
     history: History,
+    /// What copies refer to: the raw bytes before `raw_offset`.
+    past: Past,
     end_parsed: bool,
     end_verified: bool,
     failed: bool,
@@ -108,7 +125,9 @@ pub struct RecvSummary {
     pub raw_bytes: u64,
     /// Wire bytes received.
     pub wire_bytes: u64,
-    /// Data and message frames decoded.
+    /// Raw bytes that were copied from earlier ones.
+    pub copied_bytes: u64,
+    /// Data, copy and message frames decoded.
     pub frames: u64,
     /// CPU time of decoding, all threads.
     pub decode_cpu_ns: u64,
@@ -127,7 +146,7 @@ pub struct RecvMixRow {
     pub codec: CodecId,
     /// Number of frames.
     pub frames: u64,
-    /// Raw bytes.
+    /// Raw bytes without those that were copied.
     pub raw_bytes: u64,
     /// Wire bytes, headers included.
     pub wire_bytes: u64,
@@ -145,6 +164,8 @@ struct Slot {
 enum SlotState {
     Waiting(BlockHeader, Block),
     Decoding(BlockHeader),
+    /// A copy frame that waits for its turn.
+    Unjoined(BlockHeader, Unjoined),
     Ready(BlockHeader, Block),
     Control(ControlHeader, Block),
     /// A control frame that was handled.
@@ -169,6 +190,7 @@ impl Receiver {
             held: 0,
             decoding: 0,
             history: History::default(),
+            past: Past::default(),
             end_parsed: false,
             end_verified: false,
             failed: false,
@@ -291,7 +313,9 @@ impl Receiver {
                 }
                 Some(Item::Block(header, body)) => {
                     let wire_len = header.header_len() + body.len();
-                    let held = body.len() + header.raw_len.unwrap_or(frame::MESSAGE_MAX);
+                    let raw_len = header.raw_len.unwrap_or(frame::MESSAGE_MAX);
+                    // Literals are put together with copies in a second buffer.
+                    let held = body.len() + if header.copies { 2 * raw_len } else { raw_len };
                     self.push_slot(at, wire_len, held, SlotState::Waiting(header, body));
                     self.next_seq += 1;
                 }
@@ -323,11 +347,23 @@ impl Receiver {
                 preface.block_max, preface.history, self.config.block_max, self.config.history_max
             )));
         }
+        let copies = preface.critical & frame::feature::COPIES != 0;
+        if copies && preface.reach > self.config.reach() {
+            return Err(Error::limit(format!(
+                "the stream refers {} MiB back, this side keeps {}: receive it with --long={} (library: reach_max)",
+                preface.reach >> 20,
+                self.config.reach() >> 20,
+                preface.reach.ilog2()
+            )));
+        }
+        let reach = if copies || duplex { preface.reach.min(self.config.reach()) } else { 0 };
+        self.past = Past::new(reach);
         let history = preface.history.min(self.config.history_max);
         self.history = History::new(history);
         self.parser.set_limits(ReadLimits {
             block_max: preface.block_max.min(self.config.block_max),
             history,
+            reach,
             codecs: preface.codecs & frame::codecs_of_this_build(),
             check: preface.check,
             messages: preface.critical & frame::feature::MESSAGES != 0,
@@ -397,6 +433,10 @@ impl Receiver {
                     raw_offset += raw.len() as u64;
                     continue;
                 }
+                SlotState::Unjoined(header, _) => {
+                    raw_offset += header.raw_len? as u64;
+                    continue;
+                }
                 SlotState::Control(..) | SlotState::Spent => continue,
             };
             if header.linked && i > self.ready {
@@ -411,7 +451,8 @@ impl Receiver {
             let len = header.raw_len.unwrap_or(frame::MESSAGE_MAX);
             let ns_per_byte = header.codec.codec().map_or(0.0, |c| c.nominal_ns_per_byte(c.default_level()).1);
             let estimate_ns = JOB_NS + (ns_per_byte * len as f32) as u64 + history.len() as u64 / HISTORY_BYTES_PER_NS;
-            return Some(DecodeJob { seq: slot.seq, estimate_ns, header, body, history, raw_offset });
+            let reach = self.past.reach();
+            return Some(DecodeJob { seq: slot.seq, estimate_ns, header, body, history, raw_offset, reach });
         }
         None
     }
@@ -429,18 +470,23 @@ impl Receiver {
         let (wire_offset, seq) = (slot.wire_offset, slot.seq);
         let raw = match done.result {
             Ok(raw) => raw,
-            Err(e) => {
-                self.damaged_seq = Some(self.damaged_seq.map_or(seq, |damaged| damaged.min(seq)));
-                return self.fail_on_error(Err(e.at(wire_offset, seq)));
-            }
+            Err(e) => return self.damaged(seq, e.at(wire_offset, seq)),
         };
         if let SlotState::Decoding(header) = slot.state {
-            self.summary.count(header.codec, raw.len(), slot.wire_len);
-            slot.state = SlotState::Ready(header, raw);
+            self.summary.count(&header, raw.len(), slot.wire_len);
+            slot.state = match done.copies {
+                Some((body, body_hash)) => SlotState::Unjoined(header, Unjoined { body, body_hash, literals: raw }),
+                None => SlotState::Ready(header, raw),
+            };
         }
         let advanced = self.advance();
         self.fail_on_error(advanced)?;
         self.deferred.take().map_or(Ok(()), Err)
+    }
+
+    fn damaged(&mut self, seq: u64, error: Error) -> Result<()> {
+        self.damaged_seq = Some(self.damaged_seq.map_or(seq, |damaged| damaged.min(seq)));
+        self.fail_on_error(Err(error))
     }
 
     /// Whether decoding jobs are outstanding.
@@ -448,19 +494,26 @@ impl Receiver {
         self.decoding > 0
     }
 
-    /// Moves the ready front: blocks enter the history and control frames are handled, all in
-    /// order.
+    /// Moves the ready front: copy frames are put together, blocks enter history and reach, and
+    /// control frames are handled, all in order.
     fn advance(&mut self) -> Result<()> {
         while let Some(slot) = self.queue.get_mut(self.ready) {
+            let (at, seq) = (slot.wire_offset, slot.seq);
             match std::mem::replace(&mut slot.state, SlotState::Spent) {
                 SlotState::Ready(header, raw) => {
-                    let at = slot.wire_offset;
                     slot.state = SlotState::Ready(header, raw.clone());
                     self.pass(&header, raw.len(), at);
                     self.history.push(&raw);
+                    self.past.push(&raw);
+                }
+                SlotState::Unjoined(header, unjoined) => {
+                    match unjoined.join(&header, &self.past, self.raw_offset, &self.pool) {
+                        Ok(raw) => slot.state = SlotState::Ready(header, raw),
+                        Err(e) => return self.damaged(seq, e.at(at, seq)),
+                    }
+                    continue;
                 }
                 SlotState::Control(header, body) => {
-                    let (at, seq) = (slot.wire_offset, slot.seq);
                     self.control(&header, &body, at).map_err(|e| e.at(at, seq))?;
                 }
                 state => {
@@ -551,15 +604,20 @@ impl Receiver {
 }
 
 impl RecvSummary {
-    fn count(&mut self, codec: CodecId, raw_len: usize, wire_len: usize) {
+    /// Counts a frame, of whose raw bytes `decoded` were in its body.
+    fn count(&mut self, header: &BlockHeader, decoded: usize, wire_len: usize) {
         self.frames += 1;
+        if header.copies {
+            self.copied_bytes += (header.raw_len.unwrap_or(decoded) - decoded) as u64;
+        }
+        let codec = header.codec;
         let i = self.mix.iter().position(|r| r.codec == codec).unwrap_or_else(|| {
             self.mix.push(RecvMixRow { codec, frames: 0, raw_bytes: 0, wire_bytes: 0 });
             self.mix.len() - 1
         });
         let row = &mut self.mix[i];
         row.frames += 1;
-        row.raw_bytes += raw_len as u64;
+        row.raw_bytes += decoded as u64;
         row.wire_bytes += wire_len as u64;
     }
 }

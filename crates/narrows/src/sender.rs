@@ -18,6 +18,7 @@ use crate::policy::{Choice, Outcome, Policy};
 use crate::trace;
 
 mod config;
+mod copies;
 mod input;
 mod job;
 mod reverse;
@@ -28,9 +29,11 @@ mod window;
 
 pub use crate::monitor::LinkSample;
 pub use config::{MEMORY_MAX_DEFAULT, SenderConfig};
+pub use copies::Copied;
 pub use job::{Done, Job, JobKind, worthwhile_len};
 pub use summary::{MixRow, Summary};
 
+use copies::Reach;
 use input::Input;
 use reverse::Peer;
 use transmit::Output;
@@ -82,6 +85,7 @@ pub struct Sender {
     window: Window,
     workers: Workers,
     output: Output,
+    reach: Reach,
     link: LinkMonitor,
     peer: Peer,
 
@@ -141,13 +145,15 @@ impl Sender {
         if config.duplex {
             optional |= frame::feature::DUPLEX;
         }
+        let reach = Reach::new(&config);
         let preface = Preface {
             role: Role::Sender,
-            critical: 0,
+            critical: if reach.len.unwrap_or(0) > 0 { frame::feature::COPIES } else { 0 },
             optional,
             check: config.check,
-            block_max: config.block_max,
+            block_max: reach.raw_max,
             history: config.history,
+            reach: reach.own,
             codecs: limits.codecs,
         };
         let preface = Frame { header: HeaderBytes::preface(&preface), body: Block::default() };
@@ -165,6 +171,7 @@ impl Sender {
             workers: Workers { busy: 0, probing: false, max: config.cores.max(1) },
             output: Output::new(preface),
             link,
+            reach,
             peer: Peer::default(),
             times: Times::default(),
             summary: Summary::default(),
@@ -183,7 +190,7 @@ impl Sender {
         let blocks = if self.link.in_memory() { 1 } else { 8 };
         let gather = (blocks * wanted).clamp(GATHER_MIN, GATHER_MAX).max(2 * wanted);
         let gather = gather.min(self.config.memory_max / 2).max(1);
-        if self.phase > Phase::Open { 0 } else { gather.saturating_sub(self.input.len) }
+        if self.phase > Phase::Open { 0 } else { gather.saturating_sub(self.input.raw_len()) }
     }
 
     /// A good length for the buffers that are pushed. The first bytes do not wait for many others,
@@ -238,7 +245,7 @@ impl Sender {
 
     /// Lets the bytes pushed so far wait for nothing more. Call [`Sender::poll_job`] afterwards.
     pub fn flush(&mut self) {
-        self.input.flushed_to = self.raw_offset + self.input.len as u64;
+        self.input.flushed_to = self.raw_offset + self.input.raw_len() as u64;
     }
 
     /// Ends the input: no more raw bytes follow.
@@ -255,7 +262,7 @@ impl Sender {
     pub fn poll_job(&mut self, now_ns: u64) -> Option<Job> {
         self.tick(now_ns);
         self.input.hold_until_ns = None;
-        if self.input.len == 0 {
+        if self.input.raw_len() == 0 {
             return None;
         }
         if self.workers.busy >= self.workers.max.min(self.config.cores.max(1)) {
@@ -264,6 +271,9 @@ impl Sender {
         let full = self.window.slots.len() >= self.policy.window(self.config.cores).max(1);
         if full || !self.memory_allows() {
             return self.poll_probe();
+        }
+        if self.input.copies_are_due() {
+            return self.cut_copies();
         }
         if self.hold_for_whole_block() || self.hold_for_company() {
             return None;
@@ -288,14 +298,15 @@ impl Sender {
         }
         let slot = self.window.find_mut(seq);
         let taken_over = slot.is_none() && kind == JobKind::Encode;
+        let chosen = raw_len > 0;
         if let Some(slot) = slot {
-            if kind == JobKind::Rescue {
+            if kind == JobKind::Rescue && chosen {
                 self.summary.rescued_blocks += 1;
                 self.policy.learn(&Outcome::Rescued { seq, method, raw_len, wire_len });
             }
             slot.state = SlotState::Ready(Box::new(done));
         }
-        if kind == JobKind::Encode {
+        if kind == JobKind::Encode && chosen {
             let outcome = Outcome::Encoded { seq, method, raw_len, wire_len, wall_ns, cpu_ns, taken_over };
             if self.config.trace && self.trace.len() < TRACE_MAX_BYTES {
                 trace::outcome(&mut self.trace, self.times.now_ns, &outcome);
@@ -310,16 +321,30 @@ impl Sender {
             self.input.join(&self.pool);
         }
         let choice = self.choose(ask)?;
-        let raw = self.input.cut(choice.block_len.max(1), self.times.now_ns)?;
-        let len = raw.len();
+        let (raw, copies) = self.input.cut_block(choice.block_len.max(1), self.reach.raw_max, self.times.now_ns)?;
         let linked = choice.linked && choice.method.info().can_link() && self.raw_offset > 0 && self.limits.history > 0;
         let history = if linked { self.history.to_block(&self.pool) } else { Block::default() };
+        self.workers.max = choice.threads_max.map_or(usize::MAX, |n| usize::from(n).max(1));
+        let method = if raw.is_empty() { Method::STORE } else { choice.method };
+        Some(self.job(method, raw, copies, history, linked, choice.encode_ns))
+    }
+
+    fn job(
+        &mut self,
+        method: Method,
+        raw: Block,
+        copies: Vec<Copied>,
+        history: Block,
+        linked: bool,
+        estimate_ns: u64,
+    ) -> Job {
         let seq = self.window.next_seq;
         let slot = Slot {
             seq,
             raw: raw.clone(),
+            copies: copies.clone(),
             raw_offset: self.raw_offset,
-            method: choice.method,
+            method,
             linked,
             history: history.clone(),
             chosen_ns: self.times.now_ns,
@@ -329,21 +354,23 @@ impl Sender {
         let job = Job {
             seq,
             kind: JobKind::Encode,
-            method: choice.method,
+            method,
             raw,
+            copies,
             raw_offset: self.raw_offset,
             history,
             linked,
             check: self.config.check,
-            estimate_ns: choice.encode_ns,
+            estimate_ns,
         };
-        self.history.push(&job.raw);
+        for part in copies::parts(&job.raw, &job.copies) {
+            self.history.push(part);
+            self.raw_offset += part.len() as u64;
+        }
         self.window.push(slot);
-        self.raw_offset += len as u64;
         self.workers.busy += 1;
-        self.workers.max = choice.threads_max.map_or(usize::MAX, |n| usize::from(n).max(1));
         self.summary.memory_peak = self.summary.memory_peak.max(self.memory() as u64);
-        Some(job)
+        job
     }
 
     fn choose(&mut self, ask: Ask) -> Option<Choice> {
@@ -390,6 +417,7 @@ impl Sender {
             kind: JobKind::Probe,
             method: choice.method,
             raw: front.slice(0..choice.block_len.clamp(1, upcoming.len())),
+            copies: Vec::new(),
             raw_offset: self.raw_offset,
             history: Block::default(),
             linked: false,
@@ -463,7 +491,7 @@ impl Sender {
 
     /// Whether it holds bytes that the link has not accepted.
     pub fn has_work(&self) -> bool {
-        self.input.len > 0 || !self.window.is_handed() || self.output.wire_total > self.link.accepted_bytes()
+        self.input.raw_len() > 0 || !self.window.is_handed() || self.output.wire_total > self.link.accepted_bytes()
     }
 
     /// Advances the flow's clock. Nothing changes between calls, so the state before the call

@@ -21,6 +21,7 @@ use crate::sys;
 mod notes;
 mod options;
 mod receive;
+mod repeats;
 mod send;
 mod source;
 

@@ -26,12 +26,13 @@ fn preface() -> Preface {
         check: true,
         block_max: 1 << 20,
         history: 64 << 10,
+        reach: 0,
         codecs: 0xff,
     }
 }
 
 const LIMITS: ReadLimits =
-    ReadLimits { block_max: 1 << 20, history: 64 << 10, codecs: 0xff, check: true, messages: true };
+    ReadLimits { block_max: 1 << 20, history: 64 << 10, reach: 0, codecs: 0xff, check: true, messages: true };
 
 /// (check, wire bytes) of a stored block at `raw_offset` of the flow.
 fn stored(raw: &[u8], raw_offset: u64) -> (u64, Vec<u8>) {
@@ -327,7 +328,7 @@ fn the_history_that_a_stream_needs_has_a_limit() {
 #[test]
 fn what_a_preface_has_beyond_this_version_is_refused() {
     let good = preface().encode();
-    for (at, least) in [(5, 2), (6, 2), (7, 1), (10, 2), (11, 1)] {
+    for (at, least) in [(5, 2), (6, 4), (7, 1), (10, 2), (11, 1)] {
         for value in [least, 0x80, 0xff] {
             let mut bytes = good;
             bytes[at] = value;
@@ -338,7 +339,7 @@ fn what_a_preface_has_beyond_this_version_is_refused() {
         }
     }
     // Unknown optional features are ignored.
-    let optional = Preface { optional: 0xffff, ..preface() };
+    let optional = Preface { optional: 0xe0ff, ..preface() };
     assert_eq!(Preface::parse(&optional.encode()).unwrap(), Some(optional));
 }
 

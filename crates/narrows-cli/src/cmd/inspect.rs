@@ -82,6 +82,7 @@ struct Row {
     wire_offset: u64,
     kind: String,
     linked: bool,
+    copies: bool,
     raw_len: usize,
     wire_len: usize,
 }
@@ -89,14 +90,26 @@ struct Row {
 impl Row {
     fn line(&self) -> String {
         let ratio = self.raw_len as f64 / self.wire_len.max(1) as f64;
-        let linked = if self.linked { "linked" } else { "" };
+        let how = match (self.linked, self.copies) {
+            (false, false) => "",
+            (true, false) => "linked",
+            (false, true) => "copies",
+            (true, true) => "linked, copies",
+        };
         let Self { wire_offset, kind, raw_len, wire_len, .. } = self;
-        format!("{wire_offset:>12} {kind:<10} {linked:<6} {raw_len:>9} raw {wire_len:>9} wire {ratio:>8.2}")
+        format!("{wire_offset:>12} {kind:<10} {how:<6} {raw_len:>9} raw {wire_len:>9} wire {ratio:>8.2}")
     }
 
     fn json(&self) -> Value {
-        let Self { wire_offset, kind, linked, raw_len, wire_len } = self;
-        json!({"wire_offset": wire_offset, "kind": kind, "linked": linked, "raw_len": raw_len, "wire_len": wire_len})
+        let Self { wire_offset, kind, linked, copies, raw_len, wire_len } = self;
+        json!({
+            "wire_offset": wire_offset,
+            "kind": kind,
+            "linked": linked,
+            "copies": copies,
+            "raw_len": raw_len,
+            "wire_len": wire_len,
+        })
     }
 }
 
@@ -106,6 +119,8 @@ impl Inspection {
         let config = ReceiverConfig {
             block_max: frame::BLOCK_MAX_HARD,
             history_max: frame::HISTORY_MAX_HARD,
+            // Without checks nothing is decoded, so nothing has to be kept.
+            reach_max: frame::REACH_MAX_HARD,
             memory_max: ONE_FRAME,
             ..ReceiverConfig::default()
         };
@@ -173,16 +188,16 @@ impl Inspection {
         while let Some(seen) = self.receiver.poll_observed() {
             let (wire_offset, wire_len) = (seen.wire_offset, seen.wire_len);
             let row = match seen.kind {
-                ObservedKind::Block { codec, linked, raw_len } => {
+                ObservedKind::Block { codec, linked, copies, raw_len } => {
                     let kind = codec.codec().map_or("unknown", |c| c.name()).to_string();
-                    let row = Row { wire_offset, kind, linked, raw_len, wire_len };
+                    let row = Row { wire_offset, kind, linked, copies, raw_len, wire_len };
                     self.count(&row);
                     row
                 }
                 ObservedKind::Control(kind) => {
                     self.ended |= kind == ControlKind::End;
                     let kind = format!("{kind:?}").to_lowercase();
-                    Row { wire_offset, kind, linked: false, raw_len: 0, wire_len }
+                    Row { wire_offset, kind, linked: false, copies: false, raw_len: 0, wire_len }
                 }
             };
             self.wire_offset = wire_offset + wire_len as u64;
@@ -194,7 +209,9 @@ impl Inspection {
         let (raw_len, wire_len) = (block.raw_len as u64, block.wire_len as u64);
         self.frames += 1;
         self.raw_offset += raw_len;
-        let name = if block.linked { format!("{},link", block.kind) } else { block.kind.clone() };
+        let [linked, copies] =
+            [(block.linked, ",link"), (block.copies, ",copy")].map(|(is, name)| if is { name } else { "" });
+        let name = format!("{}{linked}{copies}", block.kind);
         match self.mix.iter_mut().find(|m| m.0 == name) {
             Some(m) => (m.1, m.2, m.3) = (m.1 + 1, m.2 + raw_len, m.3 + wire_len),
             None => self.mix.push((name, 1, raw_len, wire_len)),
@@ -213,8 +230,9 @@ impl Inspection {
         let Some(p) = self.receiver.preface() else { return Ok(()) };
         let check = if p.check { "checks on" } else { "no checks" };
         let (version, block_max, history) = (frame::VERSION, p.block_max, p.history);
+        let copies = if p.reach > 0 { format!(", copies from up to {} bytes back", p.reach) } else { String::new() };
         report::out(format_args!(
-            "format {version}, blocks up to {block_max} bytes, history {history} bytes, {check}"
+            "format {version}, blocks up to {block_max} bytes, history {history} bytes, {check}{copies}"
         ))?;
         let row = |name: &str, frames: u64, raw: u64, wire: u64| {
             let ratio = raw as f64 / wire.max(1) as f64;

@@ -11,7 +11,7 @@ use narrows::policy::PolicySpec;
 use narrows::stream::ReceiveOptions;
 use narrows::transport::Link;
 
-use crate::args::PipeArgs;
+use crate::args::{PipeArgs, reach, reach_max};
 use crate::files::{self, Source, Target};
 use crate::flow;
 use crate::progress::Bar;
@@ -38,12 +38,15 @@ fn compress(args: &PipeArgs, transfer: &Transfer) -> Result<()> {
     }
     let file = target.file()?;
     let mut flow_args = args.flow.clone();
-    if is_stored(&file)? {
+    let stored = is_stored(&file)?;
+    if stored {
         flow_args.policy.get_or_insert_with(PolicySpec::storage);
     }
     let sending = transfer.sending(flow_args, args.verbosity.verbose, true);
     let options = sending.options(0.0)?.check(!args.no_check).index(args.index);
     let options = options.raw_len(source.len()).from_file(source.is_regular());
+    // Of a file it counts how long it is, not how fast it is written.
+    let options = options.reach(reach(args.long)).search_always(stored);
     let (input, output) = (source.name(), target.name());
     let sent = sending.send(source, Link::file_writer(file), options, Bar::none());
     let sent = sent.map_err(|e| if input.is_to_blame() { input.blame(e) } else { output.blame(e) })?;
@@ -67,7 +70,7 @@ fn is_stored(output: &File) -> Result<bool> {
 fn decompress(args: &PipeArgs, transfer: &Transfer) -> Result<()> {
     let source = Source::open(args.file.as_deref())?;
     let input = source.name();
-    let options = ReceiveOptions::default().threads(flow::threads(args.flow.threads));
+    let options = ReceiveOptions::default().threads(flow::threads(args.flow.threads)).reach_max(reach_max(args.long));
     let link = Link::file_reader(source.into_file());
     let received = if args.test {
         transfer.receive(io::sink(), link, options.to_file(true), || Ok(()), Bar::none()).map_err(|e| input.blame(e))

@@ -9,7 +9,7 @@ use narrows::transport::Link;
 use rustix::event::PollFlags;
 use serde_json::{Value, json};
 
-use crate::args::RecvArgs;
+use crate::args::{RecvArgs, reach};
 use crate::files::Target;
 use crate::flow;
 use crate::progress::Bar;
@@ -48,9 +48,11 @@ pub(crate) fn run(args: &RecvArgs) -> Result<()> {
     let output = target.name();
     let sink = target.sink()?;
     let bar = Bar::receiving(&transfer.control, !args.verbosity.quiet && !to_stdout);
-    let options =
-        ReceiveOptions::default().threads(flow::threads(args.threads)).stall_timeout(flow::seconds(args.timeout));
-    let options = options.to_file(target.is_regular());
+    let options = ReceiveOptions::default()
+        .threads(flow::threads(args.threads))
+        .stall_timeout(flow::seconds(args.timeout))
+        .reach_max(reach(Some(args.long)))
+        .to_file(target.is_regular());
     let received = transfer.receive(sink, Link::tcp(socket)?, options, || target.commit(args.fsync), bar);
     let Received { summary, elapsed } = received.map_err(|e| {
         if output.is_to_blame() {

@@ -10,7 +10,7 @@ use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
 
-use crate::args::{SendArgs, parse_address};
+use crate::args::{SendArgs, parse_address, reach};
 use crate::files::{self, Source};
 use crate::progress::Bar;
 use crate::report;
@@ -37,8 +37,8 @@ pub(crate) fn run(args: &SendArgs) -> Result<()> {
     let source = Source::open(Some(&args.file))?;
     let sending = transfer.sending(args.flow.clone(), args.verbosity.verbose, true);
     let sending = sending.with_peer(args.memory.of(|| peer(address)));
-    let options =
-        sending.options(args.timeout)?.check(!args.no_check).raw_len(source.len()).from_file(source.is_regular());
+    let options = sending.options(args.timeout)?.check(!args.no_check).raw_len(source.len());
+    let options = options.from_file(source.is_regular()).reach(reach(args.long));
     let socket = connect(address, Duration::from_secs_f64(args.retry_connect))?;
     if !args.verbosity.quiet && socket.peer_addr().is_ok_and(|a| !a.ip().is_loopback()) {
         report::note(NOT_ENCRYPTED);

@@ -95,6 +95,7 @@ mod tests {
             kind: JobKind::Encode,
             method: Method::STORE,
             raw: Block::zeros(10),
+            copies: Vec::new(),
             raw_offset: 0,
             history: Block::default(),
             linked: false,

@@ -247,7 +247,7 @@ mod tests {
     use crate::error::ErrorKind;
 
     const LIMITS: ReadLimits =
-        ReadLimits { block_max: 1 << 20, history: 1 << 16, codecs: 0xff, check: true, messages: true };
+        ReadLimits { block_max: 1 << 20, history: 1 << 16, reach: 0, codecs: 0xff, check: true, messages: true };
 
     #[test]
     fn unknown_control_frames_are_skipped_only_if_optional() {

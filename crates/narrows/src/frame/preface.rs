@@ -1,6 +1,6 @@
 //! The first bytes of a direction: version, features, limits (format.md section 2).
 
-use super::{u32_at, u64_at};
+use super::{REACH_MAX_HARD, u32_at, u64_at};
 use crate::codec::CODECS;
 use crate::error::{Error, Result};
 
@@ -28,13 +28,18 @@ pub const BASELINE_CODECS: u64 = 0xff;
 pub mod feature {
     /// Critical: message frames may occur.
     pub const MESSAGES: u16 = 1;
+    /// Critical: copy frames may occur, whatever the receiver says.
+    pub const COPIES: u16 = 2;
     /// Optional: an index stands before the end frame.
     pub const INDEX: u16 = 1;
     /// Optional: the sender listens to the reverse direction.
     pub const DUPLEX: u16 = 2;
 }
 
-const KNOWN_CRITICAL: u16 = feature::MESSAGES;
+const KNOWN_CRITICAL: u16 = feature::MESSAGES | feature::COPIES;
+/// Place of the reach among the optional features: five bits, its binary logarithm.
+const REACH_SHIFT: u32 = 8;
+const REACH_BITS: u16 = 0x1f << REACH_SHIFT;
 
 /// Role of the end that sends a preface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,7 +57,7 @@ pub struct Preface {
     pub role: Role,
     /// Critical features: a reader refuses unknown ones.
     pub critical: u16,
-    /// Optional features: a reader ignores unknown ones.
+    /// Optional features: a reader ignores unknown ones. Without the bits of the reach.
     pub optional: u16,
     /// Whether every block has a check.
     pub check: bool,
@@ -61,6 +66,9 @@ pub struct Preface {
     /// Sender: how far back linked frames refer. Receiver: history that it keeps. In bytes; 0: no
     /// linked frames.
     pub history: usize,
+    /// Sender: how far back copies refer. Receiver: raw bytes that it keeps for them. A power of
+    /// two, in bytes; 0: no copies.
+    pub reach: usize,
     /// Bit n: codec n may be used (sender) or can be decoded (receiver).
     pub codecs: u64,
 }
@@ -76,7 +84,9 @@ impl Preface {
             Role::Receiver => 1,
         };
         b[6..8].copy_from_slice(&self.critical.to_le_bytes());
-        b[8..10].copy_from_slice(&self.optional.to_le_bytes());
+        let reach_log = self.reach.checked_ilog2().unwrap_or(0) as u16;
+        let optional = self.optional & !REACH_BITS | reach_log << REACH_SHIFT;
+        b[8..10].copy_from_slice(&optional.to_le_bytes());
         b[10] = u8::from(self.check);
         b[12..16].copy_from_slice(&(self.block_max as u32).to_le_bytes());
         b[16..20].copy_from_slice(&(self.history as u32).to_le_bytes());
@@ -116,13 +126,27 @@ impl Preface {
                 "the preface asks for blocks of {block_max} bytes and {history} bytes of history; the most is {BLOCK_MAX_HARD}"
             )));
         }
+        let optional = u16::from_le_bytes([b[8], b[9]]);
+        let reach = match (optional & REACH_BITS) >> REACH_SHIFT {
+            0 => 0,
+            log => 1 << log,
+        };
+        if reach > REACH_MAX_HARD {
+            return Err(Error::limit(format!(
+                "the preface has a reach of {reach} bytes; the most is {REACH_MAX_HARD}"
+            )));
+        }
+        if reach == 0 && critical & feature::COPIES != 0 {
+            return Err(Error::corrupt("the preface declares copies and no reach"));
+        }
         Ok(Some(Self {
             role: if b[5] == 0 { Role::Sender } else { Role::Receiver },
             critical,
-            optional: u16::from_le_bytes([b[8], b[9]]),
+            optional: optional & !REACH_BITS,
             check: b[10] == 1,
             block_max,
             history,
+            reach,
             codecs: u64_at(b, 20),
         }))
     }
@@ -142,11 +166,12 @@ mod tests {
     fn a_preface_reads_back_and_any_flipped_bit_is_refused() {
         let preface = Preface {
             role: Role::Sender,
-            critical: feature::MESSAGES,
+            critical: feature::MESSAGES | feature::COPIES,
             optional: feature::DUPLEX,
             check: true,
             block_max: BASELINE_BLOCK_MAX,
             history: BASELINE_HISTORY,
+            reach: 1 << 27,
             codecs: 0xff,
         };
         let bytes = preface.encode();
@@ -159,6 +184,27 @@ mod tests {
             damaged[bit / 8] ^= 1 << (bit % 8);
             assert!(Preface::parse(&damaged).is_err(), "bit {bit}");
         }
+    }
+
+    #[test]
+    fn the_reach_is_a_power_of_two_up_to_1_gib() {
+        let preface = |reach, critical| Preface {
+            role: Role::Sender,
+            critical,
+            optional: 0xe0ff,
+            check: true,
+            block_max: 1,
+            history: 0,
+            reach,
+            codecs: 1,
+        };
+        for reach in [0, 2, 1 << 20, REACH_MAX_HARD] {
+            let preface = preface(reach, 0);
+            assert_eq!(Preface::parse(&preface.encode()).unwrap(), Some(preface));
+        }
+        let kind = |preface: Preface| Preface::parse(&preface.encode()).unwrap_err().kind;
+        assert_eq!(kind(preface(2 * REACH_MAX_HARD, 0)), ErrorKind::Limit);
+        assert_eq!(kind(preface(0, feature::COPIES)), ErrorKind::Corrupt);
     }
 
     #[test]

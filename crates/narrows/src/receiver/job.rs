@@ -3,7 +3,7 @@
 use crate::block::{Block, BufferPool};
 use crate::codec::{CodecId, Contexts};
 use crate::error::{Error, Result};
-use crate::frame::{BlockHeader, MESSAGE_MAX};
+use crate::frame::{BlockHeader, MESSAGE_MAX, check_plan};
 
 /// A decoding job for a worker, or for the calling thread if `estimate_ns` is short.
 #[derive(Debug)]
@@ -16,6 +16,8 @@ pub struct DecodeJob {
     pub(super) body: Block,
     pub(super) history: Block,
     pub(super) raw_offset: u64,
+    /// How far back copies may refer.
+    pub(super) reach: usize,
 }
 
 /// A finished decoding job.
@@ -25,8 +27,10 @@ pub struct DecodeDone {
     pub seq: u64,
     /// CPU time of decoding, to be set by the caller.
     pub cpu_ns: u64,
-    /// The raw bytes.
+    /// The raw bytes, of a copy frame its literals.
     pub result: Result<Block>,
+    /// Body of a copy frame, and its hash.
+    pub(super) copies: Option<(Block, u64)>,
 }
 
 impl DecodeJob {
@@ -40,13 +44,16 @@ impl DecodeJob {
         self.header.raw_len.unwrap_or(MESSAGE_MAX)
     }
 
-    /// Decodes the body and verifies the check.
+    /// Decodes the body and verifies the check. Copies, and the check of a frame that has any, wait
+    /// for the blocks before.
     pub fn run(self, contexts: &mut Contexts, pool: &BufferPool) -> DecodeDone {
-        DecodeDone { seq: self.seq, cpu_ns: 0, result: self.decode(contexts, pool) }
+        let copies = self.header.copies.then(|| (self.body.clone(), self.header.body_hash(&self.body)));
+        let result = if self.header.copies { self.literals(contexts, pool) } else { self.decode(contexts, pool) };
+        DecodeDone { seq: self.seq, cpu_ns: 0, result, copies }
     }
 
     fn decode(&self, contexts: &mut Contexts, pool: &BufferPool) -> Result<Block> {
-        let raw = if self.header.codec == CodecId::STORE { self.body.clone() } else { self.expand(contexts, pool)? };
+        let raw = self.expand(&self.body, self.header.raw_len, contexts, pool)?;
         match self.header.check {
             Some(check) if check != self.header.check_of(&raw, &self.body, self.raw_offset) => {
                 Err(Error::corrupt("a block does not match its check"))
@@ -55,19 +62,35 @@ impl DecodeJob {
         }
     }
 
-    fn expand(&self, contexts: &mut Contexts, pool: &BufferPool) -> Result<Block> {
+    fn literals(&self, contexts: &mut Contexts, pool: &BufferPool) -> Result<Block> {
+        let lengths = check_plan(&self.body, self.raw_len_max(), self.reach)?;
+        let encoded = self.body.slice(lengths.plan..self.body.len());
+        match lengths.literals {
+            0 if encoded.is_empty() => Ok(encoded),
+            0 => Err(Error::corrupt("a copy frame has bytes behind its plan and no literals")),
+            len => self.expand(&encoded, Some(len), contexts, pool),
+        }
+    }
+
+    /// Decodes `body`, to exactly `len` bytes if there are so many.
+    fn expand(&self, body: &Block, len: Option<usize>, contexts: &mut Contexts, pool: &BufferPool) -> Result<Block> {
         let Some(codec) = self.header.codec.codec() else {
             return Err(Error::unsupported(format!("this program has no codec {}", self.header.codec.0)));
         };
-        let room = self.raw_len_max();
+        let does_not_decode = || Error::corrupt(format!("a block of codec {} does not decode", codec.name()));
+        if self.is_stored() {
+            let whole = len.is_none_or(|len| len == body.len());
+            return if whole { Ok(body.clone()) } else { Err(does_not_decode()) };
+        }
+        let room = len.unwrap_or(MESSAGE_MAX);
         let mut out = pool.get(room);
-        let decoded = contexts.decoder(codec).decode(&self.history, &self.body, &mut out.bytes_mut()[..room]);
+        let decoded = contexts.decoder(codec).decode(&self.history, body, &mut out.bytes_mut()[..room]);
         let raw = out.freeze(decoded.unwrap_or(0));
         pool.recycle(&raw);
-        let exact = self.header.raw_len.is_none_or(|len| len == raw.len()) && !raw.is_empty();
+        let exact = len.is_none_or(|len| len == raw.len()) && !raw.is_empty();
         match decoded {
             Ok(_) if exact => Ok(raw),
-            _ => Err(Error::corrupt(format!("a block of codec {} does not decode", codec.name()))),
+            _ => Err(does_not_decode()),
         }
     }
 }

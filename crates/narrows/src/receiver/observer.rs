@@ -35,12 +35,14 @@ pub struct Observed {
 /// Content of an [`Observed`] frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ObservedKind {
-    /// A data or message frame.
+    /// A data, copy or message frame.
     Block {
         /// Codec of the body.
         codec: CodecId,
         /// Whether the body was encoded with the history as dictionary.
         linked: bool,
+        /// Whether a part of the raw bytes is copied from earlier ones.
+        copies: bool,
         /// Raw bytes of the block.
         raw_len: usize,
     },
@@ -72,7 +74,8 @@ impl Observer {
     }
 
     pub(super) fn block(&mut self, header: &BlockHeader, raw_len: usize, wire_offset: u64) {
-        let kind = ObservedKind::Block { codec: header.codec, linked: header.linked, raw_len };
+        let &BlockHeader { codec, linked, copies, .. } = header;
+        let kind = ObservedKind::Block { codec, linked, copies, raw_len };
         self.seen.push_back(Observed { wire_offset, wire_len: header.header_len() + header.wire_len, kind });
     }
 

@@ -11,6 +11,9 @@ pub struct SenderConfig {
     pub block_max: usize,
     /// Bytes of history for linked frames; 0 forbids linking.
     pub history: usize,
+    /// How far back copies may refer, in raw bytes, a power of two; 0: none are sent. On a duplex
+    /// link the receiver decides too.
+    pub reach: usize,
     /// Put a 64-bit check on every block.
     pub check: bool,
     /// Number of workers that encode.
@@ -44,6 +47,7 @@ impl Default for SenderConfig {
         Self {
             block_max: frame::BASELINE_BLOCK_MAX,
             history: frame::BASELINE_HISTORY,
+            reach: 0,
             check: true,
             cores: 1,
             memory_max: MEMORY_MAX_DEFAULT,

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::copies::Waiting;
 use crate::block::{Block, BufferPool};
 
 /// Bytes wanted for the first choice; later the length that the policy last wanted.
@@ -11,6 +12,10 @@ pub(super) struct Input {
     pieces: VecDeque<Block>,
     /// Bytes of all pieces.
     pub(super) len: usize,
+    /// Copies between them.
+    pub(super) copies: Waiting,
+    /// Bytes of pieces cut so far.
+    pub(super) literals: u64,
     /// Length of block that the policy wanted last.
     pub(super) wanted: usize,
     /// When gathering of the next block began.
@@ -24,11 +29,20 @@ pub(super) struct Input {
 impl Input {
     pub(super) fn new(block_max: usize) -> Self {
         let wanted = WANTED_FIRST.min(block_max);
-        Self { pieces: VecDeque::new(), len: 0, wanted, since_ns: 0, flushed_to: 0, hold_until_ns: None }
+        Self {
+            pieces: VecDeque::new(),
+            len: 0,
+            copies: Waiting::default(),
+            literals: 0,
+            wanted,
+            since_ns: 0,
+            flushed_to: 0,
+            hold_until_ns: None,
+        }
     }
 
     pub(super) fn push(&mut self, raw: Block, now_ns: u64) {
-        if self.len == 0 {
+        if self.raw_len() == 0 {
             self.since_ns = now_ns;
         }
         self.len += raw.len();
@@ -44,6 +58,7 @@ impl Input {
     pub(super) fn cut(&mut self, len: usize, now_ns: u64) -> Option<Block> {
         let raw = self.split_front(len)?;
         self.len -= raw.len();
+        self.literals += raw.len() as u64;
         self.since_ns = now_ns;
         Some(raw)
     }

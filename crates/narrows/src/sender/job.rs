@@ -1,5 +1,6 @@
 //! Encoding jobs, which leave the sender and return.
 
+use super::copies::{self, Copied};
 use crate::block::{Block, BufferPool};
 use crate::codec::{Contexts, Method};
 use crate::frame::{BlockHeader, Frame};
@@ -13,8 +14,10 @@ pub struct Job {
     pub kind: JobKind,
     /// The method to encode with.
     pub method: Method,
-    /// The raw bytes of the block.
+    /// The raw bytes of the block, without those that are copied.
     pub raw: Block,
+    /// Bytes between them that are copied from earlier ones; mostly none.
+    pub copies: Vec<Copied>,
     /// Raw bytes of the flow before the block.
     pub raw_offset: u64,
     /// Raw bytes before the block; empty unless the frame is linked.
@@ -47,9 +50,9 @@ pub struct Done {
     pub kind: JobKind,
     /// The requested method.
     pub method: Method,
-    /// Raw bytes of the block.
+    /// Raw bytes of the block, without those that are copied.
     pub raw_len: usize,
-    /// Length of the body; `raw_len` if the block did not shrink.
+    /// Length of the body without the plan of copies; `raw_len` if the block did not shrink.
     pub wire_len: usize,
     /// Elapsed time, set by whoever ran the job.
     pub wall_ns: u64,
@@ -72,42 +75,63 @@ impl Job {
     /// Encodes the block and builds its frame. The caller sets `wall_ns` and `cpu_ns` of the
     /// result.
     pub fn run(self, contexts: &mut Contexts, pool: &BufferPool) -> Done {
-        let encoded = if self.method == Method::STORE { None } else { self.encode(contexts, pool) };
-        self.done(encoded)
+        let plan = copies::plan(&self.copies);
+        let encoded = if self.method == Method::STORE { None } else { self.encode(&plan, contexts, pool) };
+        let stored = if encoded.is_some() || plan.is_empty() { None } else { Some(self.store(&plan, pool)) };
+        self.done(encoded, stored, plan.len())
     }
 
     /// Answers a job from a table instead of running it: a body of `wire_len` zero bytes, no check.
     pub fn simulated(mut self, wire_len: usize, wall_ns: u64, cpu_ns: u64) -> Done {
         self.check = false;
         let encoded = (wire_len <= worthwhile_len(self.raw.len())).then(|| Block::zeros(wire_len));
-        Done { wall_ns, cpu_ns, ..self.done(encoded) }
+        Done { wall_ns, cpu_ns, ..self.done(encoded, None, 0) }
     }
 
-    fn encode(&self, contexts: &mut Contexts, pool: &BufferPool) -> Option<Block> {
-        let mut out = pool.get(self.raw.len());
-        let room = &mut out.bytes_mut()[..worthwhile_len(self.raw.len())];
+    fn encode(&self, plan: &[u8], contexts: &mut Contexts, pool: &BufferPool) -> Option<Block> {
+        let mut out = pool.get(plan.len() + self.raw.len());
+        out.bytes_mut()[..plan.len()].copy_from_slice(plan);
+        let room = &mut out.bytes_mut()[plan.len()..][..worthwhile_len(self.raw.len())];
         let encoder = contexts.encoder(self.method.info());
         let wire_len = encoder.encode(self.method.level, &self.history, &self.raw, room);
-        let block = out.freeze(wire_len.unwrap_or(0));
+        let block = out.freeze(wire_len.map_or(0, |len| plan.len() + len));
         pool.recycle(&block);
         wire_len.map(|_| block)
     }
 
-    fn done(self, encoded: Option<Block>) -> Done {
+    /// The body of a block with a plan and literals as they are.
+    fn store(&self, plan: &[u8], pool: &BufferPool) -> Block {
+        let len = plan.len() + self.raw.len();
+        let mut out = pool.get(len);
+        let (head, rest) = out.bytes_mut()[..len].split_at_mut(plan.len());
+        head.copy_from_slice(plan);
+        rest.copy_from_slice(&self.raw);
+        let block = out.freeze(len);
+        pool.recycle(&block);
+        block
+    }
+
+    fn done(self, encoded: Option<Block>, stored: Option<Block>, plan_len: usize) -> Done {
         let raw_len = self.raw.len();
         let (sent_as, linked, body) = match encoded {
             Some(body) => (self.method, self.linked, body),
-            None => (Method::STORE, false, self.raw.clone()),
+            None => (Method::STORE, false, stored.unwrap_or_else(|| self.raw.clone())),
         };
-        let header = BlockHeader::data(sent_as.codec, linked, raw_len, body.len());
-        let check =
-            (self.check && self.kind != JobKind::Probe).then(|| header.check_of(&self.raw, &body, self.raw_offset));
+        let (header, parts) = if self.copies.is_empty() {
+            (BlockHeader::data(sent_as.codec, linked, raw_len, body.len()), vec![&self.raw[..]])
+        } else {
+            let whole = raw_len + copies::len(&self.copies);
+            let header = BlockHeader::copy(sent_as.codec, linked, whole, body.len());
+            (header, copies::parts(&self.raw, &self.copies))
+        };
+        let check = (self.check && self.kind != JobKind::Probe)
+            .then(|| header.check_of_parts(parts.into_iter(), header.body_hash(&body), self.raw_offset));
         Done {
             seq: self.seq,
             kind: self.kind,
             method: self.method,
             raw_len,
-            wire_len: body.len(),
+            wire_len: body.len() - plan_len,
             wall_ns: 0,
             cpu_ns: 0,
             sent_as,

@@ -27,7 +27,7 @@ struct Reverse {
 }
 
 /// The reverse direction has only control frames, so block limits are irrelevant.
-const LIMITS: ReadLimits = ReadLimits { block_max: 0, history: 0, codecs: 0, check: true, messages: false };
+const LIMITS: ReadLimits = ReadLimits { block_max: 0, history: 0, reach: 0, codecs: 0, check: true, messages: false };
 
 impl Reverse {
     fn receive(&mut self, bytes: &[u8], mut on_event: impl FnMut(Event)) -> Result<()> {
@@ -118,6 +118,7 @@ impl Sender {
         match event {
             Event::Preface(p) => {
                 self.limits.block_max = self.limits.block_max.min(p.block_max);
+                self.on_reach(p.reach, p.block_max);
                 self.limits.history = self.limits.history.min(p.history);
                 self.history.shrink_to(self.limits.history);
                 // Every receiver has `store`.
@@ -157,7 +158,9 @@ impl Sender {
             let (first, _, sum) = decoded.unwrap_or((seq, seq, 0));
             decoded = Some((first, seq, sum + raw_len));
         }
-        if let Some((first_seq, last_seq, raw_len)) = decoded {
+        if let Some((first_seq, last_seq, raw_len)) = decoded
+            && raw_len > 0
+        {
             let cores = self.peer.cores.unwrap_or(1);
             self.policy.learn(&Outcome::Received {
                 first_seq,

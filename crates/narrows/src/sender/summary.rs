@@ -9,15 +9,17 @@ use crate::monitor::expectation::PeerLink;
 pub struct Summary {
     /// Raw bytes whose frames were handed to the link.
     pub raw_bytes: u64,
+    /// Those of them that were copied from earlier ones.
+    pub copied_bytes: u64,
     /// Wire bytes handed to the link, preface and end frame included.
     pub wire_bytes: u64,
     /// Wire bytes that the link has accepted; equal to `wire_bytes` when none is pending.
     pub accepted_bytes: u64,
-    /// Data frames.
+    /// Data and copy frames.
     pub frames: u64,
     /// Frames and bytes by method, in order of first use.
     pub mix: Vec<MixRow>,
-    /// CPU time of encoding, all threads.
+    /// CPU time of encoding and of looking for repeats, all threads.
     pub encode_cpu_ns: u64,
     /// Time in which the link was busy with this flow's bytes.
     pub link_busy_ns: u64,
@@ -58,7 +60,7 @@ pub struct MixRow {
     pub linked: bool,
     /// Number of frames.
     pub frames: u64,
-    /// Raw bytes.
+    /// Raw bytes, without those that were copied.
     pub raw_bytes: u64,
     /// Wire bytes, headers included.
     pub wire_bytes: u64,
@@ -70,9 +72,14 @@ impl Summary {
         self.raw_bytes as f64 / self.wire_bytes.max(1) as f64
     }
 
-    pub(super) fn count_frame(&mut self, method: Method, linked: bool, raw_len: usize, wire_len: usize) {
+    /// Counts a frame of `raw_len` literals and `copied` raw bytes.
+    pub(super) fn count_frame(&mut self, method: Method, linked: bool, raw_len: usize, copied: usize, wire_len: usize) {
         self.frames += 1;
-        self.raw_bytes += raw_len as u64;
+        self.raw_bytes += (raw_len + copied) as u64;
+        self.copied_bytes += copied as u64;
+        if raw_len == 0 {
+            return;
+        }
         let i = self.mix.iter().position(|r| r.method == method && r.linked == linked).unwrap_or_else(|| {
             self.mix.push(MixRow { method, linked, frames: 0, raw_bytes: 0, wire_bytes: 0 });
             self.mix.len() - 1

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use super::window::SlotState;
-use super::{Job, JobKind, Phase, Sender, TRACE_MAX_BYTES};
+use super::{Job, JobKind, Phase, Sender, TRACE_MAX_BYTES, copies};
 use crate::block::Block;
 use crate::codec::Method;
 use crate::frame::{self, ControlKind, EndTotals, Frame, chain_digest, control_frame};
@@ -62,7 +62,7 @@ impl Sender {
     }
 
     fn end_is_due(&self) -> bool {
-        self.phase == Phase::Closed && self.input.len == 0 && self.window.is_handed()
+        self.phase == Phase::Closed && self.input.raw_len() == 0 && self.window.is_handed()
     }
 
     fn hand_over_next_block(&mut self) {
@@ -74,6 +74,7 @@ impl Sender {
         let wire_len = done.frame.wire_len();
         // From here on no rescue is possible: the raw bytes can be dropped.
         let raw_len = std::mem::take(&mut slot.raw).len();
+        let copied = copies::len(&std::mem::take(&mut slot.copies));
         let wire_end = self.output.wire_total + wire_len as u64;
         slot.state = SlotState::Handed { wire_end, wire_len, raw_len, sent_as: done.sent_as };
         slot.history = Block::default();
@@ -81,7 +82,7 @@ impl Sender {
             self.output.digest = chain_digest(self.output.digest, check);
         }
         if self.config.index {
-            frame::put_varint(&mut self.output.index, raw_len as u64);
+            frame::put_varint(&mut self.output.index, (raw_len + copied) as u64);
             frame::put_varint(&mut self.output.index, wire_len as u64);
         }
         if self.config.duplex {
@@ -92,7 +93,7 @@ impl Sender {
         }
         self.window.handed += 1;
         self.window.wait_until_ns = 0;
-        self.summary.count_frame(done.sent_as, done.linked, raw_len, wire_len);
+        self.summary.count_frame(done.sent_as, done.linked, raw_len, copied, wire_len);
         self.output.frames.push_back(done.frame);
     }
 
@@ -145,7 +146,9 @@ impl Sender {
             let sent = Outcome::Sent { seq: slot.seq, method: sent_as, raw_len, wire_len, now_ns: self.times.now_ns };
             self.window.slots.pop_front();
             self.window.handed -= 1;
-            self.policy.learn(&sent);
+            if raw_len > 0 {
+                self.policy.learn(&sent);
+            }
         }
         self.summary.accepted_bytes = self.link.accepted_bytes();
         self.summary.link_busy_ns = self.link.busy_ns();
@@ -175,7 +178,7 @@ impl Sender {
         // If all frames in the window were handed over, only a look shows that they left and made
         // room, and encoding the next block takes time: so look halfway, and again halfway of the
         // rest.
-        let waits_for_room = self.input.len > 0 && self.window.is_handed() && self.window.handed > 0;
+        let waits_for_room = self.input.raw_len() > 0 && self.window.is_handed() && self.window.handed > 0;
         let waits = waits_for_room || dry_at_ns.is_some_and(|_| self.link.unsent_bytes() > 0);
         // Counted from the last look, so that other events do not postpone it.
         let last_ns = self.link.last_look_ns();
@@ -194,7 +197,7 @@ impl Sender {
             Some(slot) if matches!(slot.state, SlotState::Encoding) && !slot.rescuing => {
                 Some(self.link.dry_at_ns().max(self.window.wait_until_ns)).filter(|t| *t < u64::MAX)
             }
-            None if self.input.len > 0 => Some(self.link.dry_at_ns().max(self.window.wait_until_ns)),
+            None if self.input.raw_len() > 0 => Some(self.link.dry_at_ns().max(self.window.wait_until_ns)),
             _ => None,
         }
     }
@@ -209,16 +212,19 @@ impl Sender {
         if !self.window.is_handed() {
             return self.rescue_head();
         }
-        self.cut(Ask::Bypass)
+        if self.input.copies_are_due() { self.cut_copies() } else { self.cut(Ask::Bypass) }
     }
 
     fn rescue_head(&mut self) -> Option<Job> {
-        let mut queue = std::mem::take(&mut self.scratch);
-        self.pending_into(&mut queue);
         let raw = self.window.slots[self.window.handed].raw.clone();
-        let view = self.view(&raw, &queue, Ask::Next);
-        let decision = self.policy.rescue(&view);
-        self.scratch = queue;
+        // Copies alone are there as soon as anybody makes their frame.
+        let mut decision = Rescue::TakeOver(Method::STORE);
+        if !raw.is_empty() {
+            let mut queue = std::mem::take(&mut self.scratch);
+            self.pending_into(&mut queue);
+            decision = self.policy.rescue(&self.view(&raw, &queue, Ask::Next));
+            self.scratch = queue;
+        }
         let slot = &mut self.window.slots[self.window.handed];
         if self.config.trace && self.trace.len() < TRACE_MAX_BYTES {
             trace::rescue(&mut self.trace, self.times.now_ns, slot.seq, &decision);
@@ -238,6 +244,7 @@ impl Sender {
             kind: JobKind::Rescue,
             method,
             raw: slot.raw.clone(),
+            copies: slot.copies.clone(),
             raw_offset: slot.raw_offset,
             history: slot.history.clone(),
             linked: slot.linked && method.info().can_link(),

@@ -1,7 +1,7 @@
 //! The sender's view for its policy, and the memory of the flow.
 
 use super::window::SlotState;
-use super::{Phase, Sender};
+use super::{Phase, Sender, copies};
 use crate::codec::Method;
 use crate::monitor::{Ask, CpuView, Pending, PendingState, ReceiverView, View};
 
@@ -37,7 +37,7 @@ impl Sender {
     pub(super) fn pending_into(&self, out: &mut Vec<Pending>) {
         let left = self.link.left_host_bytes();
         out.clear();
-        out.extend(self.window.slots.iter().map(|slot| {
+        let pending = self.window.slots.iter().map(|slot| {
             let (raw_len, state) = match &slot.state {
                 SlotState::Encoding => (slot.raw.len(), PendingState::Encoding),
                 SlotState::Ready(done) => (slot.raw.len(), PendingState::Ready { unsent_len: done.frame.wire_len() }),
@@ -47,23 +47,28 @@ impl Sender {
                 }
             };
             Pending { seq: slot.seq, raw_len, method: slot.method, chosen_ns: slot.chosen_ns, state }
-        }));
+        });
+        // No policy chose how frames without literals are sent.
+        out.extend(pending.filter(|block| block.raw_len > 0));
     }
 
     /// Bytes that the flow holds: raw, encoded, and an estimate of encoder contexts.
     pub(super) fn memory(&self) -> usize {
-        let slots = self.window.slots.iter().map(|slot| match &slot.state {
-            SlotState::Encoding => {
-                let encoder = slot.method.info().encoder_memory(slot.method.level, slot.raw.len());
-                2 * slot.raw.len() + encoder
-            }
-            // The body of a stored block is the block itself, in a buffer that its neighbours
-            // share.
-            SlotState::Ready(done) if done.sent_as == Method::STORE => slot.raw.len(),
-            SlotState::Ready(done) => slot.raw.len() + done.frame.body.buffer_len(),
-            SlotState::Handed { wire_len, .. } => *wire_len,
+        let slots = self.window.slots.iter().map(|slot| {
+            copies::len(&slot.copies)
+                + match &slot.state {
+                    SlotState::Encoding => {
+                        let encoder = slot.method.info().encoder_memory(slot.method.level, slot.raw.len());
+                        2 * slot.raw.len() + encoder
+                    }
+                    // The body of a stored block is the block itself, in a buffer that its neighbours
+                    // share.
+                    SlotState::Ready(done) if done.sent_as == Method::STORE => slot.raw.len(),
+                    SlotState::Ready(done) => slot.raw.len() + done.frame.body.buffer_len(),
+                    SlotState::Handed { wire_len, .. } => *wire_len,
+                }
         });
-        self.input.len + self.output.index.len() + slots.sum::<usize>()
+        self.input.raw_len() + self.output.index.len() + slots.sum::<usize>()
     }
 
     /// Whether memory allows one more block. Slow methods take more memory, so fewer of their

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use super::Done;
+use super::copies::Copied;
 use crate::block::Block;
 use crate::codec::Method;
 
@@ -50,7 +51,9 @@ impl Window {
 /// A block between choice and link.
 pub(super) struct Slot {
     pub(super) seq: u64,
+    /// Literals.
     pub(super) raw: Block,
+    pub(super) copies: Vec<Copied>,
     pub(super) raw_offset: u64,
     pub(super) method: Method,
     pub(super) linked: bool,

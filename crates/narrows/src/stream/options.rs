@@ -41,6 +41,7 @@ pub struct SendOptions {
     gather_ns: Option<u64>,
     raw_len: Option<u64>,
     rest: SenderConfig,
+    pub(super) search_always: bool,
     pub(super) stall_timeout: Option<Duration>,
     pub(super) from_file: bool,
     pub(super) trace: Option<Box<dyn Write + Send>>,
@@ -85,6 +86,7 @@ impl SendOptions {
             gather_ns: None,
             raw_len: None,
             rest: SenderConfig::default(),
+            search_always: false,
             stall_timeout: None,
             from_file: false,
             trace: None,
@@ -130,6 +132,19 @@ impl SendOptions {
     /// Bytes of history for linked frames; 0 forbids linking. Default: 64 KiB if the policy links.
     pub fn history(self, len: usize) -> Self {
         Self { history: Some(len), ..self }
+    }
+
+    /// How far back repeats are looked for and sent as copies, in raw bytes, rounded down to a power
+    /// of two, 1 GiB at most. Both ends keep so much in memory, and the sender an index of 8 MiB.
+    /// They are looked for while that gains time on the link, and from 4 MiB of known length on. On
+    /// a duplex link the receiver decides too; a one-way one must allow as much. Default: 0, none.
+    pub fn reach(self, len: usize) -> Self {
+        Self { rest: SenderConfig { reach: len, ..self.rest }, ..self }
+    }
+
+    /// Whether repeats are looked for whatever time it takes. Default: false.
+    pub fn search_always(self, always: bool) -> Self {
+        Self { search_always: always, ..self }
     }
 
     /// How long raw bytes may wait until a whole block has gathered, in ns. Default: that of the
@@ -239,6 +254,13 @@ impl ReceiveOptions {
     /// Maximum number of wire and raw bytes held. Default: 32 MiB.
     pub fn memory_max(self, len: usize) -> Self {
         Self { rest: ReceiverConfig { memory_max: len, ..self.rest }, ..self }
+    }
+
+    /// Most raw bytes that are kept for copies, beside `memory_max`, rounded down to a power of two.
+    /// Only a stream that has copies takes them, and no more than its length. Default: 0; a stream
+    /// with copies is refused, and a duplex sender sends none.
+    pub fn reach_max(self, len: usize) -> Self {
+        Self { rest: ReceiverConfig { reach_max: len, ..self.rest }, ..self }
     }
 
     /// Whether the end frame ends the stream on a one-way link too, for example on a pipe that

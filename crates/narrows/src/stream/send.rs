@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
+use super::repeats::Search;
 use super::source::Reading;
 use super::{
     Bell, BlockSource, Control, DIRECT_MAX, INLINE_NS, LOOK_EVERY, OnNote, PARALLEL_CORES, SendOptions, Stall, encode,
@@ -70,9 +71,13 @@ pub fn send_blocks(
     let buffers = BufferPool::default();
     let (on_note, trace) = (options.on_note.take(), options.trace.take());
     let (stall_timeout, control) = (options.stall_timeout, Arc::clone(&options.control));
-    let from_file = options.from_file;
+    let (always, from_file) = (options.search_always, options.from_file);
     let (config, policy) = options.into_engine();
     let threads = config.cores;
+    // Bytes that wait for company are kept: their link says nothing about what they are worth.
+    let search = Search::new(config.reach, always || config.gather_ns > 0, config.raw_len, threads);
+    // The search must not keep the calling thread from the link.
+    let from_file = from_file && !search.looks();
     let config =
         SenderConfig { notes: on_note.is_some(), relayed: write.relayed, duplex, trace: trace.is_some(), ..config };
     let gathers = config.gather_ns > 0;
@@ -110,7 +115,7 @@ pub fn send_blocks(
         let _ = control.flush.set(Box::new(move || held.upgrade().iter().for_each(|f| f.flush())));
     }
 
-    let result = run(&flow, source, from_file, read.map(|half| (half, on_note)), stall_timeout);
+    let result = run(&flow, (source, search), from_file, read.map(|half| (half, on_note)), stall_timeout);
     flow.over.store(true, Ordering::Relaxed);
     flow.room.ring();
     flow.queue.clear();
@@ -125,13 +130,13 @@ pub fn send_blocks(
 
 fn run(
     flow: &Arc<SendDriver>,
-    source: impl BlockSource + 'static,
+    (source, search): (impl BlockSource + 'static, Search),
     from_file: bool,
     read: Option<(ReadHalf, Option<OnNote>)>,
     limit: Option<Duration>,
 ) -> Result<()> {
     let duplex = read.is_some();
-    let mut near = Near::new(source, read);
+    let mut near = Near::new((source, search), read);
     if !from_file {
         near.start_reading(flow)?;
         near.start_back(flow)?;
@@ -225,7 +230,7 @@ impl SendDriver {
 
     // --- source ---
 
-    fn read_source(self: Arc<Self>, mut source: impl BlockSource) {
+    fn read_source(self: Arc<Self>, mut source: impl BlockSource, mut search: Search) {
         let mut contexts = Contexts::default();
         loop {
             let Some(len) = self.await_room(&mut contexts) else { return };
@@ -240,9 +245,10 @@ impl SendDriver {
                 }
                 Ok(block) => {
                     let n = block.len();
+                    search.look(block, self.now_ns());
                     let mut state = lock(&self.state);
                     let Some(sender) = &mut state.sender else { return };
-                    sender.push(block, self.now_ns());
+                    search.hand_over(sender, self.now_ns());
                     self.work(state, &mut contexts, n > DIRECT_MAX);
                     if n <= DIRECT_MAX {
                         self.write_directly();

@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 use super::{OnNote, SendDriver};
 use crate::codec::Contexts;
 use crate::error::{Error, ErrorKind, Result};
+use crate::stream::repeats::Search;
 use crate::stream::{BlockSource, FailOnPanic, PARALLEL_CORES, lock};
 use crate::sys;
 use crate::transport::ReadHalf;
@@ -23,6 +24,8 @@ const SLOW_ALL_NS: u64 = 12_000_000;
 /// The source and the reverse direction, as long as they have no thread of their own.
 pub(super) struct Near<S> {
     source: Option<S>,
+    /// For the thread of the source; a source that is read here is not searched.
+    search: Option<Search>,
     /// The source never had a thread of its own.
     here: bool,
     back: Option<(ReadHalf, Option<OnNote>)>,
@@ -34,8 +37,17 @@ pub(super) struct Near<S> {
 }
 
 impl<S: BlockSource + 'static> Near<S> {
-    pub(super) fn new(source: S, back: Option<(ReadHalf, Option<OnNote>)>) -> Self {
-        Self { source: Some(source), here: true, duplex: back.is_some(), back, back_thread: None, read: 0, slow_ns: 0 }
+    pub(super) fn new((source, search): (S, Search), back: Option<(ReadHalf, Option<OnNote>)>) -> Self {
+        Self {
+            source: Some(source),
+            search: Some(search),
+            here: true,
+            duplex: back.is_some(),
+            back,
+            back_thread: None,
+            read: 0,
+            slow_ns: 0,
+        }
     }
 
     /// Whether this thread reads the source.
@@ -103,12 +115,13 @@ impl<S: BlockSource + 'static> Near<S> {
     /// Leaves the source to a thread of its own.
     pub(super) fn start_reading(&mut self, flow: &SendDriver) -> Result<()> {
         self.here = false;
-        let (Some(flow), Some(source)) = (flow.me.upgrade(), self.source.take()) else { return Ok(()) };
+        let (Some(source), Some(search)) = (self.source.take(), self.search.take()) else { return Ok(()) };
+        let Some(flow) = flow.me.upgrade() else { return Ok(()) };
         // Never joined: a source such as a terminal may block forever, and the flow must still end.
         start("narrows-read", move || {
             let guard = flow.clone();
             let _guard = FailOnPanic(move || guard.fail(Error::misuse("reading the source failed; this is a bug")));
-            flow.read_source(source);
+            flow.read_source(source, search);
         })?;
         Ok(())
     }

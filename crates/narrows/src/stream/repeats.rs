@@ -1,0 +1,98 @@
+//! Looking for repeats in what a source gives, while it is worth the time.
+
+use super::thread_cpu_ns;
+use crate::block::Block;
+use crate::repeats::{Finder, Judge, Part};
+use crate::sender::Sender;
+
+/// Shortest flow in which repeats are looked for, if its length is known: the search takes 1 ms for
+/// each MiB, and memory for the first time.
+const FLOW_MIN: u64 = 4 << 20;
+
+/// The search of one flow.
+pub(super) struct Search {
+    /// `None` if nobody looks, or the receiver takes no copies.
+    finder: Option<Finder>,
+    /// `None`: always.
+    judge: Option<Judge>,
+    parts: Vec<Part>,
+    cpu_ns: u64,
+    /// What a raw byte that is not copied takes of the link, and its rate.
+    wire_share: f64,
+    rate_bytes_per_s: f64,
+    /// How long the link was busy, and dry.
+    busy_ns: u64,
+    dry_ns: u64,
+}
+
+impl Search {
+    /// For repeats up to `reach` bytes back. `always`: whatever time it takes, else as far as it
+    /// saves the link more.
+    pub(super) fn new(reach: usize, always: bool, raw_len: Option<u64>, cores: usize) -> Self {
+        let looks = reach > 0 && raw_len.is_none_or(|len| len >= FLOW_MIN);
+        let reach = reach.checked_ilog2().map_or(0, |log| 1 << log);
+        Self {
+            finder: looks.then(|| Finder::new(reach)),
+            judge: (!always).then(|| Judge::new(cores)),
+            parts: Vec::new(),
+            cpu_ns: 0,
+            wire_share: 1.0,
+            rate_bytes_per_s: f64::INFINITY,
+            busy_ns: 0,
+            dry_ns: 0,
+        }
+    }
+
+    /// Whether there is anything to do.
+    pub(super) fn looks(&self) -> bool {
+        self.finder.is_some()
+    }
+
+    /// Cuts a piece of the flow into what came before and what did not.
+    pub(super) fn look(&mut self, raw: Block, now_ns: u64) {
+        let Some(finder) = &mut self.finder else { return self.parts.push(Part::Literals(raw)) };
+        if self.judge.as_mut().is_some_and(|judge| !judge.allows(now_ns, self.busy_ns, self.dry_ns)) {
+            finder.skip(raw.len() as u64);
+            return self.parts.push(Part::Literals(raw));
+        }
+        let begun_ns = thread_cpu_ns();
+        finder.push(&raw, &mut self.parts);
+        let spent_ns = thread_cpu_ns().saturating_sub(begun_ns);
+        self.cpu_ns += spent_ns;
+        if let Some(judge) = &mut self.judge {
+            judge.learn(spent_ns, repeated(&self.parts), self.wire_share, self.rate_bytes_per_s);
+        }
+    }
+
+    /// Hands the parts to the sender.
+    pub(super) fn hand_over(&mut self, sender: &mut Sender, now_ns: u64) {
+        for part in self.parts.drain(..) {
+            match part {
+                Part::Literals(raw) => sender.push(raw, now_ns),
+                Part::Repeat { distance, raw } => sender.push_copy(distance, raw, now_ns),
+            }
+        }
+        if self.finder.is_none() {
+            return;
+        }
+        sender.add_cpu(std::mem::take(&mut self.cpu_ns));
+        if sender.reach() == Some(0) {
+            self.finder = None;
+        }
+        let summary = sender.summary();
+        let literals = summary.raw_bytes - summary.copied_bytes;
+        if literals > 0 {
+            self.wire_share = summary.wire_bytes as f64 / literals as f64;
+        }
+        self.rate_bytes_per_s = summary.rate_bytes_per_s;
+        (self.busy_ns, self.dry_ns) = (summary.link_busy_ns, summary.link_dry_ns);
+    }
+}
+
+fn repeated(parts: &[Part]) -> u64 {
+    let lengths = parts.iter().map(|part| match part {
+        Part::Literals(_) => 0,
+        Part::Repeat { raw, .. } => raw.len() as u64,
+    });
+    lengths.sum()
+}
