@@ -168,6 +168,13 @@ impl Sender {
         self.summary.receiver_limited_ns = self.summary.receiver_limited_ns.max(total_ns);
     }
 
+    /// Whether the driver should look at the link before more blocks are chosen: its rate is not
+    /// known, and the last look was not just now. Of a relayed link the far end tells.
+    pub fn wants_look(&self, now_ns: u64) -> bool {
+        let sent = self.link.accepted_bytes() > 0;
+        sent && !self.link.is_known() && !self.config.relayed && now_ns >= self.link.last_look_ns() + LOOK_MIN_NS
+    }
+
     /// When to look at the link again, and call `on_link_dry` and then `poll_job`, unless another
     /// event comes first.
     pub fn next_wakeup(&self) -> Option<u64> {

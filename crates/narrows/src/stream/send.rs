@@ -246,6 +246,7 @@ impl SendDriver {
                 Ok(block) => {
                     let n = block.len();
                     search.look(block, self.now_ns());
+                    self.look_early();
                     let mut state = lock(&self.state);
                     let Some(sender) = &mut state.sender else { return };
                     search.hand_over(sender, self.now_ns());
@@ -336,6 +337,7 @@ impl SendDriver {
         while let Some(job) = next.take() {
             let done = encode(job, contexts, &self.buffers);
             let mut more = Vec::new();
+            self.look_early();
             let mut state = lock(&self.state);
             let Some(sender) = &mut state.sender else { return };
             sender.finish(done, self.now_ns());
@@ -448,22 +450,27 @@ impl SendDriver {
         self.on_dry(contexts);
     }
 
-    fn on_dry(&self, contexts: &mut Contexts) {
-        let link = lock(&self.link);
-        let (unsent, unacked, rtt_ns) = (link.half.unsent(), link.half.unacked(), link.half.rtt_ns());
+    /// Looks at a link of unknown rate before the next blocks are chosen: what was acknowledged
+    /// meanwhile is the first that is known of it.
+    fn look_early(&self) {
+        if !lock(&self.state).sender.as_ref().is_some_and(|s| s.wants_look(self.now_ns())) {
+            return;
+        }
+        // Whoever holds the link writes, and a write is a look.
+        let Ok(link) = self.link.try_lock() else { return };
+        let look = Look::at(&link.half);
         drop(link);
+        if let Some(sender) = &mut lock(&self.state).sender {
+            sender.on_link(look.sample(self.now_ns()));
+        }
+    }
+
+    fn on_dry(&self, contexts: &mut Contexts) {
+        let look = Look::at(&lock(&self.link).half);
         let mut state = lock(&self.state);
         let Some(sender) = &mut state.sender else { return };
         let now_ns = self.now_ns();
-        sender.on_link(LinkSample {
-            begin_ns: now_ns,
-            end_ns: now_ns,
-            unsent_before: unsent,
-            unsent_after: unsent,
-            unacked,
-            rtt_ns,
-            ..LinkSample::default()
-        });
+        sender.on_link(look.sample(now_ns));
         if let Some(job) = sender.on_link_dry(now_ns) {
             drop(state);
             let done = encode(job, contexts, &self.buffers);
@@ -591,6 +598,31 @@ impl SendDriver {
         match lock(&self.state).failure.take() {
             Some(failure) => Err(failure),
             None => Ok(()),
+        }
+    }
+}
+
+/// What the system says of the link between writes.
+struct Look {
+    unsent: u64,
+    unacked: Option<u64>,
+    rtt_ns: Option<u64>,
+}
+
+impl Look {
+    fn at(half: &WriteHalf) -> Self {
+        Self { unsent: half.unsent(), unacked: half.unacked(), rtt_ns: half.rtt_ns() }
+    }
+
+    fn sample(&self, now_ns: u64) -> LinkSample {
+        LinkSample {
+            begin_ns: now_ns,
+            end_ns: now_ns,
+            unsent_before: self.unsent,
+            unsent_after: self.unsent,
+            unacked: self.unacked,
+            rtt_ns: self.rtt_ns,
+            ..LinkSample::default()
         }
     }
 }

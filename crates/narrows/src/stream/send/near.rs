@@ -97,6 +97,7 @@ impl<S: BlockSource + 'static> Near<S> {
     /// Cuts blocks of what was read. Of a short flow this thread makes one block at a time, so that
     /// the link does not wait for the next one. Other threads start when they pay.
     pub(super) fn work(&mut self, flow: &SendDriver, contexts: &mut Contexts) -> Result<()> {
+        flow.look_early();
         if self.is_short() {
             flow.work_some(lock(&flow.state), contexts, false, 1);
             return Ok(());
