@@ -295,10 +295,8 @@ impl Balance {
         // Only the rest of the flow can overlap the decoding of this block.
         let rest = view.left.map_or(f32::INFINITY, |left| left.saturating_sub(len as u64) as f32);
         let lightest = 1.min(self.costs.methods().len() - 1);
-        let raw_banned = self.chosen > 0
-            && !view.link.known
-            && lightest > 0
-            && p.wire_len[lightest] < 0.85 * p.wire_len[0];
+        let raw_banned =
+            self.chosen > 0 && !view.link.known && lightest > 0 && p.wire_len[lightest] < 0.85 * p.wire_len[0];
         // An expected link may be much faster, and would then stand dry for the rest of the time.
         let patience_s = match view.link.expected {
             true => (now.backlog_s + p.wire_len[0] / now.rate) / doubt(view),
