@@ -175,7 +175,7 @@ pub(crate) fn decompress<'py>(
 
 /// Decoded length according to the end frame of the stream. Only decoding shows whether it is true.
 fn told_len(wire: &[u8]) -> Option<usize> {
-    let no_blocks = ReadLimits { block_max: 0, history: 0, codecs: 0, check: true, messages: false };
+    let no_blocks = ReadLimits { block_max: 0, history: 0, codecs: 0, check: true, messages: false, reach: 0 };
     let end = &wire[wire.len().checked_sub(END_FRAME_LEN)?..];
     let Ok(Some(Header::Control(header))) = frame::parse_header(end, &no_blocks) else { return None };
     let totals = EndTotals::parse(end.get(header.header_len..)?).ok()?;
