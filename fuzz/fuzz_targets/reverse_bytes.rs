@@ -25,6 +25,7 @@ fuzz_target!(|data: &[u8]| {
             block_max: 1 + usize::from(*mode) * 999,
             history: usize::from(*mode),
             codecs: u64::from(*mode),
+            reach: usize::from(*mode) << 16,
         };
         bytes.extend(preface.encode());
     }
