@@ -41,8 +41,8 @@ def test_files_are_small_by_default(tmp_path) -> None:
         f.write(data)
     for size in ((tmp_path / "n").stat().st_size, len(buffer.getvalue())):
         # These lines have no distant repetitions, so short blocks, for which zstd uses other
-        # tables, are 4 % smaller.
-        assert size <= 1.05 * (tmp_path / "fixed").stat().st_size < len(data) / 2
+        # tables, are 5 % smaller; where `fixed` ends a block depends on when its bytes were taken.
+        assert size <= 1.07 * (tmp_path / "fixed").stat().st_size < len(data) / 2
     assert narrows.open(tmp_path / "n").read() == data
 
 
