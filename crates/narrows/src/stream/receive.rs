@@ -402,7 +402,12 @@ impl ReceiveDriver {
             drop(state);
             let done = decode(job, contexts, &self.buffers);
             state = lock(&self.state);
-            state.receiver.finish(done)?;
+            if let Err(e) = state.receiver.finish(done) {
+                drop(state);
+                // The blocks before the damage are still delivered, so what was taken is decoded.
+                waiting.into_iter().for_each(|job| self.submit(job));
+                return Err(e);
+            }
         }
         drop(state);
         if let [job] = &waiting[..]
