@@ -7,7 +7,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::ExitStatusExt;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use narrows::codec::CodecId;
@@ -396,4 +396,35 @@ fn a_replaced_file_keeps_its_place_and_its_readers() {
     assert_eq!(fs::read(&target).unwrap(), b"new");
     assert!(link.symlink_metadata().unwrap().is_symlink());
     assert_eq!(target.metadata().unwrap().permissions().mode() & 0o777, 0o640);
+}
+
+/// A stored block that is damaged is found by the thread that takes the blocks for the decoders.
+/// What it has taken is still decoded, and the program ends.
+#[test]
+fn a_damaged_stored_block_behind_blocks_to_decode_ends_the_stream() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("stream");
+    let raw: Vec<u8> = (0..40_000u32).flat_map(|i| format!("{} of {i}\n", i * i % 977).into_bytes()).collect();
+    fs::write(home.path().join("raw"), &raw).unwrap();
+    let program = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_narrows"));
+        command.env("XDG_CACHE_HOME", home.path()).stdin(Stdio::null());
+        command
+    };
+    let mut make = program();
+    make.args(["pipe", "-q", "--policy", "fixed:zstd", "-o"]).arg(&path).arg(home.path().join("raw"));
+    assert!(make.status().unwrap().success());
+    let stream = fs::read(&path).unwrap();
+    let rows = program().args(["inspect", "--frames", "--json"]).arg(&path).output().unwrap();
+    let rows: serde_json::Value = serde_json::from_slice(&rows.stdout).unwrap();
+    let second = rows["rows"][1]["wire_offset"].as_u64().unwrap() as usize;
+    // A stored block of 10,000 bytes with a wrong check.
+    let header = [0x01, 0x00, 0x90, 0x4e, 0x90, 0x4e, 0, 0, 0, 0, 0, 0, 0, 0];
+    let damaged = [&stream[..second], &header, &[7; 10_000], &stream[second..]].concat();
+    fs::write(&path, damaged).unwrap();
+    let mut child = program().args(["pipe", "-dq", "-T", "2"]).arg(&path).stdout(Stdio::piped()).spawn().unwrap();
+    let mut out = Vec::new();
+    child.stdout.take().unwrap().read_to_end(&mut out).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(3));
+    assert!(!out.is_empty() && raw.starts_with(&out), "{} bytes", out.len());
 }
