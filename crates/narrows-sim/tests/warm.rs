@@ -1,4 +1,4 @@
-//! What an earlier flow to the same peer is worth, and what a wrong memory costs, in virtual time.
+//! Gain by the memory of an earlier flow to the same peer, and loss by a wrong one, in virtual time.
 //!
 //! Single cells are chaotic: a block that is one class longer near the end moves a transfer of 1 MB by
 //! several percent, whatever was remembered. So the tests compare means over kinds of data, lengths

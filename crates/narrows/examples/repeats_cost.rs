@@ -1,4 +1,4 @@
-//! What looking for repeats costs and finds: `repeats_cost FILE [LOG_OF_REACH]`.
+//! Cost and yield of the search for repeats: `repeats_cost FILE [LOG_OF_REACH]`.
 
 use narrows::block::Block;
 use narrows::repeats::{Finder, Part};

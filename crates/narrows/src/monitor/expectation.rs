@@ -1,5 +1,5 @@
-//! What earlier flows to the same peer found: how fast the link was, and how far methods shrank each
-//! kind of data.
+//! Knowledge from earlier flows to the same peer: rate and round trip of the link, and ratios of
+//! methods on each kind of data.
 //!
 //! Plain numbers. Whoever keeps them between flows reads and writes them; the engine takes any value
 //! and leaves out what makes no sense. An expectation stands in for ignorance only: the first

@@ -1,4 +1,4 @@
-//! What the receiver sends: its preface, reports at intervals, notes of the application, and the
+//! The reverse direction, sent by the receiver: its preface, reports at intervals, notes of the application, and the
 //! last word.
 
 use super::Receiver;

@@ -1,4 +1,4 @@
-//! Whether it is worth looking for repeats: an account of seconds.
+//! Account of seconds that decides when to search for repeats.
 
 /// Share of the time of the cores that encode which the search may take whatever it finds. On data
 /// without repeats a flow that is bound by its CPU loses this much.

@@ -1,4 +1,4 @@
-//! What a block gains and costs if it is linked, that is, refers to the latest bytes before it.
+//! Gain and cost of a linked block, which refers to the latest bytes before it.
 //!
 //! The gain is predicted as a share of the log ratio that the best method reaches on the block
 //! alone, by class of length and family of methods, times a scale that every kind of data learns:

@@ -1,4 +1,4 @@
-//! How fast the reader of a pipe empties it: the only sign by which a link without acknowledgements
+//! Speed at which the reader of a pipe empties it: the only sign by which a link without acknowledgements
 //! shows that it lies within memory.
 
 use super::LinkSample;

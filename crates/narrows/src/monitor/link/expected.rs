@@ -1,5 +1,5 @@
-//! What is assumed of a link before there is evidence: a constant, or what an earlier flow to the
-//! same peer measured.
+//! The assumed rate of a link before there is evidence: a constant, or the rate that an earlier flow
+//! to the same peer measured.
 
 use super::{ASSUMED_NS, RATE_ASSUMED, RATE_MIN};
 use crate::monitor::expectation::PeerLink;

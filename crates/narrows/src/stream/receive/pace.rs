@@ -1,4 +1,4 @@
-//! How fast bytes arrive.
+//! Pace at which bytes arrive.
 
 use std::time::Duration;
 
