@@ -1,4 +1,5 @@
-//! Memory of peers: the link and the kinds of data of earlier transfers, stored between runs in the cache folder of the user.
+//! Memory of peers: the link and the kinds of data of earlier transfers, stored between runs in the
+//! cache folder of the user.
 //!
 //! Peers are named by a keyed hash, so the file lists no hosts; whoever has the file and guesses a
 //! host can check the guess. Processes that store at the same time replace the file one after the

@@ -1,5 +1,5 @@
-//! The reverse direction, sent by the receiver: its preface, reports at intervals, notes of the application, and the
-//! last word.
+//! The reverse direction, sent by the receiver: its preface, reports at intervals, notes of the
+//! application, and the last word.
 
 use super::Receiver;
 use crate::frame::{self, ControlKind, Feedback, Frame, Preface, Role};

@@ -1,5 +1,5 @@
-//! Speed at which the reader of a pipe empties it: the only sign by which a link without acknowledgements
-//! shows that it lies within memory.
+//! Speed at which the reader of a pipe empties it: the only sign by which a link without
+//! acknowledgements shows that it lies within memory.
 
 use super::LinkSample;
 
