@@ -2,7 +2,6 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -54,7 +53,7 @@ fn a_host_that_is_not_reached_is_said_once_and_in_words() {
     assert_eq!(code(&output), 5, "{}", stderr(&output));
     assert!(stderr(&output).contains("is no narrows"), "{}", stderr(&output));
     // A server that is not running.
-    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let address = std::net::SocketAddr::from(([127, 0, 0, 1], free_port()));
     let place = format!("narrows://{address}/x");
     let output = cp(h, &[OsStr::new("--insecure"), &near, place.as_ref()]);
     let said = stderr(&output);

@@ -251,7 +251,7 @@ fn a_server_ends_connections_that_carry_no_messages() {
 fn a_client_tells_of_a_server_that_fails() {
     let home = home();
     // No server.
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let free = format!("127.0.0.1:{}", free_port());
     let nobody = ping(home.path(), &free, &[]);
     assert_one_line_error(&nobody, 1);
     assert!(stderr(&nobody).contains("cannot connect"));

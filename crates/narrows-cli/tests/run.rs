@@ -15,7 +15,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use common::{assert_one_line_error, code, finish, finish_reading, home, narrows, random, stderr};
+use common::{assert_one_line_error, code, finish, finish_reading, free_port, home, narrows, random, stderr};
 use narrows_test::has;
 
 fn script(name: &str) -> String {
@@ -529,10 +529,6 @@ impl Drop for Server {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 fn serve(swapped: bool, port: u16, command: &[&str], folder: &Path) -> Server {

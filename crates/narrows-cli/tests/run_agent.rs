@@ -9,11 +9,10 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{asks_kernel, code, finish, narrows, stderr, text};
+use common::{asks_kernel, code, finish, free_port, narrows, stderr, text};
 use narrows::upgrade::gateway::GatewayClient;
 use narrows_test::{has, skip};
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -23,18 +22,6 @@ const PATIENCE: Duration = Duration::from_secs(40);
 
 fn script(name: &str) -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run").join(name).to_str().unwrap().to_string()
-}
-
-/// A free service port of the servers' host, below the range of ephemeral ports.
-fn free_port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    loop {
-        let port = 10_000
-            + (std::process::id() as u16).wrapping_mul(37).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % 20_000;
-        if TcpListener::bind(("127.0.0.2", port)).is_ok() {
-            return port;
-        }
-    }
 }
 
 /// A program that ends with the test.

@@ -366,7 +366,7 @@ fn connections_that_are_switched_underway_lose_nothing() {
     let home = home();
     let file = home.path().join("data");
     let data = [text(1 << 20), random(1 << 20)].concat();
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let port = common::free_port().to_string();
     let negotiated = |flags: &[&str], words: &[&str]| {
         let mut command = narrows(Path::new("/nonexistent"));
         command.args(["run", "--loopback", "-v", "--policy", POLICIES[0]]).args(flags).arg("--").arg("python3");
@@ -401,7 +401,8 @@ fn opening() -> Vec<u8> {
 /// A complete frame stream.
 fn frames(raw: &[u8]) -> Vec<u8> {
     let pool = BufferPool::default();
-    let mut sender = Sender::new(SenderConfig::default(), Box::new(Fixed::new(Method::zstd(1), false)), pool.clone());
+    let config = SenderConfig { history: 64 << 10, ..SenderConfig::default() };
+    let mut sender = Sender::new(config, Box::new(Fixed::new(Method::zstd(1), false)), pool.clone());
     let (mut wire, mut at) = (Vec::new(), 0);
     loop {
         at += sender.write(&raw[at..], 0);

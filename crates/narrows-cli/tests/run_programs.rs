@@ -1,4 +1,5 @@
-//! `narrows run` with real servers and clients: the scripts of `crates/narrows-lab/matrix`, with little data and on one host.
+//! `narrows run` with real servers and clients: the scripts of `crates/narrows-lab/matrix`, with
+//! little data and on one host.
 //!
 //! Each case runs without `narrows run`, with it at both ends, and at one of them; the client's
 //! output must be the same. The whole matrix is `narrows-lab experiment run-matrix`. A test whose
@@ -7,16 +8,14 @@
 mod common;
 
 use std::fs::{self, File, Permissions};
-use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{random, text};
+use common::{free_port, random, text};
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 
 /// A case that takes longer counts as hung.
@@ -185,16 +184,6 @@ fn path() -> String {
     folders.push(std::env::var("PATH").unwrap());
     folders.extend(["/usr/sbin", "/usr/local/sbin"].map(str::to_string));
     folders.join(":")
-}
-
-/// A free port below the ephemeral range: the kernel could give one from there to a client before
-/// the server takes it.
-fn free_port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    // Concurrent runs begin elsewhere.
-    let first = std::process::id() as u16 % 200 * 100;
-    let ports = (0..20_000).map(|_| 10_000 + (first + NEXT.fetch_add(1, Ordering::Relaxed)) % 20_000);
-    ports.into_iter().find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).unwrap()
 }
 
 // --- one test for each program, so that they run beside each other ---

@@ -9,8 +9,10 @@ pub(crate) mod sshd;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
@@ -23,6 +25,22 @@ pub(crate) fn narrows(home: &Path) -> Command {
     // Keeps tests from reading or writing the user's calibration.
     command.env("XDG_CACHE_HOME", home).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
+}
+
+/// A port that nobody listens on. It is below those that Linux gives to outgoing connections
+/// (32768 and above unless set otherwise): one of theirs may be in use again before it is listened
+/// on. Test programs at the same time begin at other ports.
+pub(crate) fn free_port() -> u16 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    const FIRST: u32 = 10_000;
+    const COUNT: u32 = 22_000;
+    loop {
+        let at = std::process::id() * 97 + NEXT.fetch_add(1, Ordering::Relaxed);
+        let port = (FIRST + at % COUNT) as u16;
+        if TcpListener::bind(("0.0.0.0", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 pub(crate) fn finish(mut child: Child) -> Output {

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::io::Read;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -40,7 +39,7 @@ impl Sshd {
         }
         // sshd needs this folder when it runs as root; normally its start script makes it.
         let _ = fs::create_dir("/run/sshd");
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = super::free_port();
         let option = |text: String| ["-o".to_owned(), text];
         let mut child = Command::new(sshd)
             .args(["-D", "-e", "-f", "/dev/null"])
