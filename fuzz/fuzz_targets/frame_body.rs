@@ -15,7 +15,7 @@ fuzz_target!(|data: &[u8]| {
         optional: feature::INDEX,
         check: false,
         block_max: 1 << 16,
-        history: 1 << 12,
+        history: 1 << 18,
         reach: 1 << 14,
         codecs: 0xff,
     };
@@ -29,7 +29,7 @@ fuzz_target!(|data: &[u8]| {
         let linked = kind & 0x40 != 0;
         let codec = CodecId(kind & 7);
         if kind & 0x80 != 0 {
-            let kind = [ControlKind::Reset, ControlKind::Index, ControlKind::Unknown(0x4b)][usize::from(*kind) % 3];
+            let kind = [ControlKind::Reset, ControlKind::Index, ControlKind::Unknown(0x4b), ControlKind::Keep][usize::from(*kind) % 4];
             let frame = control_frame(kind, body, raw_total);
             stream.extend(frame.header.iter().chain(frame.body.iter()));
         } else if let (true, [plan @ .., last]) = (kind & 0x18 != 0, body) {

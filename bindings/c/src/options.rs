@@ -3,6 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
+use narrows::frame::BASELINE_HISTORY;
 use narrows::monitor::cost::Prior;
 use narrows::policy::{Policy, PolicySetup, PolicySpec};
 use narrows::sender::SenderConfig;
@@ -64,7 +65,10 @@ impl StreamOptions {
     }
 
     fn options(&self) -> Result<SendOptions> {
-        let options = SendOptions::new(policy(self.policy.as_deref().unwrap_or("balance"))?);
+        let policy = policy(self.policy.as_deref().unwrap_or("balance"))?;
+        // A program may have many flows open, so each keeps little.
+        let history = if policy.links() { BASELINE_HISTORY } else { 0 };
+        let options = SendOptions::new(policy).history(history);
         let raw_len = (self.raw_len > 0).then_some(self.raw_len);
         // What C has written goes at once, whatever the policy.
         Ok(options.gather_ns(0).check(!self.has(NO_CHECK)).index(self.has(INDEX)).raw_len(raw_len))

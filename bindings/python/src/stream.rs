@@ -9,6 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 use narrows::block::BufferPool;
 use narrows::codec::Contexts;
+use narrows::frame::BASELINE_HISTORY;
 use narrows::policy::PolicySpec;
 use narrows::receiver::{DecodeJob, Receiver};
 use narrows::stream::{self, SendOptions};
@@ -32,13 +33,15 @@ const ALONE_NS: u64 = 500_000;
 /// More threads gain nothing: what is read at a time has a dozen blocks at most.
 const THREADS_MAX: usize = 64;
 
-/// Configuration and policy of a sender, as those of `narrows pipe`.
+/// Configuration and policy of a sender, as those of `narrows pipe` with less history.
 fn sending(policy: &str, threads: usize) -> Result<SendOptions> {
     let spec: PolicySpec = policy.parse()?;
     if let Some(file) = spec.file() {
         return Err(Error::misuse(format!("only the program `narrows` supports policies with a file such as {file}")));
     }
-    Ok(SendOptions::new(spec).threads(threads))
+    // A program may have many flows open, so each keeps little.
+    let history = if spec.links() { BASELINE_HISTORY } else { 0 };
+    Ok(SendOptions::new(spec).threads(threads).history(history))
 }
 
 /// Number of threads that encode or decode: `asked`, else the default, at most [`THREADS_MAX`].

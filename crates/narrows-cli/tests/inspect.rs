@@ -56,7 +56,7 @@ fn every_stored_stream_is_complete_and_its_frames_lie_end_to_end() {
 #[test]
 fn what_precedes_an_error_is_listed_and_the_first_error_counts() {
     let home = home();
-    let pipe = ["pipe", "--policy", "fixed:zstd:link", "--block-max", "4K"];
+    let pipe = ["pipe", "--policy", "fixed:zstd:link", "--block-max", "4K", "--history", "64K"];
     let whole = filter(home.path(), &pipe, &text(40_000)).stdout;
     let rows = json(&whole, &["--frames"])["rows"].as_array().unwrap().clone();
     let at = |row: &Value| row["wire_offset"].as_u64().unwrap() as usize;

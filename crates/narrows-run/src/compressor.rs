@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use narrows::block::BufferPool;
 use narrows::calibration::Calibration;
+use narrows::frame::BASELINE_HISTORY;
 use narrows::policy::PolicySpec;
 use narrows::pool::{Pool, Queue};
 use narrows::receiver::Receiver;
@@ -26,6 +27,9 @@ pub const MESSAGE_NS: u64 = 20_000;
 /// telecom protocols, and every idle direction holds it at both ends: with the rest of its state a
 /// switched connection stays under 64 KiB.
 pub const MESSAGE_HISTORY: usize = 8 << 10;
+
+/// History of any direction: one of many connections keeps no more, whatever the peer asks for.
+pub const HISTORY_MAX: usize = BASELINE_HISTORY;
 
 /// Memory that all switched directions may hold together. Beyond it each may still hold
 /// `MEMORY_MIN`, one read of bulk, so that all make progress.
@@ -155,6 +159,7 @@ impl Compressor {
         let options = match self.spec.name() {
             _ if stores => options.block_max(self.spec.block_max()),
             "balance" => options.history(MESSAGE_HISTORY),
+            _ if self.spec.links() => options.history(HISTORY_MAX),
             _ => options,
         };
         let (config, policy) = options.into_engine();
@@ -173,7 +178,8 @@ impl Compressor {
     }
 
     pub fn receiver(&self, buffers: &BufferPool) -> Receiver {
-        let options = ReceiveOptions::default().memory_max(RECEIVED_MAX).threads(self.decoders);
+        let options =
+            ReceiveOptions::default().memory_max(RECEIVED_MAX).history_max(HISTORY_MAX).threads(self.decoders);
         Receiver::new(options.into_engine(), buffers.clone())
     }
 }

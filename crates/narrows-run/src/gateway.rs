@@ -22,7 +22,7 @@ use narrows::upgrade::gateway::{NO_PLACE, answer};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 
-use crate::compressor::MESSAGE_HISTORY;
+use crate::compressor::{HISTORY_MAX, MESSAGE_HISTORY};
 use narrows_host::shares::{Share, Shares};
 
 /// Maximum connections at a time, over all hosts. Each has seven threads.
@@ -157,8 +157,8 @@ fn carry_both(client: TcpStream, server: TcpStream, spec: PolicySpec) -> io::Res
     let (write, read) = Link::tcp(client.try_clone()?)?.split();
     let ends = Arc::new(Ends { client, server, failed: AtomicBool::new(false), control: Arc::default() });
     let there = direction(&ends, move |ends| {
-        let options = ReceiveOptions::default().memory_max(MEMORY_MAX).threads(1).control(&ends.control);
-        stream::receive(ToServer(Arc::clone(ends)), read, options)?;
+        let options = ReceiveOptions::default().memory_max(MEMORY_MAX).history_max(HISTORY_MAX).threads(1);
+        stream::receive(ToServer(Arc::clone(ends)), read, options.control(&ends.control))?;
         Ok(ends.server.shutdown(Shutdown::Write)?)
     })?;
     let back = direction(&ends, move |ends| {

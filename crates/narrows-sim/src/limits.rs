@@ -243,7 +243,7 @@ mod tests {
             bytes[at + PIECE / 2..at + 3 * PIECE / 2].fill(0);
             for (raw_len, method) in [(PIECE / 2, Method::STORE), (PIECE, Method::CONSTANT), (PIECE / 2, Method::STORE)]
             {
-                blocks.push(Planned { raw_len, method, linked: false });
+                blocks.push(Planned::alone(raw_len, method));
             }
         }
         let mut table = Table::new("runs", Block::from_vec(bytes), Vec::new());

@@ -8,7 +8,9 @@ use narrows::block::Block;
 use narrows::codec::{Contexts, Method};
 use narrows::stream::thread_cpu_ns;
 
-use crate::table::{CLASSES, Cost, HISTORY, Table};
+use narrows::monitor::cost::histories;
+
+use crate::table::{CLASSES, Cost, Table};
 
 /// Runs of one method on one block; the quickest counts.
 const RUNS: usize = 3;
@@ -23,9 +25,21 @@ pub fn measurable(methods: &[Method]) -> Vec<Method> {
 
 /// Those of the methods that are worth measuring linked too: all that can be, but the slowest, which
 /// take two to four times as long linked and gain least.
-pub fn linkable(methods: &[Method]) -> Vec<Method> {
+/// Each with the histories that `balance` weighs for the longest blocks, from short to long.
+pub fn linkable(methods: &[Method]) -> Vec<(Method, usize)> {
     const LEVEL_MAX: i32 = 11;
-    methods.iter().copied().filter(|m| m.info().can_link() && m.level <= LEVEL_MAX).collect()
+    let methods = methods.iter().copied().filter(|m| m.info().can_link() && m.level <= LEVEL_MAX);
+    let mut linked: Vec<_> = methods.flat_map(|m| histories(m, LONGEST).into_iter().map(move |len| (m, len))).collect();
+    linked.sort_by_key(|(_, len)| *len);
+    linked
+}
+
+/// The bytes before `begin` to which a block of a class is linked in a column of so much history:
+/// short blocks refer to no more than is weighed for them.
+pub fn history_of(bytes: &[u8], begin: usize, class_len: usize, column: (Method, usize)) -> &[u8] {
+    let (method, len) = column;
+    let most = histories(method, class_len).last().copied().unwrap_or(0);
+    &bytes[begin.saturating_sub(len.min(most))..begin]
 }
 
 /// Measures encoding and decoding. Contexts are reused, as in the engine.
@@ -80,8 +94,10 @@ fn quickest<T>(clock: &mut impl FnMut() -> u64, mut run: impl FnMut() -> T) -> (
     }
 }
 
+/// Costs of one block by method.
+type ClassRow = Vec<Cost>;
 /// Costs of the blocks of one class within a piece, by block, then method.
-type ClassRows = Vec<Vec<Cost>>;
+type ClassRows = Vec<ClassRow>;
 
 /// Measures every method on every block of every class by CPU time, and those in `linked` also on
 /// blocks linked to the bytes before them. `threads` threads run side by
@@ -90,7 +106,7 @@ type ClassRows = Vec<Vec<Cost>>;
 pub fn measure(
     name: &str,
     bytes: &Block,
-    (methods, linked): (&[Method], &[Method]),
+    (methods, linked): (&[Method], &[(Method, usize)]),
     threads: usize,
     tick: &(dyn Fn(usize) + Sync),
     stop: &(dyn Fn() -> bool + Sync),
@@ -131,25 +147,33 @@ fn measure_piece<C: FnMut() -> u64>(
     bench: &mut Bench<C>,
     bytes: &[u8],
     piece: Range<usize>,
-    (methods, linked): (&[Method], &[Method]),
+    (methods, linked): (&[Method], &[(Method, usize)]),
     stop: &dyn Fn() -> bool,
 ) -> Option<[ClassRows; CLASSES.len()]> {
     let mut classes: [ClassRows; CLASSES.len()] = Default::default();
     for (class, class_len) in CLASSES.into_iter().enumerate() {
         for (i, block) in bytes[piece.clone()].chunks(class_len).enumerate() {
             let begin = piece.start + i * class_len;
-            let history = &bytes[begin.saturating_sub(HISTORY)..begin];
             // The last block may be the same as one of the class below, which is measured already.
             let below = class.checked_sub(1).filter(|_| block.len() <= class_len / 4);
             let known = below.and_then(|c| classes[c].get(i * 4).cloned());
-            let measured =
+            let mut measured =
                 |(m, history): (&Method, &[u8])| if stop() { None } else { Some(bench.cost(*m, history, block)) };
             let alone = methods.iter().map(|m| (m, &[][..]));
-            let columns = alone.chain(linked.iter().map(|m| (m, history)));
-            let row = match known {
-                Some(row) => row,
-                None => columns.map(measured).collect::<Option<_>>()?,
-            };
+            let columns = alone.chain(linked.iter().map(|c| (&c.0, history_of(bytes, begin, class_len, *c))));
+            let mut row: ClassRow = Vec::new();
+            let mut histories: Vec<(Method, usize)> = Vec::new();
+            for (m, history) in columns {
+                // Short blocks refer to the same bytes in several columns, and so do all near the beginning.
+                let same = histories.iter().position(|seen| !history.is_empty() && *seen == (*m, history.len()));
+                let cost = match (&known, same) {
+                    (Some(known), _) => known[row.len()],
+                    (None, Some(same)) => row[same],
+                    (None, None) => measured((m, history))?,
+                };
+                row.push(cost);
+                histories.push((*m, history.len()));
+            }
             classes[class].push(row);
         }
     }
@@ -175,7 +199,7 @@ mod tests {
         let tick = |n| {
             done.fetch_add(n, Ordering::Relaxed);
         };
-        let table = measure("x", &block, (&methods, &methods), 2, &tick, &|| false).unwrap();
+        let table = measure("x", &block, (&methods, &linkable(&methods)), 2, &tick, &|| false).unwrap();
         assert_eq!(done.load(Ordering::Relaxed), block.len());
         for (class, class_len) in CLASSES.iter().enumerate() {
             assert_eq!(table.blocks(class).len(), block.len().div_ceil(*class_len));
@@ -191,7 +215,7 @@ mod tests {
             assert_eq!(table.blocks(class).last(), table.blocks(0).last(), "the tail is the same block in every class");
         }
         assert!(Table::from_text(&table.to_text(), block.clone()).is_ok());
-        assert!(measure("x", &block, (&methods, &methods), 2, &tick, &|| true).is_none());
+        assert!(measure("x", &block, (&methods, &[]), 2, &tick, &|| true).is_none());
     }
 
     #[test]

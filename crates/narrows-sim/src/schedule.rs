@@ -72,12 +72,12 @@ impl Blocks {
     fn schedule(&self, table: &Table, seconds: f64, choices: &[u8]) -> Schedule {
         let chosen = || self.costs.iter().zip(choices).map(|(costs, choice)| &costs[usize::from(*choice)]);
         let planned = |(raw_len, choice): (&usize, &u8)| {
-            let (method, linked) = match usize::from(*choice) {
-                0 => (Method::STORE, false),
+            let (method, history_len) = match usize::from(*choice) {
+                0 => (Method::STORE, 0),
                 m if m <= table.columns() => table.column(m - 1),
-                _ => (Method::CONSTANT, false),
+                _ => (Method::CONSTANT, 0),
             };
-            Planned { raw_len: *raw_len, method, linked }
+            Planned { linked: history_len > 0, history_len, ..Planned::alone(*raw_len, method) }
         };
         Schedule {
             seconds,

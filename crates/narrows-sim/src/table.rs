@@ -10,6 +10,7 @@
 //! xxh3 0123456789abcdef
 //! methods lz4:accel=64;lz4:accel=16;...
 //! linked lz4;zstd:level=1;...                   methods measured again with 64 KiB of history; may be absent
+//! linked 262144 zstd;...                        the same with so much; one row for each length
 //! 8192 0 ENCODE_NS,DECODE_NS,WIRE_LEN ...       block length, offset, one triple a column; as measured, not cleaned
 //! ```
 
@@ -29,8 +30,8 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// Block lengths that are measured, in bytes.
 pub const CLASSES: [usize; 4] = [8 << 10, 32 << 10, 128 << 10, 512 << 10];
-/// Bytes before a linked block that it refers to, as far as there are any: the baseline of the
-/// format.
+/// Bytes before a linked block that it refers to if its column says nothing else, as far as there
+/// are any: the baseline of the format.
 pub const HISTORY: usize = frame::BASELINE_HISTORY;
 /// Time to copy and check raw bytes, as `balance` assumes it.
 pub const STORE_NS_PER_BYTE: f64 = 1e9 / STORE_BYTES_PER_S as f64;
@@ -56,8 +57,9 @@ pub struct Table {
     pub pool: String,
     /// The measured methods; `store` and `constant` need no measuring.
     pub methods: Vec<Method>,
-    /// The methods that were also measured on blocks linked to the [`HISTORY`] bytes before them.
-    pub linked: Vec<Method>,
+    /// The methods that were also measured on linked blocks, each with the bytes of history; short
+    /// blocks refer to fewer ([`histories`]).
+    pub linked: Vec<(Method, usize)>,
     /// The pool's bytes.
     pub bytes: Block,
     /// By class, then block, then column: the methods, then the linked methods.
@@ -93,7 +95,7 @@ impl Table {
     /// The table restricted to some of its methods; ignores methods that it does not have.
     pub fn only(&self, methods: &[Method]) -> Self {
         let places: Vec<usize> = (0..self.methods.len()).filter(|i| methods.contains(&self.methods[*i])).collect();
-        let linked = (0..self.linked.len()).filter(|i| methods.contains(&self.linked[*i]));
+        let linked = (0..self.linked.len()).filter(|i| methods.contains(&self.linked[*i].0));
         let linked: Vec<usize> = linked.map(|i| self.methods.len() + i).collect();
         let mut small = Self::new(&self.pool, self.bytes.clone(), places.iter().map(|i| self.methods[*i]).collect());
         small.linked = linked.iter().map(|i| self.linked[*i - self.methods.len()]).collect();
@@ -109,14 +111,14 @@ impl Table {
         self.methods.len() + self.linked.len()
     }
 
-    /// Method of a column, and whether its blocks are linked.
+    /// Method of a column, and the history of its blocks; 0 if they are not linked.
     ///
     /// # Panics
     /// If there are fewer columns.
-    pub fn column(&self, i: usize) -> (Method, bool) {
+    pub fn column(&self, i: usize) -> (Method, usize) {
         match i.checked_sub(self.methods.len()) {
-            None => (self.methods[i], false),
-            Some(i) => (self.linked[i], true),
+            None => (self.methods[i], 0),
+            Some(i) => self.linked[i],
         }
     }
 
@@ -151,9 +153,10 @@ impl Table {
         let mut text = format!("{MAGIC}\npool {}\nlen {}\n", self.pool, self.len());
         let methods: Vec<_> = self.methods.iter().map(Method::to_string).collect();
         let _ = writeln!(text, "xxh3 {:016x}\nmethods {}", xxh3_64(&self.bytes), methods.join(";"));
-        if !self.linked.is_empty() {
-            let linked: Vec<_> = self.linked.iter().map(Method::to_string).collect();
-            let _ = writeln!(text, "linked {}", linked.join(";"));
+        for same in self.linked.chunk_by(|a, b| a.1 == b.1) {
+            let methods: Vec<_> = same.iter().map(|(m, _)| m.to_string()).collect();
+            let history = if same[0].1 == HISTORY { String::new() } else { format!("{} ", same[0].1) };
+            let _ = writeln!(text, "linked {history}{}", methods.join(";"));
         }
         for (class_len, rows) in CLASSES.iter().zip(&self.rows) {
             for (i, row) in rows.iter().enumerate() {
@@ -233,8 +236,10 @@ impl Table {
         let methods = if list.is_empty() { Vec::new() } else { Method::parse_list(list)? };
         let mut table = Self::new(&pool, bytes, methods);
         let mut lines = lines.peekable();
-        if let Some(list) = lines.peek().and_then(|l| l.strip_prefix("linked ")) {
-            table.linked = Method::parse_list(list)?;
+        while let Some(row) = lines.peek().and_then(|l| l.strip_prefix("linked ")) {
+            let (history, list) = row.split_once(' ').map_or((Ok(HISTORY), row), |(len, list)| (len.parse(), list));
+            let history = history.context("a history has a number of bytes")?;
+            table.linked.extend(Method::parse_list(list)?.into_iter().map(|m| (m, history)));
             lines.next();
         }
         for line in lines {
@@ -262,12 +267,12 @@ impl Table {
     /// with its part of the measured block around it. The sums of the two classes next to the cut's
     /// length are interpolated over the logarithm of the length.
     pub fn cost(&self, offset: u64, len: usize, method: Method) -> Cost {
-        self.cost_of(offset, len, method, false)
+        self.cost_of(offset, len, method, 0)
     }
 
-    /// The same, of a block that is linked or not. A linked block costs what a separate one does if
-    /// linked ones were not measured.
-    pub fn cost_of(&self, offset: u64, len: usize, method: Method, linked: bool) -> Cost {
+    /// The same, of a block that is linked to `history_len` bytes, if that is not 0. It costs what
+    /// was measured with at most so many, or what a separate one does if nothing was.
+    pub fn cost_of(&self, offset: u64, len: usize, method: Method, history_len: usize) -> Cost {
         let n = len as f64;
         let store = Cost { encode_ns: n * STORE_NS_PER_BYTE, decode_ns: n * STORE_NS_PER_BYTE, wire_len: n };
         if method == Method::STORE || len == 0 {
@@ -276,8 +281,10 @@ impl Table {
         if method == Method::CONSTANT {
             return if self.is_constant(offset, len) { Cost { wire_len: 1.0, ..store } } else { store };
         }
-        let linked = if linked { self.linked.iter().position(|x| *x == method) } else { None };
-        let m = match linked {
+        // Near the beginning a long history is what there is.
+        let held = |measured: usize| (measured as u64).min(offset) as usize;
+        let linked = (0..self.linked.len()).filter(|i| self.linked[*i].0 == method && history_len > 0);
+        let m = match linked.filter(|i| held(self.linked[*i].1) <= history_len).max_by_key(|i| self.linked[*i].1) {
             Some(i) => self.methods.len() + i,
             None => {
                 self.methods.iter().position(|x| *x == method).expect("a policy chooses from the methods of the table")
@@ -460,11 +467,12 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let plain = example();
         let mut table = Table::new("small", plain.bytes.clone(), plain.methods.clone());
-        table.linked = vec![Method::zstd(3)];
+        table.linked = vec![(Method::zstd(3), HISTORY), (Method::zstd(3), 1 << 20)];
         for class in 0..CLASSES.len() {
             for row in plain.blocks(class) {
                 let linked = Cost { wire_len: row[1].wire_len / 2.0, ..row[1] };
-                table.push(class, vec![row[0], row[1], linked]);
+                let long = Cost { wire_len: row[1].wire_len / 4.0, ..row[1] };
+                table.push(class, vec![row[0], row[1], linked, long]);
             }
         }
         table.save(directory.path()).unwrap();
@@ -472,15 +480,19 @@ mod tests {
         assert_eq!((&back.rows, &back.linked), (&table.rows, &table.linked));
         assert_eq!(
             (back.columns(), back.column(1), back.column(2)),
-            (3, (Method::zstd(3), false), (Method::zstd(3), true))
+            (4, (Method::zstd(3), 0), (Method::zstd(3), HISTORY))
         );
-        let (alone, linked) = [false, true].map(|l| back.cost_of(0, 40_000, Method::zstd(3), l).wire_len).into();
-        assert!((linked / alone - 0.5).abs() < 1e-9);
+        let of = |history| back.cost_of(2 << 20, 40_000, Method::zstd(3), history).wire_len;
+        let alone = of(0);
+        for (history, share) in [(HISTORY, 0.5), (256 << 10, 0.5), (1 << 20, 0.25), (4 << 20, 0.25), (1000, 1.0)] {
+            assert!((of(history) / alone - share).abs() < 1e-9, "{history}");
+        }
         let lz4 = Method::lz4_accel(1);
-        assert_eq!(back.cost_of(0, 8192, lz4, true), back.cost(0, 8192, lz4), "not measured");
+        assert_eq!(back.cost_of(0, 8192, lz4, HISTORY), back.cost(0, 8192, lz4), "not measured");
         assert_eq!(back.only(&[lz4]).columns(), 1);
-        assert_eq!(back.only(&[Method::zstd(3)]).cost_of(0, 8192, Method::zstd(3), true), back.rows[0][0][2]);
+        assert_eq!(back.only(&[Method::zstd(3)]).cost_of(0, 8192, Method::zstd(3), HISTORY), back.rows[0][0][3]);
         let short = table.to_text().replace("linked zstd\n", "");
+        assert_ne!(short, table.to_text());
         assert!(Table::from_text(&short, table.bytes.clone()).is_err(), "a cost without a column");
     }
 

@@ -7,7 +7,7 @@
 //! The clock jumps from event to event. Blocks that the I/O thread encodes itself (a rescue, a
 //! bypass) share the K cores with the workers: K cores never do more work than the bound assumes.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use narrows::block::BufferPool;
 use narrows::codec::Method;
@@ -19,13 +19,19 @@ use narrows::sender::{Job, JobKind, LinkSample, Sender, SenderConfig, Summary};
 
 use crate::overhead::ENCODE_FIXED_NS;
 use crate::rng::Rng;
-use crate::table::{HISTORY, STORE_NS_PER_BYTE, Table};
+use crate::table::{STORE_NS_PER_BYTE, Table};
 
+mod bucket;
+mod cold;
 mod cores;
+mod host;
 mod link;
 mod receiver;
 
-use cores::Cores;
+pub use host::Host;
+
+use cold::Cold;
+use cores::{Cores, Task};
 use link::{InFlight, Link};
 use receiver::Receiver;
 
@@ -33,6 +39,10 @@ use receiver::Receiver;
 const NOISE: f64 = 0.05;
 /// Delay of a report to the sender: short, because the simulated link has no propagation delay.
 const REPORT_DELAY_NS: u64 = 5_000;
+/// As in the engine's driver: the thread that writes also runs jobs shorter than this, as long as it
+/// has not read more bytes than that.
+const INLINE_NS: u64 = 50_000;
+const SHORT_BYTES: usize = 128 << 10;
 /// More events than any cell needs: an engine that loops without progress fails instead of hanging.
 const STEPS_MAX: u64 = 50_000_000;
 
@@ -113,7 +123,20 @@ impl Run {
 /// # Panics
 /// If the flow makes no progress.
 pub fn run(table: &Table, conditions: &Conditions, policy: Box<dyn Policy>) -> Run {
-    let mut world = World::new(table, conditions, policy);
+    play(World::new(table, conditions, policy, None))
+}
+
+/// As [`run`], between two cold processes of one machine. The time is from the start of the programs
+/// until both have ended.
+///
+/// # Panics
+/// If the flow makes no progress.
+pub fn run_cold(table: &Table, conditions: &Conditions, host: &Host, policy: Box<dyn Policy>) -> Run {
+    let run = play(World::new(table, conditions, policy, Some(*host)));
+    Run { seconds: run.seconds + host.start_ns * 1e-9, ..run }
+}
+
+fn play(mut world: World<'_>) -> Run {
     while !world.is_over() {
         world.settle();
         world.advance();
@@ -153,18 +176,21 @@ struct World<'a> {
     cpu_ns: f64,
     job_count: u64,
     sent: Vec<Planned>,
+    /// Bytes of history of each linked block, by its raw offset.
+    histories: HashMap<u64, usize>,
     encode_ns: Vec<(Method, f64)>,
     decode_ns: f64,
     steps: u64,
     trace: String,
+    cold: Option<Cold>,
 }
 
 impl<'a> World<'a> {
-    fn new(table: &'a Table, conditions: &'a Conditions, policy: Box<dyn Policy>) -> Self {
+    fn new(table: &'a Table, conditions: &'a Conditions, policy: Box<dyn Policy>, host: Option<Host>) -> Self {
         let config = SenderConfig {
             block_max: conditions.block_max,
             cores: conditions.cores,
-            history: if table.linked.is_empty() { 0 } else { HISTORY },
+            history: table.linked.iter().map(|(_, len)| *len).max().unwrap_or(0),
             duplex: true,
             raw_len: Some(conditions.len as u64),
             trace: conditions.trace,
@@ -192,16 +218,18 @@ impl<'a> World<'a> {
             cores: Cores::new(conditions),
             sent_raw: 0,
             counted: Vec::new(),
-            link: Link::new(conditions.link.clone()),
+            link: Link::new(conditions.link.clone(), host.as_ref()),
             receiver: Receiver::new(conditions),
             reports: VecDeque::from([(REPORT_DELAY_NS, preface.encode().to_vec())]),
             cpu_ns: 0.0,
             job_count: 0,
             sent: Vec::new(),
+            histories: HashMap::new(),
             encode_ns: Vec::new(),
             decode_ns: 0.0,
             steps: 0,
             trace: String::new(),
+            cold: host.map(Cold::new),
         }
     }
 
@@ -213,9 +241,17 @@ impl<'a> World<'a> {
     fn settle(&mut self) {
         loop {
             let mut progress = false;
-            while let Some(done) = self.cores.finish(self.now_ns) {
-                self.sender.finish(done, self.now_ns);
+            while let Some(task) = self.cores.finish(self.now_ns) {
+                match task {
+                    Task::Encode(done) => self.sender.finish(done, self.now_ns),
+                    Task::Write => self.written(),
+                    Task::Read(len) => self.push(len),
+                    Task::Decode => self.receiver.decoded(self.now_ns),
+                }
                 progress = true;
+            }
+            while let Some(work_ns) = self.receiver.begin_decoding() {
+                self.cores.take_other(self.now_ns, Task::Decode, work_ns);
             }
             while self.reports.front().is_some_and(|r| r.0 <= self.now_ns) {
                 let (_, bytes) = self.reports.pop_front().expect("there is a front");
@@ -225,10 +261,14 @@ impl<'a> World<'a> {
             self.feed();
             progress |= self.transmit();
             self.look();
-            while let Some(job) = self.sender.poll_job(self.now_ns) {
-                self.start(job, self.conditions.decision_ns, false);
+            while self.may_poll()
+                && let Some(job) = self.sender.poll_job(self.now_ns)
+            {
+                let here = self.is_short() && job.estimate_ns < INLINE_NS;
+                self.start(job, self.conditions.decision_ns, here);
                 progress = true;
             }
+            self.read();
             if !self.cores.io_is_busy()
                 && self.sender.next_wakeup().is_some_and(|t| t <= self.now_ns)
                 && let Some(job) = self.sender.on_link_dry(self.now_ns)
@@ -251,21 +291,66 @@ impl<'a> World<'a> {
 
     /// Pushes as much of the repeated pool as the sender accepts.
     fn feed(&mut self) {
-        while self.pushed < self.conditions.len && self.sender.room() > 0 {
-            let at = self.pushed % self.table.len();
-            let len = self.sender.room().min(self.table.len() - at).min(self.conditions.len - self.pushed);
-            self.sender.push(self.table.bytes.slice(at..at + len), self.now_ns);
-            self.pushed += len;
+        if self.cold.is_some() {
+            return;
         }
+        while self.pushed < self.conditions.len && self.sender.room() > 0 {
+            self.push(self.sender.room().min(self.conditions.len - self.pushed));
+        }
+        self.close_at_end();
+    }
+
+    /// Pushes `len` bytes, or as many as there are until the pool begins anew.
+    fn push(&mut self, len: usize) {
+        let at = self.pushed % self.table.len();
+        let len = len.min(self.table.len() - at);
+        self.sender.push(self.table.bytes.slice(at..at + len), self.now_ns);
+        self.pushed += len;
+        if self.cold.is_some() {
+            self.close_at_end();
+        }
+    }
+
+    fn close_at_end(&mut self) {
         if self.pushed == self.conditions.len && !self.closed {
             self.sender.close(self.now_ns);
             self.closed = true;
         }
     }
 
+    /// Begins to read the source, as the driver does of a file while it has nothing to write.
+    fn read(&mut self) {
+        let Some(cold) = &self.cold else { return };
+        let room = self.sender.room();
+        let enough = room >= self.sender.segment_len().min(1 << 16);
+        if self.cores.io_is_busy() || self.pushed == self.conditions.len || !enough {
+            return;
+        }
+        let len = room.min(self.sender.segment_len()).min(self.conditions.len - self.pushed);
+        let work_ns = cold.host.call_ns + len as f64 * cold.host.read_ns_per_byte;
+        self.cores.take_other(self.now_ns, Task::Read(len), work_ns);
+    }
+
+    /// Whether the thread that does everything of a short flow still does.
+    fn is_short(&self) -> bool {
+        self.cold.is_some() && self.pushed <= SHORT_BYTES
+    }
+
+    /// Whether some thread asks the sender for jobs.
+    fn may_poll(&self) -> bool {
+        !self.is_short() || !self.cores.io_is_busy()
+    }
+
     fn start(&mut self, job: Job, charge_ns: f64, on_io: bool) {
-        let cost = self.table.cost_of(job.raw_offset, job.raw.len(), job.method, job.linked);
+        let cost = self.table.cost_of(job.raw_offset, job.raw.len(), job.method, job.history.len());
+        if job.linked {
+            self.histories.insert(job.raw_offset, job.history.len());
+        }
         let work_ns = cost.encode_ns * (1.0 + NOISE * self.rng.normal().abs());
+        let (work_ns, charge_ns) = match &mut self.cold {
+            Some(cold) => cold.encoding(job.method, (work_ns, charge_ns), self.conditions.cores, on_io),
+            None => (work_ns, charge_ns),
+        };
         self.cpu_ns += work_ns;
         self.job_count += 1;
         match self.encode_ns.iter_mut().find(|e| e.0 == job.method) {
@@ -281,14 +366,18 @@ impl<'a> World<'a> {
     fn transmit(&mut self) -> bool {
         let mut progress = false;
         loop {
+            // The thread that writes does one thing at a time.
+            if self.cold.is_some() && self.cores.io_is_busy() {
+                return progress;
+            }
             if self.link.in_hand == 0 {
                 let Some(frame) = self.sender.poll_transmit() else { return progress };
                 self.link.in_hand = frame.wire_len() as u64;
                 self.link.wanted = true;
                 if let Some(block) = self.newly_sent() {
-                    let Planned { raw_len, method, linked } = block;
+                    let Planned { raw_len, method, linked, history_len } = block;
                     let wire_end = self.link.accepted + self.link.in_hand;
-                    let cost = self.table.cost_of(self.sent_raw as u64, raw_len, method, linked);
+                    let cost = self.table.cost_of(self.sent_raw as u64, raw_len, method, history_len);
                     let decode_ns = if cost.wire_len < raw_len as f64 || method == Method::STORE {
                         cost.decode_ns
                     } else {
@@ -298,6 +387,7 @@ impl<'a> World<'a> {
                         wire_end,
                         wire_len: self.link.in_hand,
                         raw_len,
+                        method,
                         linked,
                         decode_ns,
                     });
@@ -312,8 +402,20 @@ impl<'a> World<'a> {
                 return progress;
             }
             progress = true;
-            self.sample(unsent_before, accepted);
+            let Some(cold) = &mut self.cold else {
+                self.sample(unsent_before, accepted);
+                continue;
+            };
+            cold.writing = Some(LinkSample { begin_ns: self.now_ns, unsent_before, accepted, ..LinkSample::default() });
+            let work_ns = cold.host.call_ns + accepted as f64 * cold.host.send_ns_per_byte;
+            self.cores.take_other(self.now_ns, Task::Write, work_ns);
         }
+    }
+
+    /// A write has returned.
+    fn written(&mut self) {
+        let Some(sample) = self.cold.as_mut().and_then(|c| c.writing.take()) else { return };
+        self.observe(sample);
     }
 
     /// The data frame that was handed over last, if it is not counted yet. Found by the summary,
@@ -325,7 +427,9 @@ impl<'a> World<'a> {
             if row.frames > counted.0 {
                 let raw_len = (row.raw_bytes - counted.1) as usize;
                 *counted = (row.frames, row.raw_bytes);
-                return Some(Planned { raw_len, method: row.method, linked: row.linked });
+                let history = self.histories.get(&(self.sent_raw as u64)).copied();
+                let history_len = if row.linked { history.unwrap_or(0) } else { 0 };
+                return Some(Planned { raw_len, method: row.method, linked: row.linked, history_len });
             }
         }
         None
@@ -333,21 +437,29 @@ impl<'a> World<'a> {
 
     /// Samples the link, as a driver does before it asks for work.
     fn look(&mut self) {
+        // A look during a write would end it.
+        if self.cold.as_ref().is_some_and(|c| c.writing.is_some()) {
+            return;
+        }
         let unsent = self.link.unsent();
         self.sample(unsent, 0);
     }
 
     fn sample(&mut self, unsent_before: u64, accepted: u64) {
+        self.observe(LinkSample { begin_ns: self.now_ns, unsent_before, accepted, ..LinkSample::default() });
+    }
+
+    /// Completes a sample of the link and hands it over.
+    fn observe(&mut self, sample: LinkSample) {
+        let acknowledged = self.link.acknowledged(self.now_ns);
         self.sender.on_link(LinkSample {
-            begin_ns: self.now_ns,
             end_ns: self.now_ns,
-            unsent_before,
             unsent_after: self.link.unsent(),
-            accepted,
-            busy_ns: Some(self.link.busy_ns as u64),
-            unacked: None,
-            delivery_bytes_per_s: None,
-            rtt_ns: None,
+            // A host does not know when its link was busy.
+            busy_ns: acknowledged.is_none().then_some(self.link.busy_ns as u64),
+            unacked: acknowledged.map(|a| a.0),
+            rtt_ns: acknowledged.map(|a| a.1),
+            ..sample
         });
     }
 
@@ -358,6 +470,12 @@ impl<'a> World<'a> {
         }
         self.steps += 1;
         let receiver_reads = self.receiver.reads();
+        if let Some(cold) = &self.cold {
+            let wants = if receiver_reads { self.link.wants(self.now_ns) } else { 0.0 };
+            let ns_per_byte = cold.host.receive_ns_per_byte;
+            let share = self.cores.share_with_link(self.now_ns, wants * ns_per_byte * 1e-9);
+            self.link.limit(if share < wants * ns_per_byte * 1e-9 { share / ns_per_byte * 1e9 } else { f64::INFINITY });
+        }
         let mut next_ns = self.cores.next_ns();
         next_ns = next_ns.min(self.reports.front().map_or(u64::MAX, |r| r.0));
         if !self.cores.io_is_busy() {
@@ -371,7 +489,13 @@ impl<'a> World<'a> {
         let next_ns = next_ns.max(self.now_ns + 1);
         if receiver_reads {
             for frame in self.link.flow(self.now_ns, next_ns) {
-                self.receiver.arrive(&frame, next_ns);
+                match &mut self.cold {
+                    None => self.receiver.arrive(&frame, next_ns),
+                    Some(cold) => {
+                        let work_ns = cold.decoding(&frame, self.conditions.decoders);
+                        self.receiver.arrive_on_shared(&frame, work_ns);
+                    }
+                }
             }
         }
         self.now_ns = next_ns;
@@ -384,107 +508,4 @@ impl<'a> World<'a> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::overhead::HEADER_LEN;
-    use crate::table::{CLASSES, Cost, example};
-    use narrows::block::Block;
-    use narrows::monitor::cost::Prior;
-    use narrows::policy::PolicySetup;
-    use narrows::policy::PolicySpec;
-
-    fn conditions(mbit: f64) -> Conditions {
-        let one = Speed::constant(1.0);
-        Conditions {
-            len: 1 << 20,
-            cores: 2,
-            decoders: 4,
-            link: Speed::constant(mbit * 125_000.0),
-            cpu: one.clone(),
-            receiver: one,
-            block_max: 128 << 10,
-            decision_ns: 0.0,
-            seed: 1,
-            trace: false,
-            expected_link: None,
-        }
-    }
-
-    fn policy(spec: &str) -> Box<dyn Policy> {
-        let methods = [Method::STORE, Method::lz4_accel(1), Method::zstd(3)];
-        let setup = PolicySetup { methods: &methods, ..PolicySetup::new(2, Prior::shipped()) };
-        spec.parse::<PolicySpec>().unwrap().build(&setup)
-    }
-
-    #[test]
-    fn plain_takes_as_long_as_its_bytes() {
-        let run = run(&example(), &conditions(100.0), policy("fixed:store"));
-        let wire_s = (f64::from(1 << 20) + 32.0 + 8.0 * HEADER_LEN) / 12.5e6;
-        assert!((run.seconds / wire_s - 1.0).abs() < 0.01, "{} against {wire_s}", run.seconds);
-        assert_eq!(run.summary.raw_bytes, 1 << 20);
-    }
-
-    #[test]
-    fn a_fixed_method_takes_its_cpu_or_its_bytes() {
-        let slow = run(&example(), &conditions(8.0), policy("fixed:lz4"));
-        let wire_s = 0.4 * f64::from(1 << 20) / 1e6;
-        assert!((slow.seconds / wire_s - 1.0).abs() < 0.03, "{} against {wire_s}", slow.seconds);
-        // 4 ns a byte on two cores.
-        let fast = run(&example(), &conditions(100_000.0), policy("fixed:zstd:level=3"));
-        let cpu_s = 2e-9 * f64::from(1 << 20);
-        assert!((1.0..1.15).contains(&(fast.seconds / cpu_s)), "{} against {cpu_s}", fast.seconds);
-    }
-
-    /// Linked blocks are chosen where they bring bytes across sooner, and not where they would only
-    /// cost the sender its time.
-    #[test]
-    fn balance_links_where_the_link_is_what_bounds() {
-        let separate = example();
-        let mut table = Table::new("linked", separate.bytes.clone(), separate.methods.clone());
-        // Zeros would be sent as `constant`.
-        let mut rng = Rng(3);
-        table.bytes = Block::from_vec((0..separate.len()).map(|_| rng.next_u64() as u8).collect());
-        table.linked = separate.methods.clone();
-        for class in 0..CLASSES.len() {
-            for row in separate.blocks(class) {
-                let linked = |c: &Cost| Cost { encode_ns: 1.3 * c.encode_ns, wire_len: 0.8 * c.wire_len, ..*c };
-                table.push(class, row.iter().copied().chain(row.iter().map(linked)).collect());
-            }
-        }
-        let linked_share = |mbit| {
-            let run = run(&table, &conditions(mbit), policy("balance"));
-            let linked: usize = run.sent.iter().filter(|b| b.linked).map(|b| b.raw_len).sum();
-            (linked as f64 / table.len() as f64, run.seconds)
-        };
-        let (share, seconds) = linked_share(20.0);
-        assert!(share > 0.8, "{share}");
-        let mut separate = separate;
-        separate.bytes = table.bytes.clone();
-        let alone = run(&separate, &conditions(20.0), policy("balance"));
-        assert!(seconds < 0.9 * alone.seconds, "{seconds} against {}", alone.seconds);
-        assert!(alone.sent.iter().all(|b| !b.linked));
-        let (share, _) = linked_share(25_000.0);
-        assert!(share < 0.2, "{share}");
-    }
-
-    #[test]
-    fn the_same_run_gives_the_same_result() {
-        for mbit in [10.0, 1000.0, 25_000.0] {
-            let once = run(&example(), &conditions(mbit), policy("balance"));
-            let again = run(&example(), &conditions(mbit), policy("balance"));
-            assert_eq!(once.seconds, again.seconds);
-            assert_eq!(once.summary.raw_bytes, 1 << 20);
-        }
-    }
-
-    #[test]
-    fn a_slow_receiver_is_what_bounds() {
-        let conditions =
-            Conditions { receiver: Speed::constant(0.01), decoders: 1, len: 24 << 20, ..conditions(10_000.0) };
-        let run = run(&example(), &conditions, policy("fixed:lz4"));
-        // 1 ns a byte, a hundred times slower.
-        let decode_s = 100e-9 * (24 << 20) as f64;
-        assert!((run.seconds / decode_s - 1.0).abs() < 0.02, "{} against {decode_s}", run.seconds);
-        assert!(run.summary.decode_cpu_ns > 1_000_000_000);
-    }
-}
+mod tests;

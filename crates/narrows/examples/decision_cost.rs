@@ -71,7 +71,7 @@ fn main() {
             cpu: CpuView { cores: 4, busy: 4 },
             receiver: ReceiverView { reports: true, cores: 4, backlog_bytes: 0 },
             queue: &queue,
-            limits: Limits { block_max: BLOCK_LEN, history: 64 << 10, codecs: u64::MAX, behind: 0, dictionary: None },
+            limits: Limits { block_max: BLOCK_LEN, history: 2 << 20, codecs: u64::MAX, behind: 0, dictionary: None },
             ask: Ask::Next,
         };
         let choice = policy.choose(&view);

@@ -32,6 +32,12 @@ impl Block {
         Self { buf: Arc::new(bytes), start: 0, end }
     }
 
+    /// A block over a range of a buffer that its owner may write again once the block is gone.
+    pub(crate) fn of(buffer: &Arc<Vec<u8>>, range: Range<usize>) -> Self {
+        assert!(range.start <= range.end && range.end <= buffer.len());
+        Self { buf: Arc::clone(buffer), start: range.start, end: range.end }
+    }
+
     /// The part `range` of this block, over the same buffer.
     ///
     /// # Panics

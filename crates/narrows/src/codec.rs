@@ -154,8 +154,8 @@ pub trait Codec: Sync + fmt::Debug {
     }
 
     /// Upper estimate of an encoder's memory in bytes, at this level and for blocks of `raw_len`
-    /// bytes.
-    fn encoder_memory(&self, level: Level, raw_len: usize) -> usize;
+    /// bytes that refer to `history_len` bytes before them.
+    fn encoder_memory(&self, level: Level, raw_len: usize, history_len: usize) -> usize;
 
     /// Nominal times on one core of an ordinary server, used until there are measurements:
     /// nanoseconds per raw byte to (encode, decode).

@@ -18,12 +18,12 @@ mod preface;
 
 pub use control::{
     CLOSE_TEXT_MAX, CONTROL_BODY_MAX, ControlHeader, ControlKind, END_FRAME_LEN, EndTotals, Feedback, close_frame,
-    control_frame, parse_close,
+    control_frame, keep_frame, parse_close, parse_keep,
 };
 pub use copies::{COPY_MIN, Copy, Plan, PlanLengths, REACH_MAX_HARD, check_plan, put_plan};
 pub use preface::{
-    BASELINE_BLOCK_MAX, BASELINE_CODECS, BASELINE_HISTORY, BLOCK_MAX_HARD, HISTORY_MAX_HARD, MAGIC, PREFACE_LEN,
-    Preface, Role, VERSION, codecs_of_this_build, feature,
+    BASELINE_BLOCK_MAX, BASELINE_CODECS, BASELINE_HISTORY, BLOCK_MAX_HARD, HISTORY_DEFAULT, HISTORY_MAX_HARD, MAGIC,
+    PREFACE_LEN, Preface, Role, VERSION, codecs_of_this_build, feature,
 };
 
 /// Longest raw length of a message frame.

@@ -75,6 +75,8 @@ pub struct LinkView {
     /// The link is a copy within this host, as fast as memory: link, encoder and decoder share the
     /// same cores.
     pub in_memory: bool,
+    /// The link may be far faster than blocks are made: raw blocks would show it.
+    pub trial: bool,
     /// The connection is still opening: it takes more with every round trip, except while it stands
     /// dry.
     pub opening: bool,

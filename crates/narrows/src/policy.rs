@@ -55,6 +55,9 @@ pub struct Choice {
     pub block_len: usize,
     /// Encode with the flow's history as dictionary.
     pub linked: bool,
+    /// Most bytes of history that a linked block refers to; the sender takes fewer if there are
+    /// fewer, or if the encoder would need too much memory.
+    pub history_len: usize,
     /// Maximum number of workers that encode at once; `None`: all of them.
     pub threads_max: Option<u8>,
     /// Predicted time of one core to encode the block; the driver encodes short ones in place (D2).
@@ -64,7 +67,14 @@ pub struct Choice {
 impl Choice {
     /// An unlinked block on any number of workers, with the nominal encode time of the method.
     pub fn new(method: Method, block_len: usize) -> Self {
-        Self { method, block_len, linked: false, threads_max: None, encode_ns: method.nominal_encode_ns(block_len) }
+        Self {
+            method,
+            block_len,
+            linked: false,
+            history_len: usize::MAX,
+            threads_max: None,
+            encode_ns: method.nominal_encode_ns(block_len),
+        }
     }
 }
 

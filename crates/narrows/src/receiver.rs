@@ -53,7 +53,7 @@ impl Default for ReceiverConfig {
     fn default() -> Self {
         Self {
             block_max: frame::BASELINE_BLOCK_MAX,
-            history_max: frame::BASELINE_HISTORY,
+            history_max: frame::HISTORY_DEFAULT,
             reach_max: 0,
             memory_max: MEMORY_MAX_DEFAULT,
             cores: 1,
@@ -83,8 +83,6 @@ const DIRECT_MIN: usize = 16 << 10;
 
 /// Fixed cost of a job: buffers and the check.
 const JOB_NS: u64 = 1_000;
-/// Speed at which the history of a linked block is copied.
-const HISTORY_BYTES_PER_NS: u64 = 16;
 
 /// State machine of the receiving half of a flow.
 pub struct Receiver {
@@ -359,7 +357,7 @@ impl Receiver {
         let reach = if copies || duplex { preface.reach.min(self.config.reach()) } else { 0 };
         self.past = Past::new(reach);
         let history = preface.history.min(self.config.history_max);
-        self.history = History::new(history);
+        self.history = History::new(history.min(frame::BASELINE_HISTORY));
         self.parser.set_limits(ReadLimits {
             block_max: preface.block_max.min(self.config.block_max),
             history,
@@ -443,14 +441,14 @@ impl Receiver {
                 raw_offset += header.raw_len? as u64;
                 continue;
             }
-            let history = if header.linked { self.history.to_block(&self.pool) } else { Block::default() };
+            let history = if header.linked { self.history.share() } else { Block::default() };
             let slot = &mut self.queue[i];
             let state = std::mem::replace(&mut slot.state, SlotState::Decoding(header));
             let SlotState::Waiting(_, body) = state else { return None };
             self.decoding += 1;
             let len = header.raw_len.unwrap_or(frame::MESSAGE_MAX);
             let ns_per_byte = header.codec.codec().map_or(0.0, |c| c.nominal_ns_per_byte(c.default_level()).1);
-            let estimate_ns = JOB_NS + (ns_per_byte * len as f32) as u64 + history.len() as u64 / HISTORY_BYTES_PER_NS;
+            let estimate_ns = JOB_NS + (ns_per_byte * len as f32) as u64;
             let reach = self.past.reach();
             return Some(DecodeJob { seq: slot.seq, estimate_ns, header, body, history, raw_offset, reach });
         }
@@ -503,7 +501,7 @@ impl Receiver {
                 SlotState::Ready(header, raw) => {
                     slot.state = SlotState::Ready(header, raw.clone());
                     self.pass(&header, raw.len(), at);
-                    self.history.push(&raw);
+                    self.history.push_block(&raw);
                     self.past.push(&raw);
                 }
                 SlotState::Unjoined(header, unjoined) => {
@@ -542,6 +540,15 @@ impl Receiver {
         match header.kind {
             ControlKind::Reset => {
                 self.history.clear();
+            }
+            ControlKind::Keep => {
+                let len = frame::parse_keep(body)?;
+                let most = self.preface.as_ref().map_or(0, |p| p.history).min(self.config.history_max);
+                // Doubled at least, since each growth copies what is kept.
+                if len > most || len < most.min(2 * self.history.len_max()) {
+                    return Err(Error::corrupt(format!("a history of {len} bytes; {most} were agreed on")));
+                }
+                self.history.grow_to(len);
             }
             ControlKind::End => {
                 let totals = EndTotals::parse(body)?;

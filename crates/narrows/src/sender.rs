@@ -47,6 +47,8 @@ const GATHER_MAX: usize = 2 << 20;
 /// Small writes wait for more data while the link still has this much to do: waking a thread and
 /// encoding 1 KiB takes less time, so the link does not run dry meanwhile.
 const GATHER_MARGIN_NS: u64 = 300_000;
+/// Room for fewer raw bytes than this is not worth a read.
+const READ_MIN: usize = 64 << 10;
 /// Only blocks below this length are worth holding back: it covers a line of text that an
 /// application writes at once.
 const HOLD_MAX: usize = 16 << 10;
@@ -80,6 +82,9 @@ pub struct Sender {
 
     input: Input,
     history: History,
+    /// Raw offset from which on both ends keep a long history, and its length, until the receiver is
+    /// told.
+    keep: Option<(u64, usize)>,
     /// Raw bytes cut into blocks so far.
     raw_offset: u64,
     window: Window,
@@ -133,7 +138,8 @@ impl Sender {
     pub fn new(config: SenderConfig, policy: Box<dyn Policy>, pool: BufferPool) -> Self {
         let limits = Limits {
             block_max: config.block_max,
-            history: config.history,
+            // A duplex receiver may keep less, and says so later.
+            history: if config.duplex { config.history.min(frame::BASELINE_HISTORY) } else { config.history },
             codecs: frame::codecs_of_this_build(),
             behind: 0,
             dictionary: None,
@@ -165,7 +171,8 @@ impl Sender {
             pool,
             phase: Phase::Open,
             input: Input::new(config.block_max),
-            history: History::new(config.history),
+            history: History::new(config.history.min(frame::BASELINE_HISTORY)),
+            keep: None,
             raw_offset: 0,
             window: Window::default(),
             workers: Workers { busy: 0, probing: false, max: config.cores.max(1) },
@@ -207,6 +214,11 @@ impl Sender {
         let left =
             self.config.raw_len.map_or(u64::MAX, |all| all.saturating_sub(self.raw_offset + self.input.len as u64));
         len.min(usize::try_from(left).unwrap_or(usize::MAX).max(SEGMENT_MIN))
+    }
+
+    /// Whether there is too little room for a read to be worth its while.
+    pub fn is_full(&self) -> bool {
+        self.room() < self.segment_len().min(READ_MIN)
     }
 
     /// Whether the link lies within memory, so that this flow shares its cores and caches.
@@ -304,6 +316,8 @@ impl Sender {
                 self.summary.rescued_blocks += 1;
                 self.policy.learn(&Outcome::Rescued { seq, method, raw_len, wire_len });
             }
+            // Nobody takes over what is encoded.
+            slot.history = Block::default();
             slot.state = SlotState::Ready(Box::new(done));
         }
         if kind == JobKind::Encode && chosen {
@@ -322,11 +336,35 @@ impl Sender {
         }
         let choice = self.choose(ask)?;
         let (raw, copies) = self.input.cut_block(choice.block_len.max(1), self.reach.raw_max, self.times.now_ns)?;
+        if choice.linked && choice.history_len > frame::BASELINE_HISTORY {
+            self.keep_long_history();
+        }
         let linked = choice.linked && choice.method.info().can_link() && self.raw_offset > 0 && self.limits.history > 0;
-        let history = if linked { self.history.to_block(&self.pool) } else { Block::default() };
+        let history = if linked { self.history_for(&choice, raw.len()) } else { Block::default() };
         self.workers.max = choice.threads_max.map_or(usize::MAX, |n| usize::from(n).max(1));
         let method = if raw.is_empty() { Method::STORE } else { choice.method };
         Some(self.job(method, raw, copies, history, linked, choice.encode_ns))
+    }
+
+    /// Keeps a long history from here on, once a policy wants it. Others would touch memory for
+    /// nothing: 2 MiB more at each end are what a fast link carries in a millisecond. An index has no
+    /// room for the frame that tells the receiver.
+    fn keep_long_history(&mut self) {
+        if self.limits.history > self.history.len_max() && !self.config.index {
+            self.history.grow_to(self.limits.history);
+            self.keep = Some((self.raw_offset, self.history.len_max()));
+        }
+    }
+
+    /// The latest bytes that the block of a choice is linked to.
+    fn history_for(&mut self, choice: &Choice, raw_len: usize) -> Block {
+        let mut len = choice.history_len.min(self.limits.history);
+        let Method { level, .. } = choice.method;
+        let encoder = |len| choice.method.info().encoder_memory(level, raw_len, len);
+        while len > frame::BASELINE_HISTORY && encoder(len) > self.config.memory_max / 2 {
+            len = (len / 2).max(frame::BASELINE_HISTORY);
+        }
+        self.history.latest(len, &self.pool)
     }
 
     fn job(
@@ -363,10 +401,12 @@ impl Sender {
             check: self.config.check,
             estimate_ns,
         };
-        for part in copies::parts(&job.raw, &job.copies) {
-            self.history.push(part);
-            self.raw_offset += part.len() as u64;
+        if job.copies.is_empty() {
+            self.history.push_block(&job.raw);
+        } else {
+            copies::parts(&job.raw, &job.copies).into_iter().for_each(|part| self.history.push(part));
         }
+        self.raw_offset += (job.raw.len() + copies::len(&job.copies)) as u64;
         self.window.push(slot);
         self.workers.busy += 1;
         self.summary.memory_peak = self.summary.memory_peak.max(self.memory() as u64);
@@ -426,12 +466,16 @@ impl Sender {
         })
     }
 
+    /// Whether the next raw bytes may wait for no others.
+    fn is_flushed(&self) -> bool {
+        self.phase > Phase::Open || self.raw_offset < self.input.flushed_to
+    }
+
     /// Waits for a whole block where it does not matter when bytes leave.
     fn hold_for_whole_block(&mut self) -> bool {
         let until_ns = self.input.since_ns.saturating_add(self.config.gather_ns);
         let whole = self.policy.whole_blocks().map_or(self.input.wanted, |len| len.min(self.limits.block_max));
-        let asked = self.phase > Phase::Open || self.raw_offset < self.input.flushed_to;
-        if asked || self.input.len >= whole || until_ns <= self.times.now_ns || self.room() == 0 {
+        if self.is_flushed() || self.input.len >= whole || until_ns <= self.times.now_ns || self.is_full() {
             return false;
         }
         self.input.hold_until_ns = Some(until_ns);
@@ -440,7 +484,7 @@ impl Sender {
 
     /// While the link has enough to do, a small write waits for more data; it costs nothing (D4).
     fn hold_for_company(&mut self) -> bool {
-        if self.phase > Phase::Open || self.input.len >= HOLD_MAX.min(self.input.wanted) || self.workers.busy > 0 {
+        if self.is_flushed() || self.input.len >= HOLD_MAX.min(self.input.wanted) || self.workers.busy > 0 {
             return false;
         }
         let in_hand = self.output.wire_total.saturating_sub(self.link.accepted_bytes());
@@ -475,7 +519,7 @@ impl Sender {
 
     /// Links no frames from here on, and drops the history.
     pub fn stop_linking(&mut self) {
-        self.limits.history = 0;
+        (self.config.history, self.limits.history) = (0, 0);
         self.history.shrink_to(0);
     }
 

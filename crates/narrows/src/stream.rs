@@ -76,8 +76,9 @@ impl Control {
         self.stop.store(true, Ordering::Relaxed);
     }
 
-    /// Sends the bytes that a sending flow has gathered without waiting for a whole block
-    /// ([`PolicySettings::gather_ns`](crate::policy::PolicySettings::gather_ns)).
+    /// Sends the bytes that a sending flow has gathered: they wait neither for a whole block
+    /// ([`PolicySettings::gather_ns`](crate::policy::PolicySettings::gather_ns)) nor, while the link
+    /// is busy, for more bytes.
     pub fn flush(&self) {
         self.flush.get().iter().for_each(|flush| flush());
     }

@@ -14,7 +14,7 @@ pub fn choice(out: &mut String, view: &View<'_>, choice: &Choice, why: &[(&'stat
         out,
         "{{\"event\":\"choose\",\"now_ns\":{},\"busy_ns\":{},\"seq\":{},\"raw_offset\":{},\"gathered\":{},\"queue\":{},\
          \"unsent_bytes\":{},\"rate_bytes_per_s\":{:.0},\"rate_known\":{},\"cores\":{},\"jobs\":{},\
-         \"method\":\"{}\",\"linked\":{},\"block_len\":{},\"encode_ns\":{}",
+         \"method\":\"{}\",\"linked\":{},\"history_len\":{},\"block_len\":{},\"encode_ns\":{}",
         view.now_ns,
         view.busy_ns,
         view.seq,
@@ -28,6 +28,7 @@ pub fn choice(out: &mut String, view: &View<'_>, choice: &Choice, why: &[(&'stat
         view.cpu.busy,
         choice.method,
         choice.linked,
+        if choice.linked { choice.history_len.min(view.limits.history) } else { 0 },
         choice.block_len,
         choice.encode_ns,
     );

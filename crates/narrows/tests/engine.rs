@@ -100,6 +100,39 @@ fn where_nobody_waits_whole_blocks_are_gathered() {
 }
 
 #[test]
+fn copies_that_leave_no_room_for_a_whole_block_do_not_wait_for_one() {
+    let policy = PolicySpec::storage().build(&PolicySetup::new(2, Prior::shipped()));
+    let config = SenderConfig { gather_ns: SECOND, duplex: false, block_max: 128 << 10, reach: 1 << 20, ..config(2) };
+    let mut sender = Sender::new(config, policy, BufferPool::default());
+    let raw = Block::from_vec(text(10_000, 1));
+    sender.push(raw.clone(), MS);
+    let mut copies = 0;
+    while !sender.is_full() {
+        sender.push_copy(10_000, raw.clone(), MS);
+        copies += 1;
+    }
+    assert!(copies > 10 && sender.room() > 0, "{copies} copies, room for {}", sender.room());
+    assert!(sender.poll_job(MS).is_some(), "nothing more can come before this block leaves");
+}
+
+#[test]
+fn flushed_bytes_do_not_wait_for_a_link_whose_reader_sleeps() {
+    let mut sender = Sender::new(config(2), fixed(Method::STORE, 1000, false), BufferPool::default());
+    // The preface stays in the socket of the receiver, which reads nothing.
+    let preface_len = sender.poll_transmit().map_or(0, |frame| frame.wire_len() as u64);
+    let taken = LinkSample { accepted: preface_len, unsent_after: preface_len, ..LinkSample::default() };
+    sender.on_link(taken);
+    for i in 1..100 {
+        let (begin_ns, end_ns) = (i * 10 * MS, i * 10 * MS);
+        sender.on_link(LinkSample { begin_ns, end_ns, unsent_before: preface_len, accepted: 0, ..taken });
+    }
+    assert_eq!(sender.write(b"request", SECOND), 7);
+    assert!(sender.poll_job(SECOND).is_none(), "a link that stands still is busy");
+    sender.flush();
+    assert_eq!(sender.poll_job(SECOND).map(|job| job.raw.len()), Some(7));
+}
+
+#[test]
 fn an_empty_flow_is_a_preface_and_an_end() {
     let mut w = World::new(fixed(Method::STORE, 1000, false), config(1), Conditions::steady(10.0));
     w.finish();

@@ -4,6 +4,7 @@
 mod world;
 
 use narrows::codec::Method;
+use narrows::frame::HISTORY_DEFAULT;
 use narrows::monitor::cost::Prior;
 use narrows::policy::{POLICIES, Planned, Policy, PolicySetup, PolicySpec, Schedule};
 use narrows::sender::{JobKind, SenderConfig};
@@ -11,7 +12,7 @@ use world::{Conditions, MS, SECOND, World, random, text};
 
 /// Every example, with its file loaded if it needs one.
 fn examples() -> Vec<PolicySpec> {
-    let planned = |raw_len, method, linked| Planned { raw_len, method, linked };
+    let planned = |raw_len, method, linked| Planned { linked, ..Planned::alone(raw_len, method) };
     let schedule = Schedule::new(vec![
         planned(5_000, Method::STORE, false),
         planned(70_000, Method::zstd(1), true),
@@ -30,7 +31,7 @@ fn build(spec: &PolicySpec, cores: usize) -> Box<dyn Policy> {
 }
 
 fn config(spec: &PolicySpec, cores: usize) -> SenderConfig {
-    let history = if spec.links() { 64 << 10 } else { 0 };
+    let history = if spec.links() { HISTORY_DEFAULT } else { 0 };
     SenderConfig { cores, duplex: true, history, block_max: spec.block_max(), trace: true, ..SenderConfig::default() }
 }
 
@@ -113,7 +114,7 @@ fn a_recorded_trace_replays_to_the_same_choices_on_any_link() {
 #[test]
 fn a_schedule_keeps_its_cuts_when_bytes_come_slowly_and_goes_on_after_its_end() {
     let blocks = [(1_000, Method::STORE), (30_000, Method::zstd(3)), (200, Method::zstd(1))];
-    let schedule = Schedule::new(blocks.map(|(raw_len, method)| Planned { raw_len, method, linked: false }).into());
+    let schedule = Schedule::new(blocks.map(|(raw_len, method)| Planned::alone(raw_len, method)).into());
     let spec: PolicySpec = "replay:schedule".parse().unwrap();
     let spec = spec.load(schedule.to_string().as_bytes()).unwrap();
     let mut w = World::new(build(&spec, 1), config(&spec, 1), Conditions::steady(1000.0));

@@ -66,6 +66,33 @@ fn the_slower_the_link_the_stronger_the_method() {
     assert!(at(20_000.0) <= Method::lz4_accel(1).nominal_encode_ns(1000));
 }
 
+/// What a shaper lets through at once looks like a fast link.
+#[test]
+fn the_first_bytes_of_an_unknown_link_are_worth_more_effort() {
+    let effort_after = |left_host_bytes| {
+        let mut scene = Scene::new(text(1 << 20), 1000.0);
+        let rtt_ns = Some(100_000);
+        scene.link = LinkView { known: false, rtt_ns, left_host_bytes, ..scene.link };
+        (0..8).map(|_| effort(&scene.ask(&mut *balance(), 30))).sum::<u64>()
+    };
+    let (first, later) = (effort_after(16 << 10), effort_after(256 << 10));
+    assert!(first > later, "{first} {later}");
+}
+
+#[test]
+fn a_link_that_may_be_far_faster_is_tried_with_short_raw_blocks() {
+    let mut policy = balance();
+    let mut scene = Scene::new(text(1 << 20), 300.0);
+    scene.link.known = false;
+    let before = scene.ask(&mut *policy, 12);
+    scene.link.trial = true;
+    let tried = scene.ask(&mut *policy, 1);
+    scene.link.trial = false;
+    let after = scene.ask(&mut *policy, 1);
+    assert!(before.method != Method::STORE && after.method != Method::STORE, "{before} then {after}");
+    assert_eq!((tried.method, tried.block_len), (Method::STORE, 32 << 10));
+}
+
 #[test]
 fn a_jump_of_the_rate_moves_the_price_at_once() {
     let mut policy = balance();
@@ -277,6 +304,7 @@ fn any_scene() -> impl Strategy<Value = Scene> {
                 dry_ns,
                 in_memory,
                 opening,
+                trial: opening && !known,
                 rtt_ns: left.filter(|_| unanswered),
                 unanswered,
                 expected: !known && left.is_some(),

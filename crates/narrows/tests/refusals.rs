@@ -386,12 +386,12 @@ fn only_a_duplex_receiver_is_lenient_with_what_a_preface_declares() {
 
 #[test]
 fn every_control_frame_is_read_as_its_kind() {
-    use ControlKind::{Close, End, Feedback, Index, Note, Reset, Unknown};
+    use ControlKind::{Close, End, Feedback, Index, Keep, Note, Reset, Unknown};
     let read = |kind: ControlKind| match parse_header(&control_frame(kind, b"x", 0).header, &LIMITS).unwrap() {
         Some(Header::Control(h)) => h.kind,
         other => panic!("{kind:?}: {other:?}"),
     };
-    for kind in [Reset, End, Feedback, Close, Index, Note, Unknown(0x4f)] {
+    for kind in [Reset, End, Feedback, Close, Index, Note, Keep, Unknown(0x4f)] {
         assert_eq!(read(kind), kind);
     }
     // A separate bit says whether a control frame may be skipped.

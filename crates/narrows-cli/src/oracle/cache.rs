@@ -44,7 +44,7 @@ impl Cache {
     pub(crate) fn new(bytes: &[u8], methods: &[Method]) -> Option<Self> {
         let folder = calibration::path()?.with_file_name("oracle");
         let mut hash = blake3::Hasher::new();
-        let linked = Method::print_list(&linkable(methods));
+        let linked = format!("{:?}", linkable(methods));
         for part in [Method::print_list(methods).as_str(), &linked, env!("CARGO_PKG_VERSION"), &cpu_model()] {
             hash.update(&(part.len() as u64).to_le_bytes()).update(part.as_bytes());
         }

@@ -150,8 +150,11 @@ fn opening() -> Vec<u8> {
 /// A frame stream with the content `raw`, without its end.
 fn frames(raw: &[u8]) -> Vec<u8> {
     let pool = BufferPool::default();
-    let mut sender =
-        FrameSender::new(SenderConfig::default(), Box::new(Fixed::new(Method::STORE, false)), pool.clone());
+    let mut sender = FrameSender::new(
+        SenderConfig { history: 64 << 10, ..SenderConfig::default() },
+        Box::new(Fixed::new(Method::STORE, false)),
+        pool.clone(),
+    );
     let (mut wire, mut at, mut last) = (Vec::new(), 0, 0);
     while !sender.is_drained() {
         at += sender.write(&raw[at..], 0);

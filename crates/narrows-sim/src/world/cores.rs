@@ -19,10 +19,23 @@ pub(super) struct Cores {
     jobs: Vec<Job>,
     /// Time up to which the jobs have been worked on.
     at_s: f64,
+    /// Cores that the link would keep busy. Less than one: its work is that of one thread.
+    link_wants: f64,
+}
+
+/// What occupies a core.
+pub(super) enum Task {
+    Encode(Done),
+    /// A system call that writes to the link.
+    Write,
+    /// One that reads so many bytes of the source.
+    Read(usize),
+    /// Decoding of a frame at the other end, where both ends share the cores.
+    Decode,
 }
 
 struct Job {
-    done: Done,
+    task: Task,
     on_io: bool,
     begin_s: f64,
     /// Remaining work, in seconds of a core at speed 1.
@@ -33,7 +46,13 @@ struct Job {
 
 impl Cores {
     pub(super) fn new(conditions: &Conditions) -> Self {
-        Self { count: conditions.cores.max(1), speed: conditions.cpu.clone(), jobs: Vec::new(), at_s: 0.0 }
+        Self {
+            count: conditions.cores.max(1),
+            speed: conditions.cpu.clone(),
+            jobs: Vec::new(),
+            at_s: 0.0,
+            link_wants: 0.0,
+        }
     }
 
     /// Takes a job that needs `work_ns` of a core, after `decision_ns` for the choice and the fixed work.
@@ -42,19 +61,36 @@ impl Cores {
         done.cpu_ns = (work_ns + SEEN_FIXED_NS) as u64;
         let whole_ns = decision_ns + ENCODE_FIXED_NS + work_ns;
         let (begin_s, left_s) = (self.at_s, whole_ns * 1e-9);
-        self.jobs.push(Job { done, on_io, begin_s, left_s, seen_share: work_ns / whole_ns });
+        self.jobs.push(Job { task: Task::Encode(done), on_io, begin_s, left_s, seen_share: work_ns / whole_ns });
+    }
+
+    /// Takes work that is not encoding.
+    pub(super) fn take_other(&mut self, now_ns: u64, task: Task, work_ns: f64) {
+        self.work_until(now_ns);
+        let on_io = matches!(task, Task::Write | Task::Read(_));
+        self.jobs.push(Job { task, on_io, begin_s: self.at_s, left_s: work_ns * 1e-9, seen_share: 0.0 });
+    }
+
+    /// Sets how much of a core the link's bytes would take. Returns how much they get.
+    pub(super) fn share_with_link(&mut self, now_ns: u64, wants: f64) -> f64 {
+        self.work_until(now_ns);
+        self.link_wants = wants.min(1.0);
+        self.link_wants
+            .min((self.count as f64 / (self.jobs.len() + 1) as f64).max(self.count as f64 - self.jobs.len() as f64))
     }
 
     /// Removes and returns a job that has ended by `now_ns`.
-    pub(super) fn finish(&mut self, now_ns: u64) -> Option<Done> {
+    pub(super) fn finish(&mut self, now_ns: u64) -> Option<Task> {
         if self.next_ns() > now_ns {
             return None;
         }
         self.work_until(now_ns);
         let i = (0..self.jobs.len()).min_by(|a, b| self.jobs[*a].left_s.total_cmp(&self.jobs[*b].left_s))?;
-        let Job { mut done, begin_s, seen_share, .. } = self.jobs.remove(i);
-        done.wall_ns = ((self.at_s - begin_s) * 1e9 * seen_share + SEEN_FIXED_NS) as u64;
-        Some(done)
+        let Job { mut task, begin_s, seen_share, .. } = self.jobs.remove(i);
+        if let Task::Encode(done) = &mut task {
+            done.wall_ns = ((self.at_s - begin_s) * 1e9 * seen_share + SEEN_FIXED_NS) as u64;
+        }
+        Some(task)
     }
 
     /// Time at which the next job ends.
@@ -71,7 +107,10 @@ impl Cores {
 
     /// Share of a core that each job gets.
     fn share(&self) -> f64 {
-        (self.count as f64 / self.jobs.len() as f64).min(1.0)
+        let (count, jobs) = (self.count as f64, self.jobs.len() as f64);
+        // Who wants less than an equal share leaves the rest to the others.
+        let left = count - self.link_wants.min(count / (jobs + 1.0));
+        (left / jobs).min(1.0)
     }
 
     fn work_until(&mut self, now_ns: u64) {
@@ -106,7 +145,7 @@ mod tests {
     }
 
     fn cores(count: usize, speed: f64) -> Cores {
-        Cores { count, speed: Speed::constant(speed), jobs: Vec::new(), at_s: 0.0 }
+        Cores { count, speed: Speed::constant(speed), jobs: Vec::new(), at_s: 0.0, link_wants: 0.0 }
     }
 
     /// Runs all jobs: (end, number of the job, its time by the CPU clock). In microseconds, since
@@ -116,7 +155,7 @@ mod tests {
         let mut all = Vec::new();
         while cores.next_ns() < u64::MAX {
             let now_ns = cores.next_ns();
-            while let Some(done) = cores.finish(now_ns) {
+            while let Some(Task::Encode(done)) = cores.finish(now_ns) {
                 all.push((micros(now_ns), done.seq, micros(done.wall_ns)));
             }
         }

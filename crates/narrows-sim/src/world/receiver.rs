@@ -29,6 +29,9 @@ pub(super) struct Receiver {
     begun_ns: Option<u64>,
     reported_ns: u64,
     reported_frames: u64,
+    /// Of ends that share cores: frames that arrived and whose decoding has not begun.
+    waiting: VecDeque<(bool, f64)>,
+    running: usize,
 }
 
 impl Receiver {
@@ -44,6 +47,8 @@ impl Receiver {
             begun_ns: None,
             reported_ns: 0,
             reported_frames: 0,
+            waiting: VecDeque::new(),
+            running: 0,
         }
     }
 
@@ -64,6 +69,33 @@ impl Receiver {
         self.decoding.push_back((end_s.max(before_s), frame.raw_len, frame.wire_len, (end_s - begin_s) * 1e9));
         self.held_raw += frame.raw_len;
         self.feedback.wire_received = frame.wire_end;
+    }
+
+    /// As [`Self::arrive`], where the sender's cores decode too: the caller begins the work.
+    pub(super) fn arrive_on_shared(&mut self, frame: &InFlight, work_ns: f64) {
+        self.decoding.push_back((f64::INFINITY, frame.raw_len, frame.wire_len, frame.decode_ns));
+        self.waiting.push_back((frame.linked, work_ns));
+        self.held_raw += frame.raw_len;
+        self.feedback.wire_received = frame.wire_end;
+    }
+
+    /// Nanoseconds of the next frame that a decoder is free for. A linked one waits for all before it.
+    pub(super) fn begin_decoding(&mut self) -> Option<f64> {
+        let (linked, work_ns) = *self.waiting.front()?;
+        if self.running == self.free_s.len() || linked && self.running > 0 {
+            return None;
+        }
+        self.waiting.pop_front();
+        self.running += 1;
+        Some(work_ns + DECODE_FIXED_NS)
+    }
+
+    /// A decoder has finished. Which one does not matter: frames are delivered in order.
+    pub(super) fn decoded(&mut self, now_ns: u64) {
+        self.running -= 1;
+        if let Some(first) = self.decoding.iter_mut().find(|d| d.0.is_infinite()) {
+            first.0 = now_ns as f64 * 1e-9;
+        }
     }
 
     pub(super) fn next_ns(&self) -> u64 {

@@ -34,7 +34,7 @@ impl Codec for Bzip2 {
     }
 
     /// By the format's description: a fixed part and eight bytes per byte of the sorted block.
-    fn encoder_memory(&self, level: Level, raw_len: usize) -> usize {
+    fn encoder_memory(&self, level: Level, raw_len: usize, _history_len: usize) -> usize {
         400_000 + 8 * SORTED_LEN * sufficient_level(raw_len).min(level.max(1)) as usize
     }
 

@@ -22,7 +22,7 @@ impl Codec for Constant {
         0
     }
 
-    fn encoder_memory(&self, _level: Level, _raw_len: usize) -> usize {
+    fn encoder_memory(&self, _level: Level, _raw_len: usize, _history_len: usize) -> usize {
         0
     }
 

@@ -69,7 +69,7 @@ impl Codec for Lz4 {
         true
     }
 
-    fn encoder_memory(&self, level: Level, _raw_len: usize) -> usize {
+    fn encoder_memory(&self, level: Level, _raw_len: usize, _history_len: usize) -> usize {
         liblz4::fast_state_len() + if level > 0 { liblz4::slow_state_len() } else { 0 }
     }
 

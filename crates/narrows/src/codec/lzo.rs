@@ -41,7 +41,7 @@ impl Codec for Lzo {
         2
     }
 
-    fn encoder_memory(&self, _level: Level, _raw_len: usize) -> usize {
+    fn encoder_memory(&self, _level: Level, _raw_len: usize, _history_len: usize) -> usize {
         4 << HASH_BITS[2]
     }
 

@@ -31,7 +31,7 @@ impl Codec for Lzw {
     }
 
     /// The tree of 4,096 codes (some have a node of 256 children) and the scratch buffer.
-    fn encoder_memory(&self, _level: Level, raw_len: usize) -> usize {
+    fn encoder_memory(&self, _level: Level, raw_len: usize, _history_len: usize) -> usize {
         (512 << 10) + EXPANSION * raw_len + EXTRA
     }
 

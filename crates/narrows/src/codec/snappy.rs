@@ -26,7 +26,7 @@ impl Codec for Snappy {
     }
 
     /// The hash tables (a small and a large one) and the scratch buffer.
-    fn encoder_memory(&self, _level: Level, raw_len: usize) -> usize {
+    fn encoder_memory(&self, _level: Level, raw_len: usize, _history_len: usize) -> usize {
         (2 << 10) + (32 << 10) + raw::max_compress_len(raw_len)
     }
 

@@ -35,7 +35,7 @@ impl Codec for Xz {
 
     /// As the library computes it: dictionary and match chains by the dictionary's length, the hash
     /// table by the next power of two, and a fixed part for lookahead, prices and output.
-    fn encoder_memory(&self, level: Level, raw_len: usize) -> usize {
+    fn encoder_memory(&self, level: Level, raw_len: usize, _history_len: usize) -> usize {
         let dictionary = dictionary_len(level, raw_len);
         let hash = 4 * dictionary.next_power_of_two().max(64 << 10);
         let chains = if level < 4 { 4 } else { 8 };

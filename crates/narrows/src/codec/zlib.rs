@@ -28,7 +28,7 @@ impl Codec for Zlib {
     }
 
     /// Window, hash chains and heads and the pending output, all for the largest window.
-    fn encoder_memory(&self, _level: Level, _raw_len: usize) -> usize {
+    fn encoder_memory(&self, _level: Level, _raw_len: usize, _history_len: usize) -> usize {
         (64 << 10) + (64 << 10) + (128 << 10) + (64 << 10) + (16 << 10)
     }
 

@@ -49,16 +49,19 @@ impl Codec for Zstd {
         true
     }
 
-    /// The library's own estimate, for a block without history and with 64 KiB of it: it picks
-    /// other tables for each.
+    /// The library's own estimate, for a block without history, with 64 KiB and with all of it: it
+    /// picks other tables for each, and a context keeps the largest.
     #[allow(unsafe_code, reason = "calls into libzstd")]
-    fn encoder_memory(&self, level: Level, raw_len: usize) -> usize {
-        [0, 64 << 10]
+    fn encoder_memory(&self, level: Level, raw_len: usize, history_len: usize) -> usize {
+        [0, 64 << 10, history_len]
             .map(|history_len| {
                 // SAFETY: two functions of plain numbers, without state; a length of 0 would mean
                 // "unknown".
                 unsafe {
-                    let parameters = ZSTD_getCParams(level, raw_len.max(1) as u64, history_len);
+                    let mut parameters = ZSTD_getCParams(level, raw_len.max(1) as u64, history_len);
+                    if let Some(log) = hash_log(level, raw_len, history_len) {
+                        parameters.hashLog = log;
+                    }
                     ZSTD_estimateCCtxSize_usingCParams(parameters)
                 }
             })
@@ -71,7 +74,7 @@ impl Codec for Zstd {
     }
 
     fn encoder(&self) -> Box<dyn Encoder> {
-        Box::new(ZstdEncoder { context: encoder_context(), level: None })
+        Box::new(ZstdEncoder { context: encoder_context(), level: None, hash_log: None })
     }
 
     fn decoder(&self) -> Box<dyn Decoder> {
@@ -89,15 +92,32 @@ fn encoder_context() -> CCtx<'static> {
     context
 }
 
-/// Maximum size of a context that is kept. Only levels from 15 on with long blocks need more; they
-/// take so long that making a new context does not matter, while every worker would hold it
-/// forever.
+/// Maximum size of a context that is kept. Level 9 with the longest history needs 7 MiB. Only levels
+/// from 13 on with long blocks need more; they take so long that making a new context does not
+/// matter, while every worker would hold it forever.
 const KEPT_MAX: usize = 8 << 20;
+
+/// Levels whose hash table would have more entries than [`HASH_LOG_MAX`] says with a long history.
+const LARGE_TABLES: std::ops::RangeInclusive<Level> = 9..=12;
+/// Entries of the hash table behind a history, as a power of two. With the library's own 2^21 and
+/// 2^22, level 9 with 2 MiB of history takes a third more time, for cache misses, and 13 MiB instead
+/// of 7, for 0.1 % fewer bytes.
+const HASH_LOG_MAX: u32 = 20;
+/// Raw bytes and history together for which the library takes no such tables.
+const SMALL_TABLES_MAX: usize = 256 << 10;
+
+/// The size of the hash table, if it is not the library's own.
+fn hash_log(level: Level, raw_len: usize, history_len: usize) -> Option<u32> {
+    let large = history_len > 0 && raw_len + history_len > SMALL_TABLES_MAX;
+    (large && LARGE_TABLES.contains(&level)).then_some(HASH_LOG_MAX)
+}
 
 struct ZstdEncoder {
     context: CCtx<'static>,
     /// Current level of the context.
     level: Option<Level>,
+    /// Current size of its hash table, if it is not the library's own.
+    hash_log: Option<u32>,
 }
 
 impl Encoder for ZstdEncoder {
@@ -110,6 +130,12 @@ impl Encoder for ZstdEncoder {
             self.context.set_parameter(CParameter::CompressionLevel(nearest)).ok()?;
             self.level = Some(level);
         }
+        let hash_log = hash_log(level, raw.len(), history.len());
+        if self.hash_log != hash_log {
+            // 0 is the library's own choice.
+            self.context.set_parameter(CParameter::HashLog(hash_log.unwrap_or(0))).ok()?;
+            self.hash_log = hash_log;
+        }
         // The library learns the length of block and history from these calls and chooses a window
         // and tables no larger than they need.
         let wire_len = if history.is_empty() {
@@ -119,7 +145,7 @@ impl Encoder for ZstdEncoder {
         };
         let wire_len = wire_len.ok();
         if self.context.sizeof() > KEPT_MAX {
-            *self = Self { context: encoder_context(), level: None };
+            *self = Self { context: encoder_context(), level: None, hash_log: None };
         }
         wire_len
     }

@@ -43,6 +43,8 @@ pub enum ControlKind {
     Index,
     /// A note of the application, from receiver to sender.
     Note,
+    /// Both ends keep a longer history from here on.
+    Keep,
     /// A kind of a later version that may be skipped.
     Unknown(u8),
 }
@@ -56,6 +58,7 @@ impl ControlKind {
             Self::Close => 5,
             Self::Index => 6 | FLAG_OPTIONAL,
             Self::Note => 8,
+            Self::Keep => 9,
             Self::Unknown(byte) => byte,
         }
     }
@@ -99,6 +102,7 @@ pub(super) fn parse(b: &[u8]) -> Result<Option<ControlHeader>> {
         5 => ControlKind::Close,
         x if x & !FLAG_OPTIONAL == 6 => ControlKind::Index,
         8 => ControlKind::Note,
+        9 => ControlKind::Keep,
         x if x & FLAG_OPTIONAL != 0 => ControlKind::Unknown(x),
         x => return Err(Error::unsupported(format!("frames of kind {} need a newer program", x & 0x0f))),
     };
@@ -113,6 +117,20 @@ pub(super) fn parse(b: &[u8]) -> Result<Option<ControlHeader>> {
     let mut head = [0; 4];
     head[..=n].copy_from_slice(&b[..=n]);
     Ok(Some(ControlHeader { kind, body_len, header_len: 9 + n, check: u64_at(check, 0), head, head_len: 1 + n as u8 }))
+}
+
+/// Encodes the frame from which on both ends keep `history_len` bytes.
+pub fn keep_frame(history_len: usize, raw_offset: u64) -> Frame {
+    control_frame(ControlKind::Keep, &(history_len as u32).to_le_bytes(), raw_offset)
+}
+
+/// The bytes of history that a keep frame asks for.
+///
+/// # Errors
+/// `Corrupt` if the body has another length.
+pub fn parse_keep(body: &[u8]) -> Result<usize> {
+    let len = body.try_into().map_err(|_| Error::corrupt("a keep frame has 4 bytes"))?;
+    Ok(u32::from_le_bytes(len) as usize)
 }
 
 /// The totals of the end frame (format.md section 3.4).
@@ -251,12 +269,12 @@ mod tests {
 
     #[test]
     fn unknown_control_frames_are_skipped_only_if_optional() {
-        let optional = control_frame(ControlKind::Unknown(9 | FLAG_OPTIONAL), b"later", 0);
+        let optional = control_frame(ControlKind::Unknown(10 | FLAG_OPTIONAL), b"later", 0);
         let Some(Header::Control(h)) = parse_header(&optional.header, &LIMITS).unwrap() else { panic!() };
         assert_eq!((h.body_len, h.header_len), (5, optional.header.len()));
         h.verify(&optional.body, 0).unwrap();
         assert!(h.verify(b"other", 0).is_err());
-        let critical = control_frame(ControlKind::Unknown(9), b"later", 0);
+        let critical = control_frame(ControlKind::Unknown(10), b"later", 0);
         assert_eq!(parse_header(&critical.header, &LIMITS).unwrap_err().kind, ErrorKind::Unsupported);
     }
 

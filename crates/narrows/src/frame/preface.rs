@@ -21,6 +21,10 @@ pub const HISTORY_MAX_HARD: usize = 64 << 20;
 pub const BASELINE_BLOCK_MAX: usize = 2 << 20;
 /// History that every reader of version 1 keeps before it states its limits, in bytes.
 pub const BASELINE_HISTORY: usize = 64 << 10;
+/// History that every reader of version 1 keeps by default, in bytes: the most that a sender may
+/// state where it hears nothing of the reader. Beyond it level 9 of zstd, which looks back 4 MiB,
+/// gains a thousandth.
+pub const HISTORY_DEFAULT: usize = 2 << 20;
 /// Codecs that every reader of version 1 decodes before it states its limits: bit n for codec n.
 pub const BASELINE_CODECS: u64 = 0xff;
 

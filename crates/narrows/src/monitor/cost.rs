@@ -16,6 +16,7 @@ mod kinds;
 mod linked;
 mod prior;
 
+pub use linked::histories;
 use linked::{Links, Reach, Scale};
 use prior::Forms;
 pub use prior::Prior;
@@ -69,7 +70,8 @@ const DECODE_FIXED_S: f32 = 1e-6;
 /// machine.
 const RECEIVER_LOG_MIN: f32 = -3.0;
 const RECEIVER_LOG_MAX: f32 = 5.0;
-/// Optimism about an unknown method, in standard deviations of its log ratio.
+/// Optimism about an unknown method, in standard deviations of its log ratio, and about the gain of
+/// links, in those of its scale.
 const OPTIMISM: f32 = 0.5;
 /// A block whose log ratio is below this did not shrink. Each such block in a row halves the
 /// optimism; otherwise data that never shrinks would be tried with one method after the other for
@@ -242,7 +244,7 @@ impl CostModel {
         let mut p =
             Prediction { encode_s: [0.0; METHODS_MAX], wire_len: [0.0; METHODS_MAX], decode_s: [0.0; METHODS_MAX] };
         let slow_log = self.cpu.log();
-        let hope = OPTIMISM * 0.5f32.powi(context.stubborn.min(10) as i32);
+        let hope = hope(context.stubborn);
         for m in 1..self.methods.len() {
             // Optimism about unknown ratios is the only exploration.
             let optimism = hope * context.size.p[m][m].max(0.0).sqrt().min(1.0);
@@ -257,36 +259,49 @@ impl CostModel {
         p
     }
 
-    /// The same block linked to the last `history_len` bytes before it: for each method the costs of
-    /// the linked block if `pays` says so, given what the block costs alone and what it costs
-    /// linked; else they stay as they are. Returns one bit for each method that is linked.
+    /// The same block linked to some of the `available` bytes before it: each method gets the costs of
+    /// the history with the lowest score, which may be none. `score` is told whether the block is
+    /// linked. Returns the length of that history for each method.
     pub fn link(
         &self,
         context: usize,
         p: &mut Prediction,
-        (len, history_len): (usize, usize),
-        mut pays: impl FnMut(Costs, Costs) -> bool,
-    ) -> u32 {
-        let scale = self.contexts[context.min(self.contexts.len() - 1)].linked.value();
+        (len, available): (usize, usize),
+        score: impl Fn(&Costs, bool) -> f32,
+    ) -> [usize; METHODS_MAX] {
+        let context = &self.contexts[context.min(self.contexts.len() - 1)];
+        // A long history is tried where it may gain, as an unknown method is.
+        let scale = context.linked.hoped(hope(context.stubborn));
         let best = p.wire_len[1..self.methods.len()].iter().fold(p.wire_len[0], |a, b| a.min(*b));
         let best_log = (p.wire_len[0] / best).ln();
-        let reach = Reach::new(len, history_len);
-        let mut mask = 0;
-        for m in 1..self.methods.len() {
-            let Some(gain) = self.links.gain(m, &reach) else { continue };
-            let (factor, copy_s) = self.links.cost(m, len, history_len);
-            let alone = Costs { encode_s: p.encode_s[m], wire_len: p.wire_len[m], decode_s: p.decode_s[m] };
-            let linked = Costs {
-                encode_s: alone.encode_s * factor + copy_s,
-                wire_len: (alone.wire_len - HEADER_LEN) * (-scale * gain * best_log).exp() + HEADER_LEN,
-                decode_s: alone.decode_s + copy_s,
-            };
-            if pays(alone, linked) {
-                (p.encode_s[m], p.wire_len[m], p.decode_s[m]) = (linked.encode_s, linked.wire_len, linked.decode_s);
-                mask |= 1 << m;
+        let mut history_lens = [0; METHODS_MAX];
+        let alone: [Costs; METHODS_MAX] = std::array::from_fn(|m| Costs {
+            encode_s: p.encode_s[m],
+            wire_len: p.wire_len[m],
+            decode_s: p.decode_s[m],
+        });
+        let mut scores = alone.map(|costs| score(&costs, false));
+        for (i, reach) in Reach::each(len, available).enumerate() {
+            for m in 1..self.methods.len() {
+                // Where one history gains nothing, a longer one does not either.
+                let goes_on = i == 0 || history_lens[m] > 0;
+                let Some(gain) = self.links.gain(m, &reach).filter(|_| goes_on && self.links.takes(m, &reach)) else {
+                    continue;
+                };
+                let (factor, encode_s, decode_s) = self.links.cost(m, &reach);
+                let linked = Costs {
+                    encode_s: alone[m].encode_s * factor + encode_s,
+                    wire_len: (alone[m].wire_len - HEADER_LEN) * (-scale * gain * best_log).exp() + HEADER_LEN,
+                    decode_s: alone[m].decode_s + decode_s,
+                };
+                let score = score(&linked, true);
+                if score < scores[m] {
+                    (scores[m], history_lens[m]) = (score, reach.history_len);
+                    (p.encode_s[m], p.wire_len[m], p.decode_s[m]) = (linked.encode_s, linked.wire_len, linked.decode_s);
+                }
             }
         }
-        mask
+        history_lens
     }
 
     /// One standard deviation of a predicted encode time, as a share of it.
@@ -313,7 +328,8 @@ impl CostModel {
         let prior_size = dot(&self.forms.size, &terms, m).clamp(0.0, LOG_RATIO_MAX);
         let log_ratio = (n / wire_len.max(1) as f32).ln().max(0.0);
         context.stubborn = if log_ratio < SHRANK_MIN { context.stubborn.saturating_add(1) } else { 0 };
-        let gain = if history_len > 0 { self.links.gain(m, &Reach::new(raw_len, history_len)) } else { None };
+        let reach = Reach::new(raw_len, history_len);
+        let gain = if history_len > 0 { self.links.gain(m, &reach) } else { None };
         if let Some(gain) = gain {
             // The scale of the gain and the ratio without it are corrected together.
             let best_log = (1..self.methods.len())
@@ -331,7 +347,7 @@ impl CostModel {
         context.blocks[m] = context.blocks[m].saturating_add(1);
         context.age_days = None;
         if cpu_ns > 0 {
-            let (factor, copy_s) = self.links.cost(m, raw_len, history_len);
+            let (factor, copy_s, _) = self.links.cost(m, &reach);
             let cpu_s = ((cpu_ns as f32 * 1e-9 - FIXED_SEEN_S - copy_s) / factor).max(1e-8);
             let residual = (cpu_s / n).ln() - dot(&self.forms.encode, &terms, m);
             let extra_s = if self.jobs[m] < COLD_JOBS { COLD_S } else { DISTURBED_S };
@@ -439,6 +455,11 @@ impl Filter {
             }
         }
     }
+}
+
+/// Optimism in standard deviations, behind so many blocks in a row that did not shrink.
+fn hope(stubborn: u32) -> f32 {
+    OPTIMISM * 0.5f32.powi(stubborn.min(10) as i32)
 }
 
 fn dot(form: &[PerMethod; TERMS], terms: &[f32; TERMS], m: usize) -> f32 {

@@ -21,12 +21,14 @@ mod drain;
 mod expected;
 mod opening;
 mod relayed;
+mod trial;
 
 use busy::Busy;
 use drain::Drain;
 use expected::Expected;
 use opening::Opening;
 use relayed::Relayed;
+use trial::Trial;
 
 /// An observation at a write to the link, or between writes (`accepted` 0).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -85,6 +87,7 @@ pub struct LinkMonitor {
     /// Of a relayed link: bytes that this host's kernel held at the last look.
     kernel_unsent: u64,
     opening: Opening,
+    trial: Trial,
     /// Of a link without acknowledgements.
     drain: Drain,
     /// The shortest round trip.
@@ -173,6 +176,7 @@ impl Default for LinkMonitor {
             relayed: None,
             kernel_unsent: 0,
             opening: Opening::default(),
+            trial: Trial::default(),
             drain: Drain::default(),
             rtt_ns: None,
             expected: Expected::default(),
@@ -317,6 +321,20 @@ impl LinkMonitor {
         }
         if !self.pushed_back && s.unacked.is_some_and(|unacked| unacked > TRUSTED_BYTES) {
             self.distrust();
+        }
+        self.observe_trial(end_ns, s);
+    }
+
+    /// A link that carries raw blocks in no time counts as one that never pushed back: what it did
+    /// before were pauses, of a window that opened or a receiver that waited for a core.
+    fn observe_trial(&mut self, now_ns: u64, s: &LinkSample) {
+        let (Some(unacked), Some(rtt_ns)) = (s.unacked, self.rtt_ns) else { return };
+        let (known, rate_bytes_per_s) = (self.known, self.rate_bytes_per_s);
+        let state = trial::State { now_ns, acked: self.acked, unacked, known, rate_bytes_per_s, rtt_ns };
+        if let Some(rate) = self.trial.observe(&state) {
+            (self.pushed_back, self.known) = (false, true);
+            self.set_rate(rate);
+            self.seen = Busy::default();
         }
     }
 
@@ -529,6 +547,7 @@ impl LinkMonitor {
             unsent_bytes: self.unsent,
             dry_ns,
             in_memory: self.in_memory,
+            trial: self.trial.is_on(),
             expected: !self.known && self.expected.is_of_a_peer(),
         }
     }

@@ -9,7 +9,7 @@
 
 use super::{Choice, NoSettings, Outcome, Policy, PolicySetup, Registered, Rescue};
 use crate::codec::{CodecId, Method};
-use crate::monitor::cost::{CostModel, Costs, FIXED_S, METHODS_MAX, Prediction, Seen};
+use crate::monitor::cost::{CostModel, FIXED_S, METHODS_MAX, Prediction, Seen};
 use crate::monitor::data::{Features, constant_prefix, is_constant};
 use crate::monitor::expectation::Kind;
 use crate::monitor::{Ask, PendingState, View};
@@ -32,6 +32,8 @@ const SMALL_BLOCKS_ABOVE: f32 = 600e6;
 const RAW_RUN: u64 = 8;
 /// In bytes/s: below 300 Mbit/s larger blocks save 5 to 9 % of the bytes at about the same speed.
 const LARGE_BLOCKS_BELOW: f32 = 37.5e6;
+/// On faster links a block is linked to at most so many bytes before it, which stay in the caches.
+const HISTORY_SHORT: usize = 64 << 10;
 /// A block may take this share of the elapsed time: such doubling bounds the regret although the
 /// rate is unknown.
 const RAMP_SHARE: f32 = 0.5;
@@ -52,6 +54,9 @@ const WINDOW: usize = 24;
 /// Window while the link is busy and its rate unknown: a block made for an assumed rate may be far
 /// from the best one, and a slow link leaves time to wait for a measurement.
 const WINDOW_UNKNOWN: usize = 3;
+/// While the rate is unknown this many blocks are short. If the link is idle after them, it is faster
+/// than they were made, and long blocks take less CPU time.
+const UNKNOWN_SHORT_BLOCKS: u64 = 8;
 /// Window on a link within memory: few raw blocks, so that they stay in the caches.
 const WINDOW_IN_MEMORY: usize = 6;
 /// Ledger: the allowed dry link time is the time of the saved bytes, plus this share of the elapsed
@@ -76,6 +81,12 @@ const FIRST_PAYS_S: f32 = 2e-3;
 /// link takes for the raw block. Ten times gain the same, and lose more where it was a hundred times.
 const DOUBT: f32 = 100.0;
 const DOUBTED_BELOW: f32 = 125e6;
+/// A link that acknowledges and has carried fewer bytes than this counts as this share as fast as it
+/// is assumed to be: a shaper lets its first bytes through at the speed of the line, and what left
+/// uncompressed then is missing later. Half gains 2 to 10 % of short transfers up to 100 Mbit/s, start
+/// of programs included, and loses 2 % at most above (docs/experiments/bench-cold.md).
+const UNPROVEN_BYTES: u64 = 128 << 10;
+const UNPROVEN_SHARE: f32 = 0.5;
 /// Maximum block length for xz: its tables take 11 bytes per byte of dictionary, and longer blocks
 /// would exceed the memory of a flow.
 const XZ_BLOCK_MAX: usize = 512 << 10;
@@ -244,8 +255,9 @@ impl Balance {
         let classes = match view.link.known {
             _ if large => &CLASSES[..],
             true => &CLASSES[..3],
-            // Shorter blocks make mistakes smaller.
-            false => &CLASSES[..2],
+            // Shorter blocks make mistakes smaller; an idle link has shown that they are small.
+            false if view.link.unsent_bytes > 0 || self.chosen < UNKNOWN_SHORT_BLOCKS => &CLASSES[..2],
+            false => &CLASSES[..3],
         };
         let mut class = classes.iter().rposition(|n| cap >= CLASS_SHARE * *n as f32).unwrap_or(0);
         while self.chosen >= 2
@@ -265,7 +277,7 @@ impl Balance {
     }
 
     /// Step 5: the costs of the next block, linked for each method where the score gains by it, with
-    /// one bit for each such method.
+    /// the bytes of history for each method.
     fn predict(
         &self,
         view: &View<'_>,
@@ -273,21 +285,22 @@ impl Balance {
         features: &Features,
         len: usize,
         now: &Now,
-    ) -> (Prediction, u32) {
+    ) -> (Prediction, [usize; METHODS_MAX]) {
         let mut p = self.costs.predict(context, features, len);
         let history_len = history_len(view);
         if history_len == 0 {
-            return (p, 0);
+            return (p, [0; METHODS_MAX]);
         }
         // Linked blocks are decoded one after the other.
         let serial = self.receiver_price * (1.0 - 1.0 / now.decoders);
-        let late_s = |costs: Costs| (costs.encode_s - now.backlog_s).max(0.0);
-        let links = self.costs.link(context, &mut p, (len, history_len), |alone, linked| {
-            let cpu_s = (1.0 - now.price) * (linked.encode_s - alone.encode_s) / self.cores;
-            let link_s = now.price * ((linked.wire_len - alone.wire_len) / now.rate + late_s(linked) - late_s(alone));
-            cpu_s + link_s + serial * linked.decode_s < 0.0
+        let histories = self.costs.link(context, &mut p, (len, history_len), |costs, linked| {
+            let late_s = (costs.encode_s - now.backlog_s).max(0.0);
+            let serial_s = if linked { serial * costs.decode_s } else { 0.0 };
+            (1.0 - now.price) * costs.encode_s / self.cores
+                + now.price * (costs.wire_len / now.rate + late_s)
+                + serial_s
         });
-        (p, links)
+        (p, histories)
     }
 
     /// Step 8: the method with the lowest score, which includes the idle time of the link.
@@ -382,7 +395,7 @@ impl Balance {
 
     fn choice(&self, m: usize, len: usize, encode_s: f32) -> Choice {
         let method = self.costs.methods()[m];
-        Choice { method, block_len: len, linked: false, threads_max: None, encode_ns: (encode_s * 1e9) as u64 }
+        Choice { encode_ns: (encode_s * 1e9) as u64, ..Choice::new(method, len) }
     }
 
     /// Chooses to send a block raw, without a look at its content.
@@ -409,7 +422,7 @@ impl Balance {
             ..Info::NONE
         };
         self.remember(view, info);
-        Some(Choice { method: Method::CONSTANT, block_len: len, linked: false, threads_max: None, encode_ns })
+        Some(Choice { encode_ns, ..Choice::new(Method::CONSTANT, len) })
     }
 }
 
@@ -455,9 +468,9 @@ impl Policy for Balance {
             let encode_ns = (small.encode_s * 1e9) as u64;
             let linked = small.method != Method::STORE;
             let block_len = CLASSES[0].min(view.limits.block_max);
-            return Choice { method: small.method, block_len, linked, threads_max: None, encode_ns };
+            return Choice { linked, encode_ns, ..Choice::new(small.method, block_len) };
         }
-        let rate = sane_rate(view);
+        let rate = sane_rate(view) * if is_unproven(view) { UNPROVEN_SHARE } else { 1.0 };
         let decoders = view.receiver.cores.max(1) as f32;
         let backlog_s = self.backlog_s(view, rate);
         self.notice_late_blocks(view);
@@ -484,12 +497,17 @@ impl Policy for Balance {
         if self.in_memory {
             return Choice { block_len: wanted, ..self.raw(view, len) };
         }
+        if view.link.trial && view.ask == Ask::Next {
+            wanted = CLASSES[1].min(view.limits.block_max);
+            len = wanted.min(view.upcoming.len());
+            return Choice { block_len: wanted, ..self.raw(view, len) };
+        }
         let features = Features::sample(&view.upcoming[..len]);
         let context = self.costs.context(&features);
         // Whether linking pays depends on the price, and the price on the costs: the ring gets the
         // costs at the price of the block before.
         let before = Now { rate, decoders, backlog_s, price: price::sigmoid(self.price) };
-        let (mut p, mut links) = self.predict(view, context, &features, len, &before);
+        let (mut p, mut histories) = self.predict(view, context, &features, len, &before);
         if len >= CLASSES[1] || self.ring_len < 4 {
             self.ring[self.ring_next] = p;
             self.ring_next = (self.ring_next + 1) % RING;
@@ -499,7 +517,7 @@ impl Policy for Balance {
         let price = self.price_now(view, &p, rate, decoders, backlog_s);
         let now = Now { rate, decoders, backlog_s, price };
         if history_len(view) > 0 {
-            (p, links) = self.predict(view, context, &features, len, &now);
+            (p, histories) = self.predict(view, context, &features, len, &now);
         }
         self.why = Why { price, backlog_s, receiver_price: self.receiver_price, ..self.why };
 
@@ -518,16 +536,16 @@ impl Policy for Balance {
         while view.ask == Ask::Next && !first && m > 0 && self.late_s(context, &p, m) > in_time_s {
             let Some(shorter) = CLASSES.iter().rev().find(|n| **n < len) else { break };
             (wanted, len) = (*shorter, *shorter);
-            (p, links) = self.predict(view, context, &features, len, &now);
+            (p, histories) = self.predict(view, context, &features, len, &now);
             m = self.cheapest_with_idle(view, context, &p, &now, len);
         }
         self.raw_run = if m == 0 { self.raw_run + 1 } else { 0 };
         if self.raw_run > RAW_RUN && view.link.known && rate > SMALL_BLOCKS_ABOVE && view.ask == Ask::Next {
             wanted = CLASSES[2].min(view.limits.block_max);
             len = wanted.min(view.upcoming.len());
-            (p, links) = self.predict(view, context, &features, len, &now);
+            (p, histories) = self.predict(view, context, &features, len, &now);
         }
-        let linked = links >> m & 1 == 1;
+        let history_len = histories[m];
         let info = Info {
             seq: view.seq,
             context,
@@ -536,7 +554,7 @@ impl Policy for Balance {
             wire_len: p.wire_len[m],
             decode_s: p.decode_s[m],
             raw_wire_len: p.wire_len[0],
-            history_len: if linked { history_len(view) } else { 0 },
+            history_len,
             slowdown: self.costs.slowdown(),
             receiver_slowdown: self.costs.receiver_slowdown(),
             rescue,
@@ -547,7 +565,7 @@ impl Policy for Balance {
             self.remember(view, info);
             return Choice { block_len: wanted, ..self.choice(m, len, info.encode_s) };
         }
-        Choice { block_len: wanted, linked, ..self.take(view, m, len, info, &now) }
+        Choice { block_len: wanted, linked: history_len > 0, history_len, ..self.take(view, m, len, info, &now) }
     }
 
     fn rescue(&mut self, view: &View<'_>) -> Rescue {
@@ -673,12 +691,22 @@ fn doubt(view: &View<'_>) -> f32 {
     if view.link.expected { (DOUBTED_BELOW / sane_rate(view)).clamp(1.0, DOUBT) } else { 1.0 }
 }
 
+/// Whether all that is known of a link may be what a shaper lets through at once.
+fn is_unproven(view: &View<'_>) -> bool {
+    let link = &view.link;
+    !link.known && !link.expected && link.rtt_ns.is_some() && link.left_host_bytes < UNPROVEN_BYTES
+}
+
 fn blend_log(old: f32, new: f32) -> f32 {
     old * (PACE_GAIN * (new / old).ln()).exp()
 }
 
 /// Bytes before the next block that it can be linked to.
 fn history_len(view: &View<'_>) -> usize {
+    // Faster links gain less by a long history than its memory costs.
+    if !view.link.known || sane_rate(view) > LARGE_BLOCKS_BELOW {
+        return HISTORY_SHORT.min(view.limits.history).min(view.raw_offset as usize);
+    }
     (view.limits.history as u64).min(view.raw_offset) as usize
 }
 

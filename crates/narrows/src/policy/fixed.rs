@@ -30,7 +30,7 @@ impl Policy for Fixed {
             return Choice::new(Method::STORE, block_len);
         }
         let encode_ns = self.method.nominal_encode_ns(len);
-        Choice { method: self.method, block_len, linked: self.linked, threads_max: None, encode_ns }
+        Choice { linked: self.linked, encode_ns, ..Choice::new(self.method, block_len) }
     }
 }
 
@@ -51,9 +51,10 @@ impl PolicySettings for Settings {
         Box::new(Fixed::new(self.method, self.linked))
     }
 
-    /// 128 KiB suits most methods.
+    /// 128 KiB suits most methods. Linked blocks are longer: the time to enter the history counts
+    /// once for each.
     fn block_max(&self) -> usize {
-        128 << 10
+        if self.linked { 512 << 10 } else { 128 << 10 }
     }
 
     fn methods(&self) -> Vec<Method> {

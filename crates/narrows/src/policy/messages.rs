@@ -435,7 +435,7 @@ impl Policy for Messages {
             self.since_probe += 1;
             let n = view.upcoming.len().min(block_len) as f32;
             self.last = Last { seq: view.seq, early: false, arm: STORE, n, cold: false };
-            return Choice { method: Method::STORE, block_len, linked: false, threads_max: None, encode_ns: 0 };
+            return Choice { encode_ns: 0, ..Choice::new(Method::STORE, block_len) };
         }
         if self.spec.latency_us.is_some() && self.messages.is_multiple_of(PROBE_CLEAR) {
             self.forget_costs(view.upcoming.len() as f32);
@@ -468,7 +468,7 @@ impl Policy for Messages {
         let [fixed, each] = self.arms[m].encode;
         let encode_ns = ((fixed + each * n) * 1e3) as u64;
         let Arm { method, linked, .. } = ARMS[m];
-        Choice { method, block_len, linked, threads_max: None, encode_ns }
+        Choice { linked, encode_ns, ..Choice::new(method, block_len) }
     }
 
     fn learn(&mut self, outcome: &Outcome) {

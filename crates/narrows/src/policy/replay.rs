@@ -37,6 +37,15 @@ pub struct Planned {
     pub method: Method,
     /// Encode with the flow's history as dictionary.
     pub linked: bool,
+    /// Most bytes of history that a linked block refers to.
+    pub history_len: usize,
+}
+
+impl Planned {
+    /// A block that is not linked.
+    pub fn alone(raw_len: usize, method: Method) -> Self {
+        Self { raw_len, method, linked: false, history_len: usize::MAX }
+    }
 }
 
 /// The blocks of a whole flow with their lengths and methods, decided in advance.
@@ -83,8 +92,12 @@ impl Schedule {
 impl fmt::Display for Schedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "# narrows-replay 1")?;
-        for Planned { raw_len, method, linked } in &self.0 {
-            writeln!(f, "{raw_len} {method}{}", if *linked { " linked" } else { "" })?;
+        for Planned { raw_len, method, linked, history_len } in &self.0 {
+            match history_len {
+                _ if !linked => writeln!(f, "{raw_len} {method}")?,
+                &usize::MAX => writeln!(f, "{raw_len} {method} linked")?,
+                _ => writeln!(f, "{raw_len} {method} linked {history_len}")?,
+            }
         }
         Ok(())
     }
@@ -95,16 +108,21 @@ fn parse_schedule(text: &str) -> Result<Vec<Planned>> {
     for (i, line) in text.lines().enumerate() {
         let mut words = line.split('#').next().unwrap_or_default().split_whitespace();
         let Some(raw_len) = words.next() else { continue };
-        let bad =
-            || Error::misuse(format!("line {}: '{line}' is not: raw length, method, and perhaps 'linked'", i + 1));
+        let bad = || {
+            Error::misuse(format!("line {}: '{line}' is not: raw length, method, perhaps 'linked', and bytes", i + 1))
+        };
         let raw_len: u64 = raw_len.parse().map_err(|_| bad())?;
         let method = words.next().ok_or_else(bad)?;
-        let linked = match words.next() {
-            None => false,
-            Some("linked") if words.next().is_none() => true,
-            Some(_) => return Err(bad()),
+        let (linked, history_len) = match (words.next(), words.next()) {
+            (None, _) => (false, usize::MAX),
+            (Some("linked"), None) => (true, usize::MAX),
+            (Some("linked"), Some(len)) => (true, len.parse().map_err(|_| bad())?),
+            _ => return Err(bad()),
         };
-        push(&mut blocks, i, raw_len, method, linked)?;
+        if words.next().is_some() {
+            return Err(bad());
+        }
+        push(&mut blocks, i, raw_len, method, (linked, history_len))?;
     }
     Ok(blocks)
 }
@@ -117,6 +135,7 @@ struct Begun<'a> {
     len_at_most: u64,
     method: &'a str,
     linked: bool,
+    history_len: usize,
 }
 
 fn parse_trace(text: &str) -> Result<Vec<Planned>> {
@@ -135,7 +154,7 @@ fn parse_trace(text: &str) -> Result<Vec<Planned>> {
                     let raw_len = raw_len.ok_or_else(|| {
                         Error::misuse(format!("line {}: a second flow begins; replay takes the trace of one", i + 1))
                     })?;
-                    push(&mut blocks, b.line, raw_len, b.method, b.linked)?;
+                    push(&mut blocks, b.line, raw_len, b.method, (b.linked, b.history_len))?;
                 } else if raw_offset > 0 {
                     return Err(Error::misuse("the trace lacks the beginning of its flow"));
                 }
@@ -146,6 +165,11 @@ fn parse_trace(text: &str) -> Result<Vec<Planned>> {
                     len_at_most: number("block_len")?.min(number("gathered")?),
                     method: field(line, "method").ok_or_else(bad)?,
                     linked: field(line, "linked").ok_or_else(bad)? == "true",
+                    // Traces of older versions have none.
+                    history_len: number("history_len")
+                        .ok()
+                        .filter(|len| *len > 0)
+                        .map_or(usize::MAX, |len| len as usize),
                 });
             }
             _ => {}
@@ -153,7 +177,7 @@ fn parse_trace(text: &str) -> Result<Vec<Planned>> {
     }
     if let Some(b) = begun {
         let raw_len = last_encoded.filter(|e| e.0 == b.seq).map_or(b.len_at_most, |e| e.1);
-        push(&mut blocks, b.line, raw_len, b.method, b.linked)?;
+        push(&mut blocks, b.line, raw_len, b.method, (b.linked, b.history_len))?;
     }
     Ok(blocks)
 }
@@ -169,7 +193,13 @@ fn field<'a>(line: &'a str, key: &str) -> Option<&'a str> {
     }
 }
 
-fn push(blocks: &mut Vec<Planned>, line: usize, raw_len: u64, method: &str, linked: bool) -> Result<()> {
+fn push(
+    blocks: &mut Vec<Planned>,
+    line: usize,
+    raw_len: u64,
+    method: &str,
+    (linked, history_len): (bool, usize),
+) -> Result<()> {
     let line = line + 1;
     if raw_len == 0 || raw_len > BLOCK_HARD_MAX {
         return Err(Error::misuse(format!("line {line}: a block has 1 to {BLOCK_HARD_MAX} bytes, not {raw_len}")));
@@ -181,7 +211,7 @@ fn push(blocks: &mut Vec<Planned>, line: usize, raw_len: u64, method: &str, link
     if blocks.len() >= BLOCKS_MAX {
         return Err(Error::misuse(format!("line {line}: a schedule has at most {BLOCKS_MAX} blocks")));
     }
-    blocks.push(Planned { raw_len: raw_len as usize, method, linked });
+    blocks.push(Planned { raw_len: raw_len as usize, method, linked, history_len });
     Ok(())
 }
 
@@ -199,7 +229,7 @@ impl Replay {
     pub fn new(schedule: Schedule) -> Self {
         let mut blocks = schedule.0;
         if blocks.is_empty() {
-            blocks.push(Planned { raw_len: 128 << 10, method: Method::STORE, linked: false });
+            blocks.push(Planned::alone(128 << 10, Method::STORE));
         }
         let len_max = blocks.iter().map(|b| b.raw_len).max().unwrap_or(1);
         let end = blocks[0].raw_len as u64;
@@ -222,7 +252,8 @@ impl Policy for Replay {
         let len = self.end.checked_sub(view.raw_offset).filter(|l| *l > 0).map_or(self.len_max, |l| l as usize);
         let block_len = len.min(view.limits.block_max);
         let method = if view.limits.allows(block.method) { block.method } else { Method::STORE };
-        Choice { linked: block.linked && method.info().can_link(), ..Choice::new(method, block_len) }
+        let linked = block.linked && method.info().can_link();
+        Choice { linked, history_len: block.history_len, ..Choice::new(method, block_len) }
     }
 
     fn whole_blocks(&self) -> Option<usize> {
@@ -333,7 +364,7 @@ mod tests {
         let mut text = line(0, 0, "store") + &line(1, 8192, "lz4:accel=16");
         text += "{\"event\":\"wait\",\"now_ns\":5,\"seq\":1,\"until_ns\":9}\n";
         text += &line(2, 40960, "zstd:level=1");
-        let planned = |raw_len, method, linked| Planned { raw_len, method, linked };
+        let planned = |raw_len, method, linked| Planned { linked, ..Planned::alone(raw_len, method) };
         let mut expected = vec![
             planned(8192, Method::STORE, false),
             planned(32768, Method::lz4_accel(16), true),

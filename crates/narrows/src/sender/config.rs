@@ -9,7 +9,9 @@ pub struct SenderConfig {
     /// Maximum length of a block, in raw bytes. Set more than the baseline of 2 MiB only for
     /// receivers that are known to accept it.
     pub block_max: usize,
-    /// Bytes of history for linked frames; 0 forbids linking.
+    /// Bytes of history for linked frames; 0 forbids linking. Set more than the default of 2 MiB only
+    /// for receivers that are known to keep so much. On a duplex link the baseline of 64 KiB holds
+    /// until the receiver has stated its limit, then the smaller of both.
     pub history: usize,
     /// How far back copies may refer, in raw bytes, a power of two; 0: none are sent. On a duplex
     /// link the receiver decides too.
@@ -46,7 +48,7 @@ impl Default for SenderConfig {
     fn default() -> Self {
         Self {
             block_max: frame::BASELINE_BLOCK_MAX,
-            history: frame::BASELINE_HISTORY,
+            history: frame::HISTORY_DEFAULT,
             reach: 0,
             check: true,
             cores: 1,

@@ -75,7 +75,7 @@ impl Reverse {
             },
             ControlKind::Note => on_event(Event::Note(body.to_vec())),
             ControlKind::Unknown(_) | ControlKind::Index => {}
-            ControlKind::Reset | ControlKind::End => {
+            ControlKind::Reset | ControlKind::Keep | ControlKind::End => {
                 return Err(Error::corrupt("the receiver sent a frame that only a sender may send"));
             }
         }
@@ -119,7 +119,7 @@ impl Sender {
             Event::Preface(p) => {
                 self.limits.block_max = self.limits.block_max.min(p.block_max);
                 self.on_reach(p.reach, p.block_max);
-                self.limits.history = self.limits.history.min(p.history);
+                self.limits.history = self.config.history.min(p.history);
                 self.history.shrink_to(self.limits.history);
                 // Every receiver has `store`.
                 self.limits.codecs &= p.codecs | 1 << CodecId::STORE.0;

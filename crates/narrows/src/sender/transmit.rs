@@ -7,7 +7,7 @@ use super::window::SlotState;
 use super::{Job, JobKind, Phase, Sender, TRACE_MAX_BYTES, copies};
 use crate::block::Block;
 use crate::codec::Method;
-use crate::frame::{self, ControlKind, EndTotals, Frame, chain_digest, control_frame};
+use crate::frame::{self, ControlKind, EndTotals, Frame, chain_digest, control_frame, keep_frame};
 use crate::monitor::{Ask, LinkSample};
 use crate::policy::{Outcome, Rescue};
 use crate::trace;
@@ -71,11 +71,16 @@ impl Sender {
             return;
         }
         let SlotState::Ready(done) = std::mem::replace(&mut slot.state, SlotState::Encoding) else { return };
+        if let Some((at, len)) = self.keep.filter(|(at, _)| slot.raw_offset >= *at) {
+            self.keep = None;
+            self.output.frames.push_back(keep_frame(len, at));
+        }
         let wire_len = done.frame.wire_len();
         // From here on no rescue is possible: the raw bytes can be dropped.
         let raw_len = std::mem::take(&mut slot.raw).len();
         let copied = copies::len(&std::mem::take(&mut slot.copies));
-        let wire_end = self.output.wire_total + wire_len as u64;
+        let ahead_len: usize = self.output.frames.iter().map(Frame::wire_len).sum();
+        let wire_end = self.output.wire_total + (ahead_len + wire_len) as u64;
         slot.state = SlotState::Handed { wire_end, wire_len, raw_len, sent_as: done.sent_as };
         slot.history = Block::default();
         if let Some(check) = done.check {

@@ -3,7 +3,8 @@
 use super::window::SlotState;
 use super::{Phase, Sender, copies};
 use crate::codec::Method;
-use crate::monitor::{Ask, CpuView, Pending, PendingState, ReceiverView, View};
+use crate::frame;
+use crate::monitor::{Ask, CpuView, Limits, Pending, PendingState, ReceiverView, View};
 
 impl Sender {
     /// The caller owns `upcoming` and `queue`, so that it can call the policy while the view lives.
@@ -29,9 +30,15 @@ impl Sender {
                 backlog_bytes: self.peer.feedback.backlog_bytes,
             },
             queue,
-            limits: self.limits,
+            limits: Limits { history: self.history_limit(), ..self.limits },
             ask,
         }
+    }
+
+    /// Bytes that the next block can be linked to; before any long history is kept, what it may have.
+    fn history_limit(&self) -> usize {
+        let kept_long = self.history.len_max() > frame::BASELINE_HISTORY;
+        if kept_long { self.history.len().min(self.limits.history) } else { self.limits.history }
     }
 
     pub(super) fn pending_into(&self, out: &mut Vec<Pending>) {
@@ -52,14 +59,16 @@ impl Sender {
         out.extend(pending.filter(|block| block.raw_len > 0));
     }
 
-    /// Bytes that the flow holds: raw, encoded, and an estimate of encoder contexts.
+    /// Bytes that the flow holds: raw, history, encoded, and an estimate of encoder contexts.
     pub(super) fn memory(&self) -> usize {
         let slots = self.window.slots.iter().map(|slot| {
             copies::len(&slot.copies)
                 + match &slot.state {
                     SlotState::Encoding => {
-                        let encoder = slot.method.info().encoder_memory(slot.method.level, slot.raw.len());
-                        2 * slot.raw.len() + encoder
+                        let Method { level, .. } = slot.method;
+                        let history_len = slot.history.len();
+                        let encoder = slot.method.info().encoder_memory(level, slot.raw.len(), history_len);
+                        2 * slot.raw.len() + history_len + encoder
                     }
                     // The body of a stored block is the block itself, in a buffer that its neighbours
                     // share.
@@ -68,7 +77,7 @@ impl Sender {
                     SlotState::Handed { wire_len, .. } => *wire_len,
                 }
         });
-        self.input.raw_len() + self.output.index.len() + slots.sum::<usize>()
+        self.input.raw_len() + self.history.memory() + self.output.index.len() + slots.sum::<usize>()
     }
 
     /// Whether memory allows one more block. Slow methods take more memory, so fewer of their

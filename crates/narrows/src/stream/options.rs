@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::{Control, Notes, cores, encoders};
 use crate::calibration::Calibration;
 use crate::codec::{DEFAULT_METHODS, Method};
-use crate::frame::BASELINE_HISTORY;
+use crate::frame::HISTORY_DEFAULT;
 use crate::monitor::cost::Prior;
 use crate::monitor::expectation::{Expectation, Kind};
 use crate::policy::{Policy, PolicySetup, PolicySpec};
@@ -68,7 +68,7 @@ impl SendOptions {
     }
 
     /// Options with a policy of the caller's own. Its blocks have up to 2 MiB, and it can link to
-    /// 64 KiB of history.
+    /// 2 MiB of history.
     pub fn with_policy(policy: Box<dyn Policy>) -> Self {
         Self::with(Chooser::Own(policy))
     }
@@ -129,7 +129,8 @@ impl SendOptions {
         Self { block_max: Some(raw_len), ..self }
     }
 
-    /// Bytes of history for linked frames; 0 forbids linking. Default: 64 KiB if the policy links.
+    /// Bytes of history for linked frames; 0 forbids linking. Default: 2 MiB if the policy links, which
+    /// every reader accepts by default; on a duplex link the receiver decides too.
     pub fn history(self, len: usize) -> Self {
         Self { history: Some(len), ..self }
     }
@@ -205,10 +206,8 @@ impl SendOptions {
     /// the result.
     pub fn into_engine(self) -> (SenderConfig, Box<dyn Policy>) {
         let (block_max, history, gather_ns) = match &self.chooser {
-            Chooser::Spec(spec) => {
-                (spec.block_max(), if spec.links() { BASELINE_HISTORY } else { 0 }, spec.gather_ns())
-            }
-            Chooser::Own(_) => (self.rest.block_max, BASELINE_HISTORY, 0),
+            Chooser::Spec(spec) => (spec.block_max(), if spec.links() { HISTORY_DEFAULT } else { 0 }, spec.gather_ns()),
+            Chooser::Own(_) => (self.rest.block_max, HISTORY_DEFAULT, 0),
         };
         let threads = self.threads.unwrap_or_else(encoders);
         let config = SenderConfig {
@@ -254,6 +253,12 @@ impl ReceiveOptions {
     /// Maximum number of wire and raw bytes held. Default: 32 MiB.
     pub fn memory_max(self, len: usize) -> Self {
         Self { rest: ReceiverConfig { memory_max: len, ..self.rest }, ..self }
+    }
+
+    /// Most bytes of history that are kept, beside `memory_max`. A one-way stream that needs more is
+    /// refused, and a duplex sender takes no more. Default: 2 MiB.
+    pub fn history_max(self, len: usize) -> Self {
+        Self { rest: ReceiverConfig { history_max: len, ..self.rest }, ..self }
     }
 
     /// Most raw bytes that are kept for copies, beside `memory_max`, rounded down to a power of two.

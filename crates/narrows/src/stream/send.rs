@@ -80,7 +80,6 @@ pub fn send_blocks(
     let from_file = from_file && !search.looks();
     let config =
         SenderConfig { notes: on_note.is_some(), relayed: write.relayed, duplex, trace: trace.is_some(), ..config };
-    let gathers = config.gather_ns > 0;
     let pool = Pool::new(threads);
     let flow = Arc::new_cyclic(|weak: &Weak<SendDriver>| {
         let panicked = weak.clone();
@@ -110,10 +109,8 @@ pub fn send_blocks(
     });
     let seen = Arc::downgrade(&flow);
     let _ = control.send.now.set(Box::new(move || seen.upgrade().map(|f| f.summary())));
-    if gathers {
-        let held = Arc::downgrade(&flow);
-        let _ = control.flush.set(Box::new(move || held.upgrade().iter().for_each(|f| f.flush())));
-    }
+    let held = Arc::downgrade(&flow);
+    let _ = control.flush.set(Box::new(move || held.upgrade().iter().for_each(|f| f.flush())));
 
     let result = run(&flow, (source, search), from_file, read.map(|half| (half, on_note)), stall_timeout);
     flow.over.store(true, Ordering::Relaxed);
@@ -643,8 +640,7 @@ impl Output {
 
 /// How many raw bytes to read, if the engine accepts enough for a read to be worth its while.
 fn readable(sender: &Sender) -> Option<usize> {
-    let (room, segment) = (sender.room(), sender.segment_len());
-    (room >= segment.min(1 << 16)).then(|| room.min(segment))
+    (!sender.is_full()).then(|| sender.room().min(sender.segment_len()))
 }
 
 fn link_error(e: io::Error, what: &str) -> Error {

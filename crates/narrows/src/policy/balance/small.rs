@@ -185,6 +185,7 @@ mod tests {
         unsent_bytes: 0,
         dry_ns: 0,
         in_memory: false,
+        trial: false,
         opening: false,
         rtt_ns: Some(300_000),
         unanswered: false,
