@@ -13,6 +13,7 @@ use narrows_host::peers::{self, Peer};
 pub(crate) mod agent;
 pub(crate) mod oracle;
 pub(crate) mod ping;
+pub(crate) mod plan;
 pub(crate) mod run;
 pub(crate) mod status;
 pub(crate) mod train;
@@ -117,6 +118,9 @@ pub(crate) enum Command {
     /// Compute how fast given data could be sent over a link at best, and how near each method and
     /// policy comes
     Oracle(oracle::OracleArgs),
+    /// Compute what compression would do for a site: links, memory, storage, archive, in time and
+    /// money
+    Plan(plan::PlanArgs),
     /// Measure round-trip times of messages with many methods over the same link
     Ping(ping::PingArgs),
     /// Benchmark parts of the program on real data
@@ -170,7 +174,7 @@ pub(crate) struct FlowArgs {
     /// `fixed`]
     #[arg(long, value_name = "SIZE", value_parser = parse_block_max)]
     pub(crate) block_max: Option<usize>,
-    /// Raw bytes that linked blocks may refer back to, at most 64K [default: 64K if the policy
+    /// Raw bytes that linked blocks may refer back to, at most 2M [default: 2M if the policy
     /// links blocks]
     #[arg(long, value_name = "SIZE", value_parser = parse_history)]
     pub(crate) history: Option<usize>,
@@ -644,8 +648,8 @@ fn parse_block_max(text: &str) -> Result<usize, String> {
 }
 
 fn parse_history(text: &str) -> Result<usize, String> {
-    let most = narrows::frame::BASELINE_HISTORY;
-    parse_size(text).and_then(|n| if n <= most { Ok(n) } else { Err("the history is at most 64K".into()) })
+    let most = narrows::frame::HISTORY_DEFAULT;
+    parse_size(text).and_then(|n| if n <= most { Ok(n) } else { Err("the history is at most 2M".into()) })
 }
 
 #[cfg(test)]

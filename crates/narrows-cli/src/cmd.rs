@@ -15,6 +15,7 @@ mod inspect;
 mod oracle;
 mod ping;
 mod pipe;
+mod plan;
 mod recv;
 mod run;
 mod send;
@@ -39,6 +40,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         Command::Bench(BenchCommand::Codecs(args)) => bench::codecs(&args)?,
         Command::Ping(args) => ping::run(&args)?,
         Command::Oracle(args) => oracle::run(&args)?,
+        Command::Plan(args) => plan::run(&args)?,
         Command::Train(args) => train::run(&args)?,
         Command::Calibrate(args) => calibrate::run(&args)?,
     }

@@ -13,6 +13,7 @@ mod files;
 mod flow;
 mod oracle;
 mod ping;
+mod plan;
 mod progress;
 mod report;
 mod samples;

@@ -20,6 +20,7 @@ mod link;
 mod load;
 mod measure;
 mod picture;
+mod plan;
 mod pools;
 mod race;
 mod report;
@@ -37,6 +38,7 @@ enum Command {
     Grid(grid::Args),
     Bench(bench::Args),
     Picture(picture::Args),
+    Plan(plan::Args),
     Experiment(experiment::Args),
     Race(race::Args),
     Link(link::Args),
@@ -63,6 +65,7 @@ fn main() -> ExitCode {
         Command::Grid(args) => grid::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Picture(args) => picture::run(&args),
+        Command::Plan(args) => plan::run(&args),
         Command::Experiment(args) => experiment::run(&args),
         Command::Race(args) => race::run(&args),
         Command::Link(args) => link::run(&args),
