@@ -28,7 +28,8 @@ mod run;
 /// against nc and fixed methods), `latency` (a single 100-byte write), `memory`.
 ///
 /// Other parts: `cold` (short transfers over shaped links, each program from its start to its end,
-/// beside the prediction of virtual time), `file` (`pipe` with default settings into a file against zstd -3, for every kind of
+/// beside the prediction of virtual time), `cold-virtual` (the same in virtual time alone: predictions
+/// of stored samples, or `balance` against fixed methods, plain and oracle), `file` (`pipe` with default settings into a file against zstd -3, for every kind of
 /// data), `cp` (against scp, rsync and tar with zstd through its own OpenSSH server; needs root)
 /// and `run` (the cost of `narrows run` for a connection over loopback, and a check that nothing is
 /// lost). `run` consists of `run-latency`, `run-bulk`, `run-connect`, `run-memory`, `run-many`,
@@ -58,6 +59,12 @@ pub(crate) struct Args {
     /// For `cold`: the files of each kind that constants may be tuned on, or those that are quoted
     #[arg(long, value_enum, default_value_t = crate::pools::Half::Both)]
     half: crate::pools::Half,
+    /// For `cold`: directory where measured cost tables are kept
+    #[arg(long, value_name = "DIR")]
+    tables: Option<PathBuf>,
+    /// For `cold-virtual`: a result of `cold` to predict
+    #[arg(long, value_name = "FILE")]
+    samples: Option<PathBuf>,
     /// For `cold`: tools as in `narrows-lab race`
     #[arg(long, value_name = "TOOL,..", value_delimiter = ',')]
     tools: Vec<String>,
@@ -108,6 +115,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             "memory" => memory()?,
             "links" => links::run(args)?,
             "cold" => cold::run(args)?,
+            "cold-virtual" => cold::foresee::run(args)?,
             "cp" => copy::run(args)?,
             "run" => run::run(args, None)?,
             one if one.starts_with("run-") => run::run(args, one.strip_prefix("run-"))?,

@@ -10,11 +10,11 @@ use clap::Args as ClapArgs;
 use narrows::block::Block;
 use narrows::calibration::time_methods;
 use narrows::codec::{DEFAULT_METHODS, Method};
-use narrows_sim::measure::{Bench, linkable, measurable};
+use narrows_sim::measure::{Bench, history_of, linkable, measurable};
 
 use crate::pools::{self, Pool};
 use crate::units::parse_len;
-use narrows_sim::table::{CLASSES, Cost, HISTORY, Table};
+use narrows_sim::table::{CLASSES, Cost, Table};
 
 /// Runs of the calibration sample; the quickest counts.
 const RUNS: usize = 3;
@@ -132,9 +132,8 @@ fn measure(pool: Pool, methods: &[Method]) -> Table {
         let bytes = table.bytes.clone();
         for (i, block) in bytes.chunks_exact(class_len).enumerate() {
             let begin = i * class_len;
-            let history = &bytes[begin.saturating_sub(HISTORY)..begin];
             let alone = methods.iter().map(|m| (m, &[][..]));
-            let columns = alone.chain(table.linked.iter().map(|m| (m, history)));
+            let columns = alone.chain(table.linked.iter().map(|c| (&c.0, history_of(&bytes, begin, class_len, *c))));
             let costs = columns.map(|(m, history)| bench.cost(*m, history, block)).collect();
             table.push(class, costs);
         }

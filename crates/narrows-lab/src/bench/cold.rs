@@ -8,17 +8,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use narrows::block::Block;
-use narrows::codec::DEFAULT_METHODS;
-use narrows::monitor::cost::Prior;
-use narrows::oracle::Speed;
-use narrows::policy::{PolicySetup, PolicySpec};
-use narrows::stream;
 use narrows_link::Backend;
-use narrows_sim::judge::possible;
-use narrows_sim::measure::{linkable, measurable, measure};
-use narrows_sim::table::{CLASSES, Table};
-use narrows_sim::world::{self, Conditions};
+use narrows_sim::table::Table;
 use serde_json::{Value, json};
 
 use super::Args;
@@ -28,6 +19,11 @@ use crate::race::tools::Tool;
 use crate::race::track::{Load, Track};
 use crate::stats::{median, shuffled};
 use crate::stop;
+use tables::costs;
+
+pub(super) mod foresee;
+mod predict;
+mod tables;
 
 /// Tools that the best one of a cell is chosen from; those of Narrows show what its engine reaches
 /// with one method.
@@ -37,15 +33,8 @@ const TOOLS: &str = "narrows,narrows:fixed:zstd:level=1,narrows:fixed:zstd:level
 /// whole bench should end.
 const PLAIN_MAX_S: f64 = 4.5;
 const LIMIT: Duration = Duration::from_secs(60);
-/// Payload of a TCP segment over the bytes that a shaper counts for it: 1,448 of 1,514.
-const PAYLOAD_SHARE: f64 = 1448.0 / 1514.0;
-/// Rate of an unshaped link in the prediction, in bytes/s: about that of loopback.
-const UNSHAPED_BYTES_PER_S: f64 = 3e9;
-/// Share of a measured time that must remain when the time of an empty transfer is taken off.
-const LEAST_SHARE: f64 = 0.2;
-/// Width of the search for the best schedule, and nanoseconds of a decision, as in `narrows oracle`.
-const BEAM: usize = 16;
-const DECISION_NS: f64 = 2000.0;
+/// Tools whose empty transfers are measured too: what of a time is the start and end of programs.
+const STARTERS: [&str; 2] = ["narrows", "nc"];
 
 /// Seconds of every tool in every round of one cell, and the prediction.
 struct Cell {
@@ -54,10 +43,11 @@ struct Cell {
     mbit: u32,
     delay_ms: f64,
     seconds: BTreeMap<String, Vec<f64>>,
-    /// Predicted seconds of `narrows` and of its fixed methods, and of the best schedule.
+    /// Predicted seconds of `narrows`, of its fixed methods and of nc, and of the best schedule.
     predicted: BTreeMap<String, f64>,
-    /// Seconds of the same link for a file of one byte: start-up and end of both programs.
-    empty_s: f64,
+    /// Median seconds of the starters for a file of one byte, in the same rounds: start and end of both
+    /// programs.
+    empty_s: BTreeMap<String, f64>,
 }
 
 pub(super) fn run(args: &Args) -> Result<Value> {
@@ -84,28 +74,35 @@ pub(super) fn run(args: &Args) -> Result<Value> {
                 }
             }
             let empty = Load::new(folder.path(), "empty", b"x")?;
-            let own = Tool::parse("narrows").map_err(anyhow::Error::msg)?;
-            let laps: Result<Vec<f64>> = (0..5).map(|_| Ok(track.lap(&own, &empty, LIMIT)?.seconds)).collect();
-            let empty_s = median(&laps?);
+            // They take part in every round, since the state of a machine changes within minutes.
+            let starters: Vec<usize> =
+                (0..present.len()).filter(|i| STARTERS.contains(&present[*i].name.as_str())).collect();
             for (pool, bytes) in data(corpus, args, mbit)? {
                 if stop.load(Ordering::Relaxed) {
                     break;
                 }
                 let load = Load::new(folder.path(), "load", &bytes)?;
-                let mut seconds = vec![vec![f64::NAN; args.rounds]; present.len()];
-                for (round, i) in shuffled(present.len(), args.rounds as u32, 1) {
-                    match track.lap(&present[i], &load, LIMIT) {
+                let mut seconds = vec![vec![f64::NAN; args.rounds]; present.len() + starters.len()];
+                for (round, i) in shuffled(seconds.len(), args.rounds as u32, 1) {
+                    let (tool, load) = match i.checked_sub(present.len()) {
+                        None => (&present[i], &load),
+                        Some(i) => (&present[starters[i]], &empty),
+                    };
+                    match track.lap(tool, load, LIMIT) {
                         Ok(lap) => seconds[i][round as usize] = lap.seconds,
                         Err(_) if track.stopped() => break,
                         Err(error) => eprintln!("bench: {pool}: {error:#}"),
                     }
                 }
+                let empties = seconds.split_off(present.len());
+                let names = starters.iter().map(|i| present[*i].name.clone());
+                let empty_s = names.zip(empties.iter().map(|s| median_of_finite(s))).collect();
                 let seconds = present.iter().map(|t| t.name.clone()).zip(seconds).collect();
                 let table = match tables.entry((pool.clone(), bytes.len())) {
                     Entry::Occupied(table) => table.into_mut(),
-                    Entry::Vacant(place) => place.insert(costs(&bytes)?),
+                    Entry::Vacant(place) => place.insert(costs(&pool, &bytes, args.tables.as_deref())?),
                 };
-                let predicted = predict(table, mbit, &present)?;
+                let predicted = predicted(table, mbit, &present, &empty_s)?;
                 let cell = Cell { pool, len: bytes.len(), mbit, delay_ms, seconds, predicted, empty_s };
                 println!("{}", cell.line());
                 cells.push(cell);
@@ -156,55 +153,27 @@ fn data(corpus: &Path, args: &Args, mbit: u32) -> Result<Vec<(String, Vec<u8>)>>
     Ok(out)
 }
 
-/// Costs of every method on these bytes.
-fn costs(bytes: &[u8]) -> Result<Table> {
-    let methods = measurable(DEFAULT_METHODS);
-    let block = Block::from_vec(bytes.to_vec());
-    let measured = measure("cold", &block, (&methods, &linkable(&methods)), stream::cores(), &|_| (), &|| false)
-        .context("measured")?;
-    // As text and back, which is how stored tables are read.
-    Table::from_text(&measured.to_text(), block)
-}
-
-/// Seconds in virtual time of the tools of Narrows, and of the best schedule found (`oracle`).
-fn predict(table: &Table, mbit: u32, tools: &[Tool]) -> Result<BTreeMap<String, f64>> {
-    let rate = if mbit == 0 { UNSHAPED_BYTES_PER_S } else { f64::from(mbit) * 125_000.0 * PAYLOAD_SHARE };
-    let setup = PolicySetup { methods: DEFAULT_METHODS, ..PolicySetup::new(stream::cores(), Prior::shipped()) };
+/// Seconds in virtual time of the tools of Narrows and of nc, and of the best schedule found.
+fn predicted(
+    table: &Table,
+    mbit: u32,
+    tools: &[Tool],
+    empty_s: &BTreeMap<String, f64>,
+) -> Result<BTreeMap<String, f64>> {
+    let own_s = empty_s.get("narrows").copied().unwrap_or(f64::NAN);
     let mut out = BTreeMap::new();
     for tool in tools {
-        let policy = match tool.name.split_once(':') {
-            None if tool.name == "narrows" => "balance",
-            Some(("narrows", policy)) => policy,
-            _ => continue,
-        };
-        let spec: PolicySpec = policy.parse()?;
-        let conditions = conditions(table.len(), rate, spec.block_max());
-        out.insert(tool.name.clone(), world::run(table, &conditions, spec.build(&setup)).seconds);
+        let Some(policy) = predict::policy_of(&tool.name) else { continue };
+        let start_s = empty_s.get(&tool.name).copied().unwrap_or(own_s);
+        out.insert(tool.name.clone(), predict::seconds(table, mbit, policy, start_s)?);
     }
-    out.insert("oracle".into(), possible(table, &conditions(table.len(), rate, CLASSES[3]), 3, BEAM).oracle);
+    out.insert("oracle".into(), predict::oracle(table, mbit, own_s));
     Ok(out)
-}
-
-fn conditions(len: usize, rate: f64, block_max: usize) -> Conditions {
-    Conditions {
-        len,
-        cores: stream::cores(),
-        decoders: stream::cores(),
-        link: Speed::constant(rate),
-        cpu: Speed::constant(1.0),
-        receiver: Speed::constant(1.0),
-        block_max,
-        decision_ns: DECISION_NS,
-        seed: 1,
-        trace: false,
-        expected_link: None,
-    }
 }
 
 impl Cell {
     fn name(&self) -> String {
-        let rate = if self.mbit == 0 { "unshaped".into() } else { format!("{} Mbit/s", self.mbit) };
-        format!("{} {} {rate} {} ms", self.pool, pools_len(self.len), self.delay_ms)
+        format!("{} {} {} {} ms", self.pool, pools_len(self.len), rate_name(self.mbit), self.delay_ms)
     }
 
     fn median_s(&self, tool: &str) -> f64 {
@@ -228,12 +197,9 @@ impl Cell {
         own.map(String::as_str).min_by(|a, b| self.median_s(a).total_cmp(&self.median_s(b)))
     }
 
-    /// Predicted over measured time, the time of an empty transfer taken off the measured one; NaN if
-    /// less than a fifth of it remains, which noise would decide.
+    /// Predicted over measured time, the start of programs in both.
     fn real(&self, tool: &str) -> f64 {
-        let measured_s = self.median_s(tool);
-        let seconds = Some(measured_s - self.empty_s).filter(|s| *s > LEAST_SHARE * measured_s).unwrap_or(f64::NAN);
-        self.predicted.get(tool).map_or(f64::NAN, |p| p / seconds)
+        self.predicted.get(tool).map_or(f64::NAN, |p| p / self.median_s(tool))
     }
 
     fn line(&self) -> String {
@@ -272,38 +238,63 @@ fn median_of_finite(values: &[f64]) -> f64 {
     median(&values.iter().copied().filter(|x| x.is_finite()).collect::<Vec<_>>())
 }
 
+fn rate_name(mbit: u32) -> String {
+    if mbit == 0 { "unshaped".into() } else { format!("{mbit} Mbit/s") }
+}
+
 fn pools_len(len: usize) -> String {
     if len >= 1 << 20 { format!("{} MiB", len >> 20) } else { format!("{} KB", len / 1000) }
 }
 
-/// For each rate the mean and the worst cells of every figure.
+/// Mean, median and the worst cells of ratios, above 1 being better; and the highest, for predictions.
+fn mean_and_worst(mut ratios: Vec<(f64, String)>) -> String {
+    ratios.retain(|r| r.0.is_finite());
+    ratios.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let Some(highest) = ratios.last() else { return "no figure".into() };
+    let mean = (ratios.iter().map(|r| r.0.ln()).sum::<f64>() / ratios.len() as f64).exp();
+    let median = median(&ratios.iter().map(|r| r.0).collect::<Vec<_>>());
+    let worst: Vec<String> = ratios.iter().take(3).map(|(x, name)| format!("{x:.2} {name}")).collect();
+    format!("mean {mean:.3}  median {median:.3}  worst {}  highest {:.2} {}", worst.join("; "), highest.0, highest.1)
+}
+
+/// A figure of a cell, with its name.
+type Figure<'a> = (&'a str, &'a dyn Fn(&Cell) -> f64);
+
+/// Two tables, for each rate and length: real against programs, and real against the prediction.
 fn summary(cells: &[Cell]) -> String {
-    let mut rates: Vec<u32> = cells.iter().map(|c| c.mbit).collect();
-    rates.sort_unstable();
-    rates.dedup();
-    let mut text = String::new();
-    for mbit in rates {
-        text += &format!("{}\n", if mbit == 0 { "unshaped".into() } else { format!("{mbit} Mbit/s") });
-        let mut row = |what: &str, figure: &dyn Fn(&Cell) -> f64| {
-            let mut all: Vec<(f64, String)> =
-                cells.iter().filter(|c| c.mbit == mbit).map(|c| (figure(c), c.name())).collect();
-            all.retain(|a| a.0.is_finite());
-            all.sort_by(|a, b| a.0.total_cmp(&b.0));
-            if all.is_empty() {
-                return;
+    let mut groups: Vec<(u32, usize)> = cells.iter().map(|c| (c.mbit, c.len)).collect();
+    groups.sort_unstable();
+    groups.dedup();
+    let table = |title: &str, rows: &[Figure<'_>]| {
+        let mut text = format!("{title}\n");
+        for (mbit, len) in &groups {
+            for (what, figure) in rows {
+                let of_group = cells.iter().filter(|c| (c.mbit, c.len) == (*mbit, *len));
+                let ratios = of_group.map(|c| (figure(c), format!("{} {} ms", c.pool, c.delay_ms))).collect();
+                let (rate, len) = (rate_name(*mbit), pools_len(*len));
+                text += &format!("  {rate:<11} {len:<7} {what:<28} {}\n", mean_and_worst(ratios));
             }
-            let mean = (all.iter().map(|a| a.0.ln()).sum::<f64>() / all.len() as f64).exp();
-            let worst: Vec<String> = all.iter().take(3).map(|(x, name)| format!("{x:.2} {name}")).collect();
-            text += &format!("  {what:<28} mean {mean:.3}  worst {}\n", worst.join("; "));
-        };
-        row("virtual time over real", &|c| c.real("narrows"));
-        row("the same, best fixed method", &|c| c.best_fixed().map_or(f64::NAN, |f| c.real(f)));
-        row("best program over send", &|c| c.best_program().map_or(f64::NAN, |b| c.over(b, "narrows")));
-        row("best fixed method over send", &|c| c.best_fixed().map_or(f64::NAN, |b| c.over(b, "narrows")));
-        row("nc over send", &|c| c.over("nc", "narrows"));
-        row("cat | nc over pipe | nc", &|c| c.over("cat", "pipe"));
-    }
-    text
+        }
+        text
+    };
+    let programs = table(
+        "real against programs",
+        &[
+            ("best program over send", &|c| c.best_program().map_or(f64::NAN, |b| c.over(b, "narrows"))),
+            ("best fixed method over send", &|c| c.best_fixed().map_or(f64::NAN, |b| c.over(b, "narrows"))),
+            ("nc over send", &|c| c.over("nc", "narrows")),
+            ("cat | nc over pipe | nc", &|c| c.over("cat", "pipe")),
+        ],
+    );
+    let prediction = table(
+        "prediction against real",
+        &[
+            ("virtual over real, send", &|c| c.real("narrows")),
+            ("the same, best fixed method", &|c| c.best_fixed().map_or(f64::NAN, |f| c.real(f))),
+            ("the same, nc", &|c| c.real("nc")),
+        ],
+    );
+    programs + &prediction
 }
 
 impl Half {
@@ -313,5 +304,30 @@ impl Half {
             Self::Quoted => "quoted",
             Self::Both => "both",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two pools at one rate: what is predicted is held against what was measured, start included, and
+    /// the worst cell is named first.
+    #[test]
+    fn both_tables_name_their_worst_cells() {
+        let cell = |pool: &str, own_s: f64| Cell {
+            pool: pool.into(),
+            len: 375_000,
+            mbit: 100,
+            delay_ms: 0.1,
+            seconds: [("narrows", own_s), ("nc", 0.04)].map(|(tool, s)| (tool.to_owned(), vec![s])).into(),
+            predicted: [("narrows".to_owned(), 0.018)].into(),
+            empty_s: [("narrows".to_owned(), 0.012)].into(),
+        };
+        let text = summary(&[cell("text", 0.02), cell("logs", 0.03)]);
+        let row = |what: &str| text.lines().find(|l| l.contains(what)).unwrap().to_owned();
+        assert!(row("nc over send").contains("worst 1.33 logs 0.1 ms; 2.00 text"), "{text}");
+        assert!(row("virtual over real, send").contains("worst 0.60 logs 0.1 ms; 0.90 text"), "{text}");
+        assert!(row("the same, nc").contains("no figure"), "{text}");
     }
 }
