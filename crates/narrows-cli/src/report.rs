@@ -79,15 +79,24 @@ fn time(elapsed: Duration) -> String {
     }
 }
 
-/// Methods by share of the raw bytes, the largest first.
+/// Columns of the methods in a summary: 80 less the words before them.
+const MIX_COLUMNS: usize = 60;
+
+/// Methods by share of the raw bytes, the largest first; at most four, and as many as fit in a line.
 pub(crate) fn mix_words(s: &Summary) -> String {
     let mut rows: Vec<_> = s.mix.iter().map(|r| (r.raw_bytes, print_method(r.method, r.linked))).collect();
     rows.push((s.copied_bytes, "copied".to_owned()));
     rows.sort_by(|a, b| b.cmp(a));
     let share = |n: u64| 100.0 * n as f64 / s.raw_bytes.max(1) as f64;
-    let words: Vec<_> =
-        rows.iter().filter(|r| share(r.0) >= 0.5).take(4).map(|r| format!("{:.0} % {}", share(r.0), r.1)).collect();
-    words.join(", ")
+    let mut line = String::new();
+    for (bytes, name) in rows.iter().filter(|r| share(r.0) >= 0.5).take(4) {
+        let word = format!("{}{:.0} % {name}", if line.is_empty() { "" } else { ", " }, share(*bytes));
+        if line.len() + word.len() > MIX_COLUMNS {
+            break;
+        }
+        line += &word;
+    }
+    line
 }
 
 fn codec_name(codec: CodecId) -> &'static str {
