@@ -13,7 +13,7 @@ use narrows::receiver::RecvSummary;
 use narrows::sender::Summary;
 use narrows::stream::{self, Control, ReceiveOptions, SendOptions};
 use narrows::transport::Link;
-use narrows_host::calibration::{self, Background};
+use narrows_host::calibration::{self, Background, MEASURE_AFTER};
 use narrows_host::peers::Peer;
 use narrows_host::signals;
 
@@ -106,7 +106,11 @@ impl Sending {
         options: SendOptions,
         bar: Bar,
     ) -> narrows::Result<Sent> {
-        let background = Background::start(self.measures && self.calibration.is_none());
+        let background = Background::default();
+        let options = match self.measures && self.calibration.is_none() {
+            true => options.later(MEASURE_AFTER, background.starter()),
+            false => options,
+        };
         let begun = Instant::now();
         let sent = stream::send(source, link, options.control(&self.control));
         let elapsed = begun.elapsed();

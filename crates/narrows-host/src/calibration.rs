@@ -2,10 +2,10 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use narrows::calibration::Calibration;
@@ -18,7 +18,7 @@ use crate::{cache, whole, words};
 /// Maximum length of the file, longer than any calibration; a longer file is invalid.
 const FILE_MAX: u64 = 64 << 10;
 /// Delay before measuring, so that shorter flows are not slowed down.
-const MEASURE_AFTER: Duration = Duration::from_secs(1);
+pub const MEASURE_AFTER: Duration = Duration::from_secs(1);
 
 /// Path of the stored calibration; `None` if neither XDG_CACHE_HOME nor HOME is set.
 pub fn path() -> Option<PathBuf> {
@@ -55,41 +55,34 @@ pub fn measure(stop: &dyn Fn() -> bool) -> Option<Calibration> {
     Calibration::measure(Prior::shipped(), &mut stream::thread_cpu_ns, stop)
 }
 
-/// Measures beside a running flow, at the lowest priority, if nothing is stored yet.
+/// Measures beside a running flow, at the lowest priority.
+#[derive(Default)]
 pub struct Background {
     stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    thread: Arc<Mutex<Option<JoinHandle<()>>>>,
 }
 
 impl Background {
-    /// Starts the measurement if it is `needed`.
-    pub fn start(needed: bool) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&stop);
-        let thread = needed.then(|| {
-            std::thread::Builder::new().name("narrows-calibrate".into()).spawn(move || {
-                let begun = Instant::now();
-                while begun.elapsed() < MEASURE_AFTER {
-                    std::thread::park_timeout(MEASURE_AFTER);
-                    if told.load(Ordering::Relaxed) {
-                        return;
-                    }
-                }
+    /// What starts the measurement, once the flow has lasted [`MEASURE_AFTER`].
+    pub fn starter(&self) -> impl FnOnce() + Send + 'static {
+        let (stop, thread) = (Arc::clone(&self.stop), Arc::clone(&self.thread));
+        move || {
+            let measure = move || {
                 stream::lower_thread_priority();
-                if let Some(calibration) = measure(&|| told.load(Ordering::Relaxed)) {
+                if let Some(calibration) = measure(&|| stop.load(Ordering::Relaxed)) {
                     let _ = store(&calibration);
                 }
-            })
-        });
-        // If the thread cannot be started, a later run measures.
-        Self { stop, thread: thread.and_then(Result::ok) }
+            };
+            // If the thread cannot be started, a later run measures.
+            let started = std::thread::Builder::new().name("narrows-calibrate".into()).spawn(measure);
+            *thread.lock().unwrap_or_else(PoisonError::into_inner) = started.ok();
+        }
     }
 
     /// Stops the measurement and waits for its thread.
     pub fn end(self) {
         self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread {
-            thread.thread().unpark();
+        if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
             let _ = thread.join();
         }
     }

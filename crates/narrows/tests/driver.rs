@@ -106,6 +106,40 @@ fn every_size_arrives_over_every_link() {
 }
 
 #[test]
+fn what_waits_for_a_long_flow_is_done_once_and_not_in_a_short_one() {
+    for (delay, lasts, times) in
+        [(Duration::from_secs(3600), 0, 0), (Duration::ZERO, 0, 1), (Duration::from_millis(50), 200, 1)]
+    {
+        let (done, seen) = mpsc::channel();
+        let options = send_options("balance").later(delay, move || done.send(()).unwrap());
+        let source = Slow { pieces: 2, pause: Duration::from_millis(lasts) };
+        let (near, far) = tcp_pair();
+        watched(move || {
+            let sender = std::thread::spawn(move || send(source, Link::tcp(near).unwrap(), options).map(|r| r.0));
+            receive(Sink::default(), Link::tcp(far).unwrap(), receive_options()).unwrap();
+            sender.join().unwrap().unwrap();
+        });
+        assert_eq!(seen.iter().count(), times, "{delay:?}");
+    }
+}
+
+/// A source that pauses before each of its pieces.
+struct Slow {
+    pieces: usize,
+    pause: Duration,
+}
+
+impl Read for Slow {
+    fn read(&mut self, b: &mut [u8]) -> io::Result<usize> {
+        std::thread::sleep(self.pause);
+        let n = if self.pieces > 0 { b.len().min(100) } else { 0 };
+        self.pieces = self.pieces.saturating_sub(1);
+        b[..n].fill(7);
+        Ok(n)
+    }
+}
+
+#[test]
 fn every_default_method_arrives() {
     let data = [text(700_000, 1), random(300_000, 2), vec![0; 300_000]].concat();
     for method in DEFAULT_METHODS {

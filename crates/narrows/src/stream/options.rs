@@ -46,8 +46,12 @@ pub struct SendOptions {
     pub(super) from_file: bool,
     pub(super) trace: Option<Box<dyn Write + Send>>,
     pub(super) on_note: Option<OnNote>,
+    pub(super) later: Option<Later>,
     pub(super) control: Arc<Control>,
 }
+
+/// What is done once a flow has lasted so long.
+pub(super) type Later = (Duration, Box<dyn FnOnce() + Send>);
 
 enum Chooser {
     Spec(PolicySpec),
@@ -91,6 +95,7 @@ impl SendOptions {
             from_file: false,
             trace: None,
             on_note: None,
+            later: None,
             control: Arc::default(),
         }
     }
@@ -99,6 +104,12 @@ impl SendOptions {
     /// [`encoders`].
     pub fn threads(self, threads: usize) -> Self {
         Self { threads: Some(threads.max(1)), ..self }
+    }
+
+    /// Calls `act` on the thread that writes the link, once the flow has lasted `delay`: what shorter
+    /// flows should not pay for.
+    pub fn later(self, delay: Duration, act: impl FnOnce() + Send + 'static) -> Self {
+        Self { later: Some((delay, Box::new(act))), ..self }
     }
 
     /// The methods that `balance` chooses from. Default: [`DEFAULT_METHODS`].

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
+use super::options::Later;
 use super::repeats::Search;
 use super::source::Reading;
 use super::{
@@ -69,7 +70,7 @@ pub fn send_blocks(
     };
     let duplex = read.is_some();
     let buffers = BufferPool::default();
-    let (on_note, trace) = (options.on_note.take(), options.trace.take());
+    let (on_note, trace, later) = (options.on_note.take(), options.trace.take(), options.later.take());
     let (stall_timeout, control) = (options.stall_timeout, Arc::clone(&options.control));
     let (always, from_file) = (options.search_always, options.from_file);
     let (config, policy) = options.into_engine();
@@ -112,7 +113,7 @@ pub fn send_blocks(
     let held = Arc::downgrade(&flow);
     let _ = control.flush.set(Box::new(move || held.upgrade().iter().for_each(|f| f.flush())));
 
-    let result = run(&flow, (source, search), from_file, read.map(|half| (half, on_note)), stall_timeout);
+    let result = run(&flow, (source, search), from_file, read.map(|half| (half, on_note)), stall_timeout, later);
     flow.over.store(true, Ordering::Relaxed);
     flow.room.ring();
     flow.queue.clear();
@@ -131,6 +132,7 @@ fn run(
     from_file: bool,
     read: Option<(ReadHalf, Option<OnNote>)>,
     limit: Option<Duration>,
+    later: Option<Later>,
 ) -> Result<()> {
     let duplex = read.is_some();
     let mut near = Near::new((source, search), read);
@@ -138,7 +140,7 @@ fn run(
         near.start_reading(flow)?;
         near.start_back(flow)?;
     }
-    let mut result = flow.write_all(limit, duplex, &mut near);
+    let mut result = flow.write_all(limit, duplex, &mut near, later);
     if result.is_ok() && duplex {
         result = flow.await_confirmation(limit, near.take_back());
     }
@@ -361,6 +363,7 @@ impl SendDriver {
         limit: Option<Duration>,
         duplex: bool,
         near: &mut Near<S>,
+        mut later: Option<Later>,
     ) -> Result<()> {
         let mut stall = Stall::new(limit);
         let mut contexts = Contexts::default();
@@ -370,6 +373,9 @@ impl SendDriver {
         near.work(self, &mut contexts)?;
         loop {
             self.check()?;
+            if let Some((_, act)) = later.take_if(|(delay, _)| u128::from(self.now_ns()) >= delay.as_nanos()) {
+                act();
+            }
             let mut link = lock(&self.link);
             self.save_trace(&mut link)?;
             self.take_frames(&mut link, BATCH_BYTES);

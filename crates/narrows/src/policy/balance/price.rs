@@ -24,7 +24,7 @@ impl Balance {
             return;
         }
         let (mut low, mut high, steps) =
-            if cold { (-PRICE_MAX, PRICE_MAX, 14) } else { (self.price - 2.0, self.price + 2.0, 5) };
+            if cold { (-PRICE_MAX, PRICE_MAX, 8) } else { (self.price - 2.0, self.price + 2.0, 5) };
         let count = self.costs.methods().len();
         for _ in 0..steps {
             let x = 0.5 * (low + high);
