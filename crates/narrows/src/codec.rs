@@ -299,6 +299,12 @@ impl FromStr for Method {
         };
         let mut method = Self::new(codec.id(), codec.default_level());
         for item in rest.split(',').filter(|i| !i.is_empty()) {
+            if item == "link" && codec.can_link() {
+                return Err(Error::misuse(format!(
+                    "'link' is for the policy fixed:{name}:link; of a list of methods `balance` links blocks where that \
+                     pays: write {name}"
+                )));
+            }
             let level = item.split_once('=').and_then(|(k, v)| codec.parse_level(k, v));
             method.level = level.ok_or_else(|| Error::misuse(format!("'{item}' is not a setting of {name}")))?;
         }

@@ -29,7 +29,7 @@ mod window;
 
 pub use crate::monitor::LinkSample;
 pub use config::{MEMORY_MAX_DEFAULT, SenderConfig};
-pub use copies::Copied;
+pub use copies::{Copied, Searched};
 pub use job::{Done, Job, JobKind, worthwhile_len};
 pub use summary::{MixRow, Summary};
 
@@ -119,6 +119,8 @@ struct Times {
     now_ns: u64,
     busy_ns: u64,
     dry_ns: u64,
+    /// `idle_ns` of the summary at the last search for repeats.
+    idle_then_ns: u64,
     /// The last time at which nothing was pending.
     pending_since_ns: u64,
 }

@@ -1,6 +1,9 @@
 //! Copies (format.md section 3.9). At the receiver: what is true is delivered, and nothing else. At
 //! the sender: what repeats is sent once, if the receiver takes copies.
 
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
 mod world;
 
 use narrows::block::{Block, BufferPool};
@@ -12,6 +15,7 @@ use narrows::policy::PolicySpec;
 use narrows::receiver::{Depth, ObservedKind, Receiver, ReceiverConfig};
 use narrows::repeats::{Finder, Part};
 use narrows::sender::{LinkSample, Sender, SenderConfig, Summary};
+use narrows::stored::Stored;
 use narrows::stream::{ReceiveOptions, SendOptions, receive, send};
 use narrows::transport::Link;
 use narrows::{Error, ErrorKind};
@@ -102,10 +106,42 @@ fn config() -> ReceiverConfig {
     ReceiverConfig { reach_max: REACH, cores: 3, ..ReceiverConfig::default() }
 }
 
-/// Reads a stream in pieces of `cut` bytes: what is delivered, and how it ends.
+/// What a sink has stored.
+#[derive(Default)]
+struct Shelf(Mutex<Vec<u8>>);
+
+impl Stored for Shelf {
+    fn read_raw(&self, out: &mut [u8], at: u64) -> std::io::Result<usize> {
+        let bytes = self.0.lock().unwrap();
+        let rest = bytes.get(at as usize..).unwrap_or_default();
+        let n = rest.len().min(out.len());
+        out[..n].copy_from_slice(&rest[..n]);
+        Ok(n)
+    }
+}
+
+/// Reads a stream in pieces of `cut` bytes: what is delivered, and how it ends. The same if copies
+/// are read back.
 fn read(wire: &[u8], cut: usize, config: ReceiverConfig) -> (Vec<u8>, Result<(), Error>) {
+    let (raw, end) = read_from(wire, cut, config.clone(), None);
+    // The sink is at most so many blocks behind.
+    for behind in [0, 1, 3] {
+        let (stored, stored_end) = read_from(wire, cut, config.clone(), Some(behind));
+        assert!(stored == raw, "{} of {} bytes, {behind} behind", stored.len(), raw.len());
+        let kinds = [&end, &stored_end].map(|end| end.as_ref().map_err(|e| (e.kind, e.wire_offset)));
+        assert_eq!(kinds[0], kinds[1]);
+    }
+    (raw, end)
+}
+
+fn read_from(wire: &[u8], cut: usize, config: ReceiverConfig, behind: Option<usize>) -> (Vec<u8>, Result<(), Error>) {
     let pool = BufferPool::default();
+    let reach_max = config.reach_max;
     let (mut receiver, mut contexts) = (Receiver::new(config, pool.clone()), Contexts::default());
+    let (shelf, mut unstored) = (Arc::new(Shelf::default()), VecDeque::new());
+    if behind.is_some() {
+        receiver.read_back(Arc::clone(&shelf) as Arc<dyn Stored>, reach_max);
+    }
     let mut raw = Vec::new();
     let mut pass = |receiver: &mut Receiver, mut taken: Result<(), Error>| {
         loop {
@@ -117,6 +153,12 @@ fn read(wire: &[u8], cut: usize, config: ReceiverConfig) -> (Vec<u8>, Result<(),
             }
             while let Some(block) = receiver.read() {
                 raw.extend_from_slice(&block);
+                unstored.push_back(block);
+                if behind.is_some_and(|behind| unstored.len() > behind) {
+                    let block = unstored.pop_front().unwrap();
+                    shelf.0.lock().unwrap().extend_from_slice(&block);
+                    receiver.stored(block.len());
+                }
             }
             if idle || taken.is_err() {
                 return taken;
