@@ -302,6 +302,10 @@ pub(crate) struct CpArgs {
     /// Give up after this time without progress; 0 = never
     #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = parse_seconds)]
     pub(crate) timeout: f64,
+    /// Replace what came before in the copy, up to 2^LOG bytes back, by copies, while that gains time
+    /// on the link [without =LOG: 27]; both ends keep so much in memory. Only over a remote shell
+    #[arg(long, value_name = "LOG", num_args = 0..=1, require_equals = true, default_missing_value = LONG, value_parser = long_range())]
+    pub(crate) long: Option<u8>,
     #[command(flatten)]
     pub(crate) memory: MemoryArgs,
     #[command(flatten)]

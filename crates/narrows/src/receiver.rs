@@ -502,7 +502,7 @@ impl Receiver {
         self.decoding += 1;
         let (body, history) = (Block::default(), Block::default());
         let estimate_ns = JOB_NS + header.raw_len.unwrap_or(0) as u64;
-        let join = Some(Join { unjoined, view: earlier.view() });
+        let join = Some(Join { unjoined, snapshot: earlier.snapshot() });
         let (raw_offset, reach) = (self.raw_offset, self.reach);
         Some(DecodeJob { seq: slot.seq, estimate_ns, header, body, history, raw_offset, reach, join })
     }

@@ -332,8 +332,8 @@ impl Sender {
     }
 
     fn cut(&mut self, ask: Ask) -> Option<Job> {
-        // A copy costs more than a block that ends with its piece.
-        if !self.link.in_memory() {
+        // A copy costs more than a block that ends with its piece, unless copies cut that short.
+        if !self.link.in_memory() || self.input.copies.len > 0 {
             self.input.join(&self.pool);
         }
         let choice = self.choose(ask)?;

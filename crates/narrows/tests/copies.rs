@@ -530,6 +530,54 @@ fn long_copies_are_cut_to_what_a_receiver_takes_for_a_block() {
     assert!(out == flow && summary.copied_bytes == 0);
 }
 
+/// A source that pauses after its first bytes, while the other end answers.
+struct Pausing(std::io::Cursor<Vec<u8>>);
+
+impl std::io::Read for Pausing {
+    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+        const FIRST: u64 = 100_000;
+        let rest = FIRST.saturating_sub(self.0.position());
+        if self.0.position() == FIRST {
+            std::thread::sleep(std::time::Duration::from_millis(300));
+        }
+        let len = if rest == 0 { out.len() } else { out.len().min(rest as usize) };
+        self.0.read(&mut out[..len])
+    }
+}
+
+#[test]
+fn a_sender_that_offers_copies_searches_only_for_a_receiver_that_asks() {
+    let flow = releases(12);
+    for (reach_max, asks) in [(8 << 20, true), (0, false)] {
+        let options = SendOptions::new("fixed:zstd:level=1".parse().unwrap()).threads(2);
+        let options = options.reach(1 << 30).search_always(true).search_if_asked(true);
+        let (here, there) = std::os::unix::net::UnixStream::pair().unwrap();
+        let (near, far) = (Link::unix(here).unwrap(), Link::unix(there).unwrap());
+        let out = tempfile::NamedTempFile::new().unwrap();
+        let sink = out.reopen().unwrap();
+        let receiver = std::thread::spawn(move || receive(sink, far, ReceiveOptions::default().reach_max(reach_max)));
+        let (sent, _) = send(Pausing(std::io::Cursor::new(flow.clone())), near, options).unwrap();
+        assert_eq!(receiver.join().unwrap().unwrap().copied_bytes, sent.copied_bytes);
+        assert!(std::fs::read(out.path()).unwrap() == flow);
+        let (copied, searched) = (sent.copied_bytes as usize, sent.searched_bytes as usize);
+        assert_eq!((copied > flow.len() / 2, searched > flow.len() - 500_000), (asks, asks), "{copied} {searched}");
+        assert!(asks || searched == 0);
+    }
+}
+
+#[test]
+fn literals_between_copies_share_blocks_also_where_the_link_is_as_fast_as_memory() {
+    let flow = releases(20);
+    let stored = tempfile::NamedTempFile::new().unwrap();
+    let options = SendOptions::new("fixed:lz4".parse().unwrap()).block_max(512 << 10);
+    let options = options.reach(8 << 20).search_always(true).threads(1);
+    let source = std::io::Cursor::new(flow.clone());
+    let (sent, _) = send(source, Link::file_writer(stored.reopen().unwrap()), options).unwrap();
+    assert!(sent.copied_bytes as usize > flow.len() / 2);
+    // Literals lie between copies every few thousand bytes.
+    assert!(sent.frames < flow.len() as u64 / 50_000, "{} frames of {} bytes", sent.frames, flow.len());
+}
+
 #[test]
 fn the_driver_looks_for_repeats_only_if_asked_and_where_the_receiver_takes_them() {
     let flow = releases(12);

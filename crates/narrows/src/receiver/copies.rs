@@ -32,11 +32,11 @@ impl Unjoined {
     pub(super) fn read_back(
         &self,
         header: &BlockHeader,
-        view: &View,
+        snapshot: &Snapshot,
         raw_offset: u64,
         pool: &BufferPool,
     ) -> Result<Block> {
-        self.put_together(header, &|at, out| view.copy(at, out), raw_offset, pool)?.ok_or_else(|| {
+        self.put_together(header, &|at, out| snapshot.copy(at, out), raw_offset, pool)?.ok_or_else(|| {
             Error::corrupt(
                 "a block of copies does not match its check: the stream is damaged, or the output was changed by \
                  another program while it was written",
@@ -124,22 +124,22 @@ impl Earlier {
     }
 
     /// What is known at this time.
-    pub(super) fn view(&self) -> View {
+    pub(super) fn snapshot(&self) -> Snapshot {
         let recent: Vec<Block> = self.recent.iter().cloned().collect();
         let len: usize = recent.iter().map(|block| block.len()).sum();
-        View { stored: Arc::clone(&self.stored), recent, begin: self.end - len as u64 }
+        Snapshot { stored: Arc::clone(&self.stored), recent, begin: self.end - len as u64 }
     }
 }
 
 /// All bytes of the flow before a block.
-pub(super) struct View {
+pub(super) struct Snapshot {
     stored: Arc<dyn Stored>,
     recent: Vec<Block>,
     /// Raw offset of the first recent block; what is before it is stored.
     begin: u64,
 }
 
-impl View {
+impl Snapshot {
     fn copy(&self, at: u64, out: &mut [u8]) -> Result<()> {
         let stored = usize::try_from(self.begin.saturating_sub(at)).unwrap_or(usize::MAX).min(out.len());
         let (first, mut rest) = out.split_at_mut(stored);
@@ -156,8 +156,11 @@ impl View {
     }
 }
 
-impl fmt::Debug for View {
+impl fmt::Debug for Snapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("View").field("begin", &self.begin).field("recent", &self.recent.len()).finish_non_exhaustive()
+        f.debug_struct("Snapshot")
+            .field("begin", &self.begin)
+            .field("recent", &self.recent.len())
+            .finish_non_exhaustive()
     }
 }

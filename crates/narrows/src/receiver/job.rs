@@ -1,6 +1,6 @@
 //! Decoding jobs, which leave the receiver and return.
 
-use super::copies::{Unjoined, View};
+use super::copies::{Snapshot, Unjoined};
 use crate::block::{Block, BufferPool};
 use crate::codec::{CodecId, Contexts};
 use crate::error::{Error, Result};
@@ -27,7 +27,7 @@ pub struct DecodeJob {
 #[derive(Debug)]
 pub(super) struct Join {
     pub(super) unjoined: Unjoined,
-    pub(super) view: View,
+    pub(super) snapshot: Snapshot,
 }
 
 /// A finished decoding job.
@@ -59,8 +59,8 @@ impl DecodeJob {
     /// Decodes the body and verifies the check. Copies, and the check of a frame that has any, wait
     /// for the blocks before.
     pub fn run(self, contexts: &mut Contexts, pool: &BufferPool) -> DecodeDone {
-        if let Some(Join { unjoined, view }) = &self.join {
-            let result = unjoined.read_back(&self.header, view, self.raw_offset, pool);
+        if let Some(Join { unjoined, snapshot }) = &self.join {
+            let result = unjoined.read_back(&self.header, snapshot, self.raw_offset, pool);
             return DecodeDone { seq: self.seq, cpu_ns: 0, result, copies: None, joined: true };
         }
         let copies = self.header.copies.then(|| (self.body.clone(), self.header.body_hash(&self.body)));

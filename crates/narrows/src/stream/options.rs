@@ -43,6 +43,7 @@ pub struct SendOptions {
     raw_len: Option<u64>,
     rest: SenderConfig,
     pub(super) search_always: bool,
+    pub(super) search_if_asked: bool,
     pub(super) read_back: Option<Arc<dyn Stored>>,
     pub(super) stall_timeout: Option<Duration>,
     pub(super) from_file: bool,
@@ -93,6 +94,7 @@ impl SendOptions {
             raw_len: None,
             rest: SenderConfig::default(),
             search_always: false,
+            search_if_asked: false,
             read_back: None,
             stall_timeout: None,
             from_file: false,
@@ -161,6 +163,12 @@ impl SendOptions {
     /// Whether repeats are looked for whatever time it takes. Default: false.
     pub fn search_always(self, always: bool) -> Self {
         Self { search_always: always, ..self }
+    }
+
+    /// Whether repeats are looked for only once a duplex receiver has stated a reach of its own, so
+    /// that a sender may offer them to all. Default: false: from the first byte on.
+    pub fn search_if_asked(self, asked: bool) -> Self {
+        Self { search_if_asked: asked, ..self }
     }
 
     /// The bytes with which repeats are compared are read from `stored` instead of being kept in

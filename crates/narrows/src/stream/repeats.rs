@@ -17,6 +17,8 @@ const FLOW_MIN: u64 = 4 << 20;
 pub(super) struct Search {
     /// `None` if nobody looks, or the receiver takes no copies.
     finder: Option<Finder>,
+    /// Raw bytes of the flow before the finder is made, when the receiver asks for copies.
+    before: Option<u64>,
     /// `None`: always.
     judge: Option<Judge>,
     parts: Vec<Part>,
@@ -47,6 +49,7 @@ impl Search {
         };
         Self {
             finder: looks.then(finder),
+            before: None,
             judge: (!always).then(|| Judge::new(cores)),
             parts: Vec::new(),
             searched: Searched::default(),
@@ -59,12 +62,20 @@ impl Search {
 
     /// Whether there is anything to do.
     pub(super) fn looks(&self) -> bool {
-        self.finder.is_some()
+        self.finder.is_some() || self.before.is_some()
+    }
+
+    /// Leaves the search until a receiver says how far back it takes copies.
+    pub(super) fn if_asked(self) -> Self {
+        Self { before: self.finder.is_some().then_some(0), finder: None, ..self }
     }
 
     /// Cuts a piece of the flow into what came before and what did not.
     pub(super) fn look(&mut self, raw: Block, now_ns: u64) {
-        let Some(finder) = &mut self.finder else { return self.parts.push(Part::Literals(raw)) };
+        let Some(finder) = &mut self.finder else {
+            self.before.iter_mut().for_each(|before| *before += raw.len() as u64);
+            return self.parts.push(Part::Literals(raw));
+        };
         if self.judge.as_mut().is_some_and(|judge| !judge.allows(now_ns, self.busy_ns, self.dry_ns)) {
             finder.skip(raw.len() as u64);
             return self.parts.push(Part::Literals(raw));
@@ -90,6 +101,11 @@ impl Search {
                 Part::Literals(raw) => sender.push(raw, now_ns),
                 Part::Repeat { distance, raw } => sender.push_copy(distance, raw, now_ns),
             }
+        }
+        if let (Some(before), Some(reach)) = (self.before, sender.reach()) {
+            self.before = None;
+            self.finder = (reach > 0).then(|| Finder::new(reach));
+            self.finder.iter_mut().for_each(|finder| finder.skip(before));
         }
         if self.finder.is_none() {
             return;

@@ -73,6 +73,7 @@ pub fn send_blocks(
     let (on_note, trace, later) = (options.on_note.take(), options.trace.take(), options.later.take());
     let (stall_timeout, control) = (options.stall_timeout, Arc::clone(&options.control));
     let (always, from_file) = (options.search_always, options.from_file);
+    let if_asked = options.search_if_asked;
     let read_back = options.read_back.take();
     let (mut config, policy) = options.into_engine();
     let threads = config.cores;
@@ -81,6 +82,7 @@ pub fn send_blocks(
     // Bytes that wait for company are kept: their link says nothing about what they are worth.
     config.reach = reach_of(config.reach, config.raw_len);
     let search = Search::new(config.reach, always || config.gather_ns > 0, config.raw_len, threads, read_back);
+    let search = if if_asked { search.if_asked() } else { search };
     if !search.looks() {
         config.reach = 0;
     }
