@@ -94,7 +94,9 @@ impl Search {
     /// Hands the parts to the sender.
     pub(super) fn hand_over(&mut self, sender: &mut Sender, now_ns: u64) {
         if self.finder.is_some() {
-            sender.searched(std::mem::take(&mut self.searched), now_ns);
+            let searched = std::mem::take(&mut self.searched);
+            let waited_ns = sender.searched(searched, now_ns).saturating_sub(searched.cpu_ns);
+            self.judge.iter_mut().for_each(|judge| judge.waited(waited_ns));
         }
         for part in self.parts.drain(..) {
             match part {
