@@ -62,11 +62,12 @@ fn help() -> String {
 
 fn methods_and_policies() -> String {
     let mut text = String::from(
-        "A method is a codec, optionally with a setting, and optionally with `link`, which lets a block refer back to earlier \
-         blocks. --methods takes a list of methods, separated by commas. Codecs and their settings:\n",
+        "A method is a codec, optionally with a setting. --methods takes a list of methods, separated by commas, whose blocks \
+         `balance` lets refer back to earlier ones where that pays; --policy fixed:METHOD takes one, with `link` if all its \
+         blocks are to do so. Codecs and their settings:\n",
     );
     for codec in CODECS {
-        let link = if codec.can_link() { "link" } else { "" };
+        let link = if codec.can_link() { "link (with fixed)" } else { "" };
         let settings = [codec.settings(), link.to_owned()].into_iter().filter(|s| !s.is_empty()).collect::<Vec<_>>();
         text += format!("  {:<10}{}", codec.name(), settings.join("; ")).trim_end();
         text.push('\n');
@@ -301,6 +302,10 @@ pub(crate) struct CpArgs {
     /// Give up after this time without progress; 0 = never
     #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = parse_seconds)]
     pub(crate) timeout: f64,
+    /// Replace what came before in the copy, up to 2^LOG bytes back, by copies, while that gains time
+    /// on the link [without =LOG: 27]; both ends keep so much in memory. Only over a remote shell
+    #[arg(long, value_name = "LOG", num_args = 0..=1, require_equals = true, default_missing_value = LONG, value_parser = long_range())]
+    pub(crate) long: Option<u8>,
     #[command(flatten)]
     pub(crate) memory: MemoryArgs,
     #[command(flatten)]
@@ -457,7 +462,8 @@ pub(crate) struct PipeArgs {
     #[arg(long)]
     pub(crate) index: bool,
     /// Replace what came before, up to 2^LOG bytes back, by copies [without =LOG: 27]; both ends keep
-    /// so much in memory. With -d or -t: the most that a stream may need [default: 27]
+    /// so much in memory, except of a FILE. With -d or -t: the most that a stream may need [default:
+    /// 27, with -o FILE 30]
     #[arg(long, value_name = "LOG", num_args = 0..=1, require_equals = true, default_missing_value = LONG, value_parser = long_range())]
     pub(crate) long: Option<u8>,
     #[command(flatten)]
@@ -484,7 +490,7 @@ pub(crate) struct SendArgs {
     #[arg(long)]
     pub(crate) no_check: bool,
     /// Replace what came before, up to 2^LOG bytes back, by copies, while that gains time on the link
-    /// [without =LOG: 27]; both ends keep so much in memory
+    /// [without =LOG: 27]; both ends keep so much in memory, except of a file
     #[arg(long, value_name = "LOG", num_args = 0..=1, require_equals = true, default_missing_value = LONG, value_parser = long_range())]
     pub(crate) long: Option<u8>,
     #[command(flatten)]
@@ -512,9 +518,10 @@ pub(crate) struct RecvArgs {
     /// Decoding threads [default: the cores that this process may use]
     #[arg(long, short = 'T', value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) threads: Option<u16>,
-    /// Keep at most 2^LOG bytes for copies, if the sender makes any (`send --long`)
-    #[arg(long, value_name = "LOG", require_equals = true, default_value = LONG, value_parser = long_range())]
-    pub(crate) long: u8,
+    /// Let copies, if the sender makes any (`send --long`), refer at most 2^LOG bytes back; so much is
+    /// kept in memory, except of a file [default: 27, with -o FILE 30]
+    #[arg(long, value_name = "LOG", require_equals = true, value_parser = long_range())]
+    pub(crate) long: Option<u8>,
     #[command(flatten)]
     pub(crate) verbosity: VerbosityArgs,
 }
@@ -587,6 +594,10 @@ pub(crate) struct MethodList(pub(crate) Vec<Method>);
 /// Logarithm of the usual reach of copies in bytes: what `zstd --long` takes, and `zstd -d` allows.
 const LONG: &str = "27";
 
+/// That of copies which are read back from a file: the longest of the format, since it takes no
+/// memory.
+const LONG_OF_FILE: u8 = 30;
+
 /// From 1 MiB, which is hardly further than a block, to the longest of the format.
 fn long_range() -> clap::builder::RangedI64ValueParser<u8> {
     clap::value_parser!(u8).range(20..=30)
@@ -597,9 +608,14 @@ pub(crate) fn reach(long: Option<u8>) -> usize {
     long.map_or(0, |log| 1 << log)
 }
 
-/// The most that a stream may need without `--long`, in bytes.
+/// The most that a stream may need, in bytes.
 pub(crate) fn reach_max(long: Option<u8>) -> usize {
     1 << long.or_else(|| LONG.parse().ok()).unwrap_or_default()
+}
+
+/// As [`reach_max`], of an output that copies are read back from.
+pub(crate) fn reach_max_of_file(long: Option<u8>) -> usize {
+    1 << long.unwrap_or(LONG_OF_FILE)
 }
 
 fn parse_methods(text: &str) -> Result<MethodList, narrows::Error> {

@@ -81,7 +81,9 @@ impl Bottleneck {
         let blame = blame(s.receiver_blocked_ns.max(decode_ns), s.link_busy_ns + answers_ns);
         let (link, answers) = (s.link_busy_ns as f64, answers_ns as f64);
         let stopped = (blame * link).max(s.receiver_limited_ns.min(s.link_busy_ns) as f64);
-        let mut cpu = s.link_dry_ns as f64;
+        // While the next bytes were searched for repeats there was nothing to send either.
+        let search_ns = s.search_idle_ns.min(s.idle_ns - answers_ns);
+        let mut cpu = (s.link_dry_ns + search_ns) as f64;
         let mut receiver = s.confirm_ns as f64 + stopped + blame * answers;
         let (mut link, mut trips) = (link - stopped, (1.0 - blame) * answers);
         if within_host {
@@ -89,7 +91,7 @@ impl Bottleneck {
             cpu += std::mem::take(&mut link);
             receiver += std::mem::take(&mut trips);
         }
-        let source = (s.idle_ns - answers_ns) as f64;
+        let source = (s.idle_ns - answers_ns - search_ns) as f64;
         let (own, far) = ([(Part::Cpu, cpu), (Part::Source, source)], [(Part::Link, link), (Part::RoundTrips, trips)]);
         Self::shares(own.into_iter().chain(far).chain([(Part::Receiver, receiver)]))
     }
@@ -163,6 +165,13 @@ mod tests {
             (sent(|f| f.link_busy_ns = 9 * s), 0, Some(Part::Link), Some(Part::Cpu)),
             (sent(|f| (f.link_busy_ns, f.link_dry_ns) = (s, 9 * s)), 0, Some(Part::Cpu), Some(Part::Cpu)),
             (sent(|f| (f.idle_ns, f.link_busy_ns) = (9 * s, s)), 0, Some(Part::Source), Some(Part::Source)),
+            // The search for repeats keeps the rest waiting.
+            (
+                sent(|f| (f.idle_ns, f.search_idle_ns, f.link_busy_ns) = (9 * s, 8 * s, s)),
+                0,
+                Some(Part::Cpu),
+                Some(Part::Cpu),
+            ),
             // Waiting for answers: far away, or at a receiver that is busy.
             (sent(|f| f.idle_ns = 9 * s), 9 * s, Some(Part::RoundTrips), Some(Part::Receiver)),
             (

@@ -3,12 +3,13 @@
 use std::fs::{File, Permissions};
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, anyhow};
+use narrows::stored::Stored;
 use tempfile::NamedTempFile;
 
 use narrows_host::signals::interruptible;
@@ -102,13 +103,16 @@ pub(crate) struct Source {
     name: Name,
     expected: Option<u64>,
     read: u64,
+    /// Opened here, and so read from its first byte on.
+    named: bool,
 }
 
 impl Source {
     /// Opens a file, or stdin for no path and `-`.
     pub(crate) fn open(path: Option<&Path>) -> Result<Self> {
         let Some(path) = path.filter(|p| !is_dash(p)) else {
-            return Ok(Self { file: stdin()?, name: Name::new("cannot read stdin".into()), expected: None, read: 0 });
+            let name = Name::new("cannot read stdin".into());
+            return Ok(Self { file: stdin()?, name, expected: None, read: 0, named: false });
         };
         let cannot = format!("cannot read {}", path.display());
         // Opening a named pipe waits for its writer.
@@ -125,7 +129,7 @@ impl Source {
         }
         // Pipes, devices and files of /proc have no length to check against.
         let expected = (data.is_file() && data.len() > 0).then_some(data.len());
-        Ok(Self { file, name: Name::new(cannot), expected, read: 0 })
+        Ok(Self { file, name: Name::new(cannot), expected, read: 0, named: true })
     }
 
     /// Length in bytes; `None` if unknown.
@@ -135,6 +139,14 @@ impl Source {
 
     pub(crate) fn name(&self) -> Name {
         self.name.clone()
+    }
+
+    /// The place that it is read from, if that can be read once more: a file, from its first byte on.
+    pub(crate) fn stored(&self) -> Result<Option<Arc<dyn Stored>>> {
+        Ok(match self.expected {
+            Some(_) if self.named => Some(Arc::new(self.file.try_clone()?)),
+            _ => None,
+        })
     }
 
     /// Whether reading waits for no other program.
@@ -258,6 +270,16 @@ impl Target {
         Ok(Sink { file: self.file()?, name: self.name() })
     }
 
+    /// The place that is written, if it can be read back: a new file, from its first byte on.
+    pub(crate) fn stored(&self) -> Result<Option<Arc<dyn Stored>>> {
+        Ok(match &self.kind {
+            Kind::Whole { temporary, .. } => {
+                Some(Arc::new(Written { file: temporary.as_file().try_clone()?, name: self.name() }))
+            }
+            Kind::Stdout | Kind::Special(_) => None,
+        })
+    }
+
     /// Gives the file its name after everything was written; with `fsync`, flushes it to the disk
     /// first.
     pub(crate) fn commit(self, fsync: bool) -> io::Result<()> {
@@ -293,6 +315,22 @@ pub(crate) fn is_fifo(path: &Path) -> bool {
 pub(crate) struct Sink {
     file: File,
     name: Name,
+}
+
+/// An output file that is read back while it is written.
+struct Written {
+    file: File,
+    name: Name,
+}
+
+impl Stored for Written {
+    fn read_raw(&self, out: &mut [u8], at: u64) -> io::Result<usize> {
+        let result = match FileExt::read_at(&self.file, out, at) {
+            Ok(0) if !out.is_empty() => Err(io::Error::other("another program made it shorter while it was written")),
+            result => result,
+        };
+        self.name.note(result)
+    }
 }
 
 impl Write for Sink {

@@ -122,6 +122,7 @@ pub(crate) fn send_json(s: &Summary, elapsed: Duration) -> Value {
     let mut json = json!({
         "raw_bytes": s.raw_bytes,
         "copied_bytes": s.copied_bytes,
+        "searched_bytes": s.searched_bytes,
         "wire_bytes": s.wire_bytes,
         "ratio": s.ratio(),
         "seconds": seconds,

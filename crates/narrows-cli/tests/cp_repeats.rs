@@ -53,3 +53,51 @@ fn what_goes_to_stdout_repeats_nothing() {
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     assert!(output.stdout == content);
 }
+
+#[test]
+fn with_long_both_directions_give_the_same_tree_and_those_who_forbid_compression_get_none() {
+    let home = home();
+    let a = home.path().join("a");
+    fs::create_dir(&a).unwrap();
+    // Two releases, in which a word is changed everywhere: no chunk of the second is one of the first.
+    let first = random(6_000_000);
+    let mut second = first.clone();
+    second.iter_mut().step_by(600).for_each(|byte| *byte ^= 1);
+    fs::write(a.join("1 first"), &first).unwrap();
+    fs::write(a.join("2 second"), &second).unwrap();
+    for pull in [false, true] {
+        let copied = |words: &[&str]| {
+            let b = home.path().join("b");
+            let _ = fs::remove_dir_all(&b);
+            let [from, to] = if pull {
+                [remote(&a.join("")), b.clone().into_os_string()]
+            } else {
+                [a.join("").into_os_string(), remote(&b)]
+            };
+            let words: Vec<&std::ffi::OsStr> = words.iter().map(|word| word.as_ref()).collect();
+            let output = cp(home.path(), &[&["-r".as_ref(), "--json".as_ref(), &*from, &*to][..], &words].concat());
+            assert_eq!(code(&output), 0, "{}", stderr(&output));
+            assert_eq!(snapshot(&a), snapshot(&b));
+            json(&output)["wire_bytes"].as_u64().unwrap()
+        };
+        assert!(copied(&["--carriers=1"]) > 11_900_000);
+        // Those who forbid compression get none.
+        assert!(copied(&["--carriers=1", "--long", "--policy=fixed:store"]) > 11_900_000);
+        // On a link within this host the search may rest; copies that it makes are right.
+        let long = copied(&["--carriers=1", "--long"]);
+        assert!(long < 12_100_000, "{long}");
+        // A change of what is there crosses as before, with copies in the same flow.
+        let b = home.path().join("b");
+        fs::write(b.join("1 first"), &first[50_000..]).unwrap();
+        fs::write(b.join("2 second"), [&second[..3_000_000], b"other", &second[3_000_000..]].concat()).unwrap();
+        let [from, to] = if pull {
+            [remote(&a.join("")), b.clone().into_os_string()]
+        } else {
+            [a.join("").into_os_string(), remote(&b)]
+        };
+        let output = cp(home.path(), &["-r".as_ref(), "--json".as_ref(), "--long".as_ref(), &from, &to]);
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        assert_eq!(snapshot(&a), snapshot(&b));
+        assert!(json(&output)["wire_bytes"].as_u64().unwrap() < 1_000_000);
+    }
+}

@@ -39,6 +39,41 @@ fn a_file_that_repeats_far_back_takes_half_and_comes_back() {
 }
 
 #[test]
+fn a_file_states_no_longer_reach_than_it_has_bytes_and_none_if_it_is_short() {
+    let (home, folder) = (home(), tempfile::tempdir().unwrap());
+    let [source, stream] = ["source", "stream"].map(|name| folder.path().join(name).to_str().unwrap().to_owned());
+    for (len, words) in [(5_000_000, Some("copies from up to 8388608 bytes back")), (1_000_000, None)] {
+        let data = random(len / 2).repeat(2);
+        fs::write(&source, &data).unwrap();
+        let packed = filter(home.path(), &["pipe", "--long=30", &source, "-o", &stream], &[]);
+        assert_eq!(code(&packed), 0, "{}", stderr(&packed));
+        let shown = String::from_utf8(filter(home.path(), &["inspect", &stream], &[]).stdout).unwrap();
+        assert_eq!(shown.contains("copies from"), words.is_some(), "{shown}");
+        assert!(shown.contains(words.unwrap_or_default()), "{shown}");
+        assert!(filter(home.path(), &["pipe", "-d", &stream], &[]).stdout == data);
+    }
+}
+
+#[test]
+fn a_file_is_written_whatever_the_reach_and_the_link_may_have_no_checks() {
+    let (home, folder) = (home(), tempfile::tempdir().unwrap());
+    let [stream, target] = ["stream", "target"].map(|name| folder.path().join(name).to_str().unwrap().to_owned());
+    let data = random(5_000_000).repeat(2);
+    for (check, codes) in [(&["-q"][..], [0, 0]), (&["--no-check"], [3, 0])] {
+        // Of stdin the length is unknown.
+        let packed = filter(home.path(), &[&["pipe", "--long=30", "-o", &stream], check].concat(), &data);
+        assert_eq!(code(&packed), 0, "{}", stderr(&packed));
+        // Without checks nothing would tell that the file was changed, and memory has its limit.
+        for (long, expected) in [("-q", codes[0]), ("--long=30", codes[1])] {
+            let _ = fs::remove_file(&target);
+            let back = filter(home.path(), &["pipe", "-d", &stream, "-o", &target, long], &[]);
+            assert_eq!(code(&back), expected, "{check:?} {long}: {}", stderr(&back));
+            assert_eq!(fs::read(&target).is_ok_and(|bytes| bytes == data), expected == 0);
+        }
+    }
+}
+
+#[test]
 fn over_a_link_the_smaller_reach_of_both_ends_holds() {
     let (home, folder) = (home(), tempfile::tempdir().unwrap());
     let [source, target] = ["source", "target"].map(|name| folder.path().join(name));

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use narrows::frame::REACH_MAX_HARD;
 use narrows::policy::PolicySpec;
 use narrows::stream::{self, Control, Notes, ReceiveOptions, SendOptions};
 use narrows::transport::Link;
@@ -48,6 +49,12 @@ pub enum Reachable<'a> {
 }
 
 impl Reachable<'_> {
+    /// How far back copies of raw bytes may refer, if the client asks for them: it takes so much memory
+    /// of its own user, but not of a server that others use too.
+    fn reach(&self) -> usize {
+        if matches!(self, Self::Everything) { REACH_MAX_HARD } else { 0 }
+    }
+
     /// Time limit without progress. A copy has none, because the source of the client may be slow;
     /// a server that needs its place closes it (`direct/listener.rs`).
     fn patience(&self) -> Option<Duration> {
@@ -147,7 +154,11 @@ pub fn put(
     control: &Arc<Control>,
 ) -> Result<()> {
     let notes = Notes::default();
-    let receive = ReceiveOptions::default().notes(&notes).stall_timeout(reachable.patience()).control(control);
+    let receive = ReceiveOptions::default()
+        .reach_max(reachable.reach())
+        .notes(&notes)
+        .stall_timeout(reachable.patience())
+        .control(control);
     // Failures are sent to the client as answers, and it shows them.
     let store = match opened {
         Ok(Opened { into: Into::Special(special), name, .. }) => {
@@ -318,7 +329,9 @@ fn get(
     let source = EntrySource::start(Input::Paths { roots, unopened, filter }, quiet).blame(Error::Local)?;
     // If the client disabled compression, blocks are stored as within a process.
     let manner = if what.stored { Manner::Local } else { manner };
-    let options = send_options(manner).stall_timeout(reachable.patience()).on_note(source.on_note()).control(control);
+    let reach = if manner == Manner::Local { 0 } else { reachable.reach() };
+    let options = send_options(manner).reach(reach).search_if_asked(true);
+    let options = options.stall_timeout(reachable.patience()).on_note(source.on_note()).control(control);
     let sent = stream::send(source.reader(), link, options);
     source.stop();
     sent?;

@@ -299,6 +299,12 @@ impl FromStr for Method {
         };
         let mut method = Self::new(codec.id(), codec.default_level());
         for item in rest.split(',').filter(|i| !i.is_empty()) {
+            if item == "link" && codec.can_link() {
+                return Err(Error::misuse(format!(
+                    "'link' is for the policy fixed:{name}:link; of a list of methods `balance` links blocks where that \
+                     pays: write {name}"
+                )));
+            }
             let level = item.split_once('=').and_then(|(k, v)| codec.parse_level(k, v));
             method.level = level.ok_or_else(|| Error::misuse(format!("'{item}' is not a setting of {name}")))?;
         }
@@ -381,6 +387,8 @@ mod tests {
         assert_eq!(list("store, lz4,accel=16, zstd:level=1,level=3,"), Ok(three));
         assert_eq!(list("lz4:hc=9"), Ok(vec![Method::new(CodecId::LZ4, 9)]));
         assert_eq!(list("lz4:level=-16"), Ok(vec![Method::lz4_accel(16)]));
+        let link = list("store,lz4:link").unwrap_err();
+        assert!(link.contains("fixed:lz4:link") && link.contains("write lz4"), "{link}");
         for bad in ["", ";,", "level=3", "store;level=3", "zstd:level=99", "zstd:level", "lz4:accel=0", "lz4:accel=65"]
         {
             assert!(list(bad).is_err(), "{bad:?}");

@@ -41,6 +41,7 @@
 //! | [`frame`] | the wire format of `docs/format.md` |
 //! | [`message`] | the two ends of a message flow, in which the application sets the borders |
 //! | [`repeats`] | raw bytes that came before in a flow, far back |
+//! | [`stored`] | raw bytes that are read back from where they are stored |
 //! | [`entry`] | files and folders as the raw bytes of a flow |
 //! | [`stream`], [`transport`], [`pool`] | the driver with threads, the links, the workers |
 //! | [`upgrade`] | how two supervisors agree to switch a program's connection to frames |
@@ -72,6 +73,7 @@ pub mod pool;
 pub mod receiver;
 pub mod repeats;
 pub mod sender;
+pub mod stored;
 pub mod stream;
 mod sys;
 pub mod trace;

@@ -2,6 +2,7 @@
 //! clock. It never imports policy or monitor: how a choice was made is not on the wire.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use crate::block::{Block, BufferPool};
 use crate::codec::CodecId;
@@ -9,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::frame::{self, BlockHeader, ControlHeader, ControlKind, EndTotals, Preface, ReadLimits, Role, chain_digest};
 use crate::history::History;
 use crate::past::Past;
+use crate::stored::Stored;
 
 mod copies;
 mod job;
@@ -16,11 +18,12 @@ mod observer;
 mod parser;
 mod reverse;
 
+use job::Join;
 pub use job::{DecodeDone, DecodeJob};
 pub use observer::{Depth, Observed, ObservedKind};
 pub use parser::PartialBody;
 
-use copies::Unjoined;
+use copies::{Earlier, Unjoined};
 use observer::Observer;
 use parser::{Item, Parser};
 use reverse::Reports;
@@ -35,7 +38,8 @@ pub struct ReceiverConfig {
     pub history_max: usize,
     /// Most raw bytes that this side keeps for copies, beside `memory_max`; applied like
     /// `block_max`, and rounded down to a power of two. Only the flow of a sender that announces
-    /// copies takes them, and no more than it has bytes. 0: no copies.
+    /// copies takes them, and no more than it has bytes. 0: no copies, unless raw bytes can be read
+    /// back ([`Receiver::read_back`]).
     pub reach_max: usize,
     /// Most wire and raw bytes held at a time; [`Receiver::room`] is 0 beyond it.
     pub memory_max: usize,
@@ -63,11 +67,9 @@ impl Default for ReceiverConfig {
     }
 }
 
-impl ReceiverConfig {
-    /// The reach as a preface can state it.
-    fn reach(&self) -> usize {
-        self.reach_max.min(frame::REACH_MAX_HARD).checked_ilog2().map_or(0, |log| 1 << log)
-    }
+/// A reach as a preface can state it.
+fn reach_of(len: usize) -> usize {
+    len.min(frame::REACH_MAX_HARD).checked_ilog2().map_or(0, |log| 1 << log)
 }
 
 /// Default of [`ReceiverConfig::memory_max`]: eight blocks of 2 MiB with their bodies, or a reach
@@ -102,8 +104,11 @@ pub struct Receiver {
     held: usize,
     decoding: usize,
     history: History,
-    /// What copies refer to: the raw bytes before `raw_offset`.
+    /// What copies refer to, the raw bytes before `raw_offset`: in memory, or read back.
     past: Past,
+    earlier: Option<Earlier>,
+    /// How far back copies may refer.
+    reach: usize,
     end_parsed: bool,
     end_verified: bool,
     failed: bool,
@@ -189,6 +194,8 @@ impl Receiver {
             decoding: 0,
             history: History::default(),
             past: Past::default(),
+            earlier: None,
+            reach: 0,
             end_parsed: false,
             end_verified: false,
             failed: false,
@@ -197,6 +204,20 @@ impl Receiver {
             summary: RecvSummary::default(),
             observer: None,
         }
+    }
+
+    /// Lets copies refer up to `reach_max` bytes back, which are read from `stored` instead of being
+    /// kept in memory: the place where the driver stores what [`Receiver::read`] returns, from its
+    /// first byte on. The driver tells by [`Receiver::stored`] what is there. The place may be
+    /// changed by others, and only a check tells; so a stream without checks is kept in memory.
+    /// To be called before the first bytes are received.
+    pub fn read_back(&mut self, stored: Arc<dyn Stored>, reach_max: usize) {
+        self.earlier = Some(Earlier::new(stored, reach_of(reach_max)));
+    }
+
+    /// The next `len` bytes that [`Receiver::read`] returned are stored.
+    pub fn stored(&mut self, len: usize) {
+        self.earlier.iter_mut().for_each(|earlier| earlier.forget(len));
     }
 
     /// Keeps a record of every frame for [`Receiver::poll_observed`]. To be called before the first
@@ -331,6 +352,11 @@ impl Receiver {
         self.queue.push_back(Slot { seq: self.next_seq, wire_offset, wire_len, held, state });
     }
 
+    /// How far back this side lets copies refer.
+    fn most_reach(&self) -> usize {
+        self.earlier.as_ref().map_or_else(|| reach_of(self.config.reach_max), |earlier| earlier.reach)
+    }
+
     fn on_preface(&mut self, preface: Preface) -> Result<()> {
         self.preface = Some(preface);
         if preface.role != Role::Sender {
@@ -346,22 +372,29 @@ impl Receiver {
             )));
         }
         let copies = preface.critical & frame::feature::COPIES != 0;
-        if copies && preface.reach > self.config.reach() {
+        // On a duplex link the sender goes as far as it was told, before this side knew of the checks.
+        let needed = if copies { preface.reach } else { preface.reach.min(self.most_reach()) };
+        if !preface.check {
+            self.earlier = None;
+        }
+        let most = self.most_reach();
+        if (copies || duplex) && needed > most {
             return Err(Error::limit(format!(
                 "the stream refers {} MiB back, this side keeps {}: receive it with --long={} (library: reach_max)",
-                preface.reach >> 20,
-                self.config.reach() >> 20,
-                preface.reach.ilog2()
+                needed >> 20,
+                most >> 20,
+                needed.ilog2()
             )));
         }
-        let reach = if copies || duplex { preface.reach.min(self.config.reach()) } else { 0 };
-        self.past = Past::new(reach);
+        self.reach = if copies || duplex { needed } else { 0 };
+        self.earlier = self.earlier.take().filter(|_| self.reach > 0);
+        self.past = Past::new(if self.earlier.is_some() { 0 } else { self.reach });
         let history = preface.history.min(self.config.history_max);
         self.history = History::new(history.min(frame::BASELINE_HISTORY));
         self.parser.set_limits(ReadLimits {
             block_max: preface.block_max.min(self.config.block_max),
             history,
-            reach,
+            reach: self.reach,
             codecs: preface.codecs & frame::codecs_of_this_build(),
             check: preface.check,
             messages: preface.critical & frame::feature::MESSAGES != 0,
@@ -410,6 +443,9 @@ impl Receiver {
         {
             self.deferred = Some(e);
         }
+        if let Some(job) = self.poll_join() {
+            return Some(job);
+        }
         if self.decoding >= self.config.cores.max(1) {
             return None;
         }
@@ -449,10 +485,26 @@ impl Receiver {
             let len = header.raw_len.unwrap_or(frame::MESSAGE_MAX);
             let ns_per_byte = header.codec.codec().map_or(0.0, |c| c.nominal_ns_per_byte(c.default_level()).1);
             let estimate_ns = JOB_NS + (ns_per_byte * len as f32) as u64;
-            let reach = self.past.reach();
-            return Some(DecodeJob { seq: slot.seq, estimate_ns, header, body, history, raw_offset, reach });
+            let (seq, reach) = (slot.seq, self.reach);
+            return Some(DecodeJob { seq, estimate_ns, header, body, history, raw_offset, reach, join: None });
         }
         None
+    }
+
+    /// The front block, if its copies are to be read back: not here, since that may take long.
+    fn poll_join(&mut self) -> Option<DecodeJob> {
+        let earlier = self.earlier.as_ref()?;
+        let slot = self.queue.get_mut(self.ready)?;
+        let SlotState::Unjoined(header, _) = slot.state else { return None };
+        let SlotState::Unjoined(_, unjoined) = std::mem::replace(&mut slot.state, SlotState::Decoding(header)) else {
+            return None;
+        };
+        self.decoding += 1;
+        let (body, history) = (Block::default(), Block::default());
+        let estimate_ns = JOB_NS + header.raw_len.unwrap_or(0) as u64;
+        let join = Some(Join { unjoined, snapshot: earlier.snapshot() });
+        let (raw_offset, reach) = (self.raw_offset, self.reach);
+        Some(DecodeJob { seq: slot.seq, estimate_ns, header, body, history, raw_offset, reach, join })
     }
 
     /// Takes a decoded block. An error is final for everything behind it; the blocks before it can
@@ -471,7 +523,9 @@ impl Receiver {
             Err(e) => return self.damaged(seq, e.at(wire_offset, seq)),
         };
         if let SlotState::Decoding(header) = slot.state {
-            self.summary.count(&header, raw.len(), slot.wire_len);
+            if !done.joined {
+                self.summary.count(&header, raw.len(), slot.wire_len);
+            }
             slot.state = match done.copies {
                 Some((body, body_hash)) => SlotState::Unjoined(header, Unjoined { body, body_hash, literals: raw }),
                 None => SlotState::Ready(header, raw),
@@ -502,9 +556,12 @@ impl Receiver {
                     slot.state = SlotState::Ready(header, raw.clone());
                     self.pass(&header, raw.len(), at);
                     self.history.push_block(&raw);
-                    self.past.push(&raw);
+                    match &mut self.earlier {
+                        Some(earlier) => earlier.push(raw),
+                        None => self.past.push(&raw),
+                    }
                 }
-                SlotState::Unjoined(header, unjoined) => {
+                SlotState::Unjoined(header, unjoined) if self.earlier.is_none() => {
                     match unjoined.join(&header, &self.past, self.raw_offset, &self.pool) {
                         Ok(raw) => slot.state = SlotState::Ready(header, raw),
                         Err(e) => return self.damaged(seq, e.at(at, seq)),

@@ -1,7 +1,7 @@
 //! Repeats far back in a flow: finds raw bytes that came before, further back than blocks reach.
 //!
 //! ```text
-//! piece ─> Past (ring of the reach)
+//! piece ─> Past (ring of the reach), or a file that is read back
 //!       └> anchors (gear hash, one position in 128 or fewer) ─> Index ─> candidates
 //!                        compare, extend both ways  <───────────────────────┘
 //!                                 └> literals and repeats, in order
@@ -10,17 +10,22 @@
 //! Every repeat was compared byte by byte, so hashes only cost time where they mislead. The time is
 //! linear in the input, whatever the input is; [`Judge`] says when it is worth it.
 
+use std::sync::Arc;
+
 use crate::block::Block;
 use crate::past::Past;
+use crate::stored::Stored;
 
 mod anchors;
 mod index;
 mod judge;
+mod reread;
 
 pub use judge::Judge;
 
 use anchors::Anchors;
 use index::Index;
+use reread::Reread;
 
 /// Shortest repeat that is reported, in bytes. The instruction for one takes five to nine bytes on
 /// the wire, and the literals around it lose their context; shorter ones gain little or nothing.
@@ -46,9 +51,16 @@ pub enum Part {
     },
 }
 
-/// Finds repeats in one flow. It holds the reach, and an index of at most 8 MiB.
+/// The bytes that repeats are compared with.
+enum Before {
+    Kept(Past),
+    Stored(Reread),
+}
+
+/// Finds repeats in one flow. It holds the reach, unless that is read back, and an index of at most
+/// 8 MiB.
 pub struct Finder {
-    past: Past,
+    past: Before,
     index: Index,
     anchors: Anchors,
     /// A repeat that reached the end of the last piece, by its distance.
@@ -61,8 +73,18 @@ pub struct Finder {
 impl Finder {
     /// A finder of repeats up to `reach` bytes back, a power of two from 1 MiB on.
     pub fn new(reach: usize) -> Self {
+        Self::with(Before::Kept(Past::new(reach)), reach)
+    }
+
+    /// As [`Finder::new`], but the flow is read back from where it is stored. If it was changed
+    /// there meanwhile, repeats may be false: only a check of the raw bytes tells.
+    pub fn read_back(stored: Arc<dyn Stored>, reach: usize) -> Self {
+        Self::with(Before::Stored(Reread::new(stored, reach)), reach)
+    }
+
+    fn with(past: Before, reach: usize) -> Self {
         Self {
-            past: Past::new(reach),
+            past,
             index: Index::new(reach),
             anchors: Anchors::new(index::spacing_bits(0, reach)),
             open: None,
@@ -107,7 +129,7 @@ impl Finder {
         self.open = emit.end();
     }
 
-    /// Leaves out the next `len` bytes of the flow: they are not looked at, and nothing refers to
+    /// Leaves out the next `len` bytes of the flow: they are not looked at, and no repeat begins in
     /// them.
     pub fn skip(&mut self, len: u64) {
         self.past.skip(len);
@@ -116,7 +138,7 @@ impl Finder {
     }
 
     /// The longest repeat around position `end` of `raw`, not before `done`.
-    fn best(&self, bucket: &index::Bucket, raw: &[u8], base: u64, done: usize, end: usize) -> Option<Match> {
+    fn best(&mut self, bucket: &index::Bucket, raw: &[u8], base: u64, done: usize, end: usize) -> Option<Match> {
         let at = base + end as u64;
         let mut best: Option<Match> = None;
         for distance in bucket.distances(at).take(CANDIDATES_MAX) {
@@ -137,7 +159,7 @@ impl Finder {
 
     /// How many bytes of `raw` from `from` on, offset `at` of the flow, equal those `distance`
     /// before. At most `distance`, so that the repeat does not overlap itself.
-    fn forward(&self, raw: &[u8], from: usize, at: u64, distance: u64) -> usize {
+    fn forward(&mut self, raw: &[u8], from: usize, at: u64, distance: u64) -> usize {
         let rest = &raw[from..];
         let rest = &rest[..rest.len().min(usize::try_from(distance).unwrap_or(usize::MAX))];
         let mut len = 0;
@@ -157,7 +179,7 @@ impl Finder {
 
     /// How many bytes at the end of `raw`, which ends at offset `at` of the flow, equal those
     /// `distance` before.
-    fn backward(&self, raw: &[u8], at: u64, distance: u64) -> usize {
+    fn backward(&mut self, raw: &[u8], at: u64, distance: u64) -> usize {
         let mut len = 0;
         while len < raw.len() {
             let earlier = self.past.before(at - len as u64 - distance);
@@ -172,6 +194,57 @@ impl Finder {
         #[cfg(test)]
         self.compared.set(self.compared.get() + len + 1);
         len
+    }
+}
+
+impl Before {
+    fn reach(&self) -> usize {
+        match self {
+            Self::Kept(past) => past.reach(),
+            Self::Stored(reread) => reread.reach(),
+        }
+    }
+
+    fn memory(&self) -> usize {
+        match self {
+            Self::Kept(past) => past.memory(),
+            Self::Stored(reread) => reread.memory(),
+        }
+    }
+
+    fn end(&self) -> u64 {
+        match self {
+            Self::Kept(past) => past.end(),
+            Self::Stored(reread) => reread.end(),
+        }
+    }
+
+    fn push(&mut self, raw: &[u8]) {
+        match self {
+            Self::Kept(past) => past.push(raw),
+            Self::Stored(reread) => reread.advance(raw.len() as u64),
+        }
+    }
+
+    fn skip(&mut self, len: u64) {
+        match self {
+            Self::Kept(past) => past.skip(len),
+            Self::Stored(reread) => reread.advance(len),
+        }
+    }
+
+    fn from(&mut self, at: u64) -> &[u8] {
+        match self {
+            Self::Kept(past) => past.from(at),
+            Self::Stored(reread) => reread.from(at),
+        }
+    }
+
+    fn before(&mut self, at: u64) -> &[u8] {
+        match self {
+            Self::Kept(past) => past.before(at),
+            Self::Stored(reread) => reread.before(at),
+        }
     }
 }
 

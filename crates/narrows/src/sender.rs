@@ -29,7 +29,7 @@ mod window;
 
 pub use crate::monitor::LinkSample;
 pub use config::{MEMORY_MAX_DEFAULT, SenderConfig};
-pub use copies::Copied;
+pub use copies::{Copied, Searched};
 pub use job::{Done, Job, JobKind, worthwhile_len};
 pub use summary::{MixRow, Summary};
 
@@ -119,6 +119,8 @@ struct Times {
     now_ns: u64,
     busy_ns: u64,
     dry_ns: u64,
+    /// `idle_ns` of the summary at the last search for repeats.
+    idle_then_ns: u64,
     /// The last time at which nothing was pending.
     pending_since_ns: u64,
 }
@@ -330,8 +332,8 @@ impl Sender {
     }
 
     fn cut(&mut self, ask: Ask) -> Option<Job> {
-        // A copy costs more than a block that ends with its piece.
-        if !self.link.in_memory() {
+        // A copy costs more than a block that ends with its piece, unless copies cut that short.
+        if !self.link.in_memory() || self.input.copies.len > 0 {
             self.input.join(&self.pool);
         }
         let choice = self.choose(ask)?;

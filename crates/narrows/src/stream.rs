@@ -24,6 +24,7 @@ mod receive;
 mod repeats;
 mod send;
 mod source;
+mod stored;
 
 pub use notes::Notes;
 pub use options::{OnNote, ReceiveOptions, SendOptions};

@@ -1,6 +1,9 @@
 //! Copies (format.md section 3.9). At the receiver: what is true is delivered, and nothing else. At
 //! the sender: what repeats is sent once, if the receiver takes copies.
 
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
 mod world;
 
 use narrows::block::{Block, BufferPool};
@@ -12,6 +15,7 @@ use narrows::policy::PolicySpec;
 use narrows::receiver::{Depth, ObservedKind, Receiver, ReceiverConfig};
 use narrows::repeats::{Finder, Part};
 use narrows::sender::{LinkSample, Sender, SenderConfig, Summary};
+use narrows::stored::Stored;
 use narrows::stream::{ReceiveOptions, SendOptions, receive, send};
 use narrows::transport::Link;
 use narrows::{Error, ErrorKind};
@@ -102,10 +106,42 @@ fn config() -> ReceiverConfig {
     ReceiverConfig { reach_max: REACH, cores: 3, ..ReceiverConfig::default() }
 }
 
-/// Reads a stream in pieces of `cut` bytes: what is delivered, and how it ends.
+/// What a sink has stored.
+#[derive(Default)]
+struct Shelf(Mutex<Vec<u8>>);
+
+impl Stored for Shelf {
+    fn read_raw(&self, out: &mut [u8], at: u64) -> std::io::Result<usize> {
+        let bytes = self.0.lock().unwrap();
+        let rest = bytes.get(at as usize..).unwrap_or_default();
+        let n = rest.len().min(out.len());
+        out[..n].copy_from_slice(&rest[..n]);
+        Ok(n)
+    }
+}
+
+/// Reads a stream in pieces of `cut` bytes: what is delivered, and how it ends. The same if copies
+/// are read back.
 fn read(wire: &[u8], cut: usize, config: ReceiverConfig) -> (Vec<u8>, Result<(), Error>) {
+    let (raw, end) = read_from(wire, cut, config.clone(), None);
+    // The sink is at most so many blocks behind.
+    for behind in [0, 1, 3] {
+        let (stored, stored_end) = read_from(wire, cut, config.clone(), Some(behind));
+        assert!(stored == raw, "{} of {} bytes, {behind} behind", stored.len(), raw.len());
+        let kinds = [&end, &stored_end].map(|end| end.as_ref().map_err(|e| (e.kind, e.wire_offset)));
+        assert_eq!(kinds[0], kinds[1]);
+    }
+    (raw, end)
+}
+
+fn read_from(wire: &[u8], cut: usize, config: ReceiverConfig, behind: Option<usize>) -> (Vec<u8>, Result<(), Error>) {
     let pool = BufferPool::default();
+    let reach_max = config.reach_max;
     let (mut receiver, mut contexts) = (Receiver::new(config, pool.clone()), Contexts::default());
+    let (shelf, mut unstored) = (Arc::new(Shelf::default()), VecDeque::new());
+    if behind.is_some() {
+        receiver.read_back(Arc::clone(&shelf) as Arc<dyn Stored>, reach_max);
+    }
     let mut raw = Vec::new();
     let mut pass = |receiver: &mut Receiver, mut taken: Result<(), Error>| {
         loop {
@@ -117,6 +153,12 @@ fn read(wire: &[u8], cut: usize, config: ReceiverConfig) -> (Vec<u8>, Result<(),
             }
             while let Some(block) = receiver.read() {
                 raw.extend_from_slice(&block);
+                unstored.push_back(block);
+                if behind.is_some_and(|behind| unstored.len() > behind) {
+                    let block = unstored.pop_front().unwrap();
+                    shelf.0.lock().unwrap().extend_from_slice(&block);
+                    receiver.stored(block.len());
+                }
             }
             if idle || taken.is_err() {
                 return taken;
@@ -486,6 +528,54 @@ fn long_copies_are_cut_to_what_a_receiver_takes_for_a_block() {
     let receiver = ReceiverConfig { duplex: true, block_max: 4095, ..keeps(8 << 20) };
     let (out, summary) = transfer(&flow, "fixed:lz4", SenderConfig { duplex: true, ..sends(8 << 20) }, receiver);
     assert!(out == flow && summary.copied_bytes == 0);
+}
+
+/// A source that pauses after its first bytes, while the other end answers.
+struct Pausing(std::io::Cursor<Vec<u8>>);
+
+impl std::io::Read for Pausing {
+    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+        const FIRST: u64 = 100_000;
+        let rest = FIRST.saturating_sub(self.0.position());
+        if self.0.position() == FIRST {
+            std::thread::sleep(std::time::Duration::from_millis(300));
+        }
+        let len = if rest == 0 { out.len() } else { out.len().min(rest as usize) };
+        self.0.read(&mut out[..len])
+    }
+}
+
+#[test]
+fn a_sender_that_offers_copies_searches_only_for_a_receiver_that_asks() {
+    let flow = releases(12);
+    for (reach_max, asks) in [(8 << 20, true), (0, false)] {
+        let options = SendOptions::new("fixed:zstd:level=1".parse().unwrap()).threads(2);
+        let options = options.reach(1 << 30).search_always(true).search_if_asked(true);
+        let (here, there) = std::os::unix::net::UnixStream::pair().unwrap();
+        let (near, far) = (Link::unix(here).unwrap(), Link::unix(there).unwrap());
+        let out = tempfile::NamedTempFile::new().unwrap();
+        let sink = out.reopen().unwrap();
+        let receiver = std::thread::spawn(move || receive(sink, far, ReceiveOptions::default().reach_max(reach_max)));
+        let (sent, _) = send(Pausing(std::io::Cursor::new(flow.clone())), near, options).unwrap();
+        assert_eq!(receiver.join().unwrap().unwrap().copied_bytes, sent.copied_bytes);
+        assert!(std::fs::read(out.path()).unwrap() == flow);
+        let (copied, searched) = (sent.copied_bytes as usize, sent.searched_bytes as usize);
+        assert_eq!((copied > flow.len() / 2, searched > flow.len() - 500_000), (asks, asks), "{copied} {searched}");
+        assert!(asks || searched == 0);
+    }
+}
+
+#[test]
+fn literals_between_copies_share_blocks_also_where_the_link_is_as_fast_as_memory() {
+    let flow = releases(20);
+    let stored = tempfile::NamedTempFile::new().unwrap();
+    let options = SendOptions::new("fixed:lz4".parse().unwrap()).block_max(512 << 10);
+    let options = options.reach(8 << 20).search_always(true).threads(1);
+    let source = std::io::Cursor::new(flow.clone());
+    let (sent, _) = send(source, Link::file_writer(stored.reopen().unwrap()), options).unwrap();
+    assert!(sent.copied_bytes as usize > flow.len() / 2);
+    // Literals lie between copies every few thousand bytes.
+    assert!(sent.frames < flow.len() as u64 / 50_000, "{} frames of {} bytes", sent.frames, flow.len());
 }
 
 #[test]

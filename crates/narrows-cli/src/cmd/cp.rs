@@ -17,7 +17,7 @@ use narrows::stream::{self, Control, Notes, ReceiveOptions};
 use narrows::transport::Link;
 use serde_json::json;
 
-use crate::args::CpArgs;
+use crate::args::{CpArgs, reach};
 use crate::bottleneck::{Bottleneck, Part};
 use crate::files::Source;
 use crate::progress::Bar;
@@ -225,6 +225,7 @@ fn send(args: &CpArgs, mut input: Input, single: bool, target: &Place, tell: &Te
     let sending = transfer.sending(flow_args, args.verbosity.verbose, !matches!(target, Place::Local(_)));
     let sending = sending.with_peer(args.memory.of(|| peer(args, target)));
     let options = sending.options(args.timeout)?;
+    let options = if matches!(target, Place::Local(_)) { options } else { options.reach(reach_asked(args)) };
     let source = SourceOptions {
         dry_run: args.dry_run,
         on_failure: telling(tell),
@@ -313,6 +314,7 @@ fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<O
     let task = Task::Get(what);
     let notes = Notes::default();
     let options = ReceiveOptions::default().notes(&notes).stall_timeout(flow::seconds(args.timeout));
+    let options = options.reach_max(reach_asked(args));
     let observers = Observers {
         on_failure: telling(tell),
         on_file: Box::new(names(args, "")),
@@ -413,6 +415,11 @@ fn trust(args: &CpArgs, place: &Place) -> Result<Option<Trust>> {
         ),
     };
     Ok(Some(Trust::Token(token)))
+}
+
+/// How far back copies may refer. They are compression too, for those who forbid it.
+fn reach_asked(args: &CpArgs) -> usize {
+    if is_stored(args) { 0 } else { reach(args.long) }
 }
 
 /// Whether compression is disabled in both directions.

@@ -11,7 +11,7 @@ use narrows::policy::PolicySpec;
 use narrows::stream::ReceiveOptions;
 use narrows::transport::Link;
 
-use crate::args::{PipeArgs, reach, reach_max};
+use crate::args::{PipeArgs, reach, reach_max, reach_max_of_file};
 use crate::files::{self, Source, Target};
 use crate::flow;
 use crate::progress::Bar;
@@ -47,6 +47,10 @@ fn compress(args: &PipeArgs, transfer: &Transfer) -> Result<()> {
     let options = options.raw_len(source.len()).from_file(source.is_regular());
     // Of a file it counts how long it is, not how fast it is written.
     let options = options.reach(reach(args.long)).search_always(stored);
+    let options = match source.stored()? {
+        Some(read_back) => options.read_back(read_back),
+        None => options,
+    };
     let (input, output) = (source.name(), target.name());
     let sent = sending.send(source, Link::file_writer(file), options, Bar::none());
     let sent = sent.map_err(|e| if input.is_to_blame() { input.blame(e) } else { output.blame(e) })?;
@@ -79,6 +83,10 @@ fn decompress(args: &PipeArgs, transfer: &Transfer) -> Result<()> {
         let output = target.name();
         let sink = target.sink()?;
         let options = options.to_file(target.is_regular());
+        let options = match target.stored()? {
+            Some(stored) => options.read_back(stored, reach_max_of_file(args.long)),
+            None => options,
+        };
         transfer
             .receive(sink, link, options, || target.commit(false), Bar::none())
             .map_err(|e| if output.is_to_blame() { output.blame(e) } else { input.blame(e) })

@@ -9,7 +9,7 @@ use narrows::transport::Link;
 use rustix::event::PollFlags;
 use serde_json::{Value, json};
 
-use crate::args::{RecvArgs, reach};
+use crate::args::{RecvArgs, reach_max, reach_max_of_file};
 use crate::files::Target;
 use crate::flow;
 use crate::progress::Bar;
@@ -51,8 +51,12 @@ pub(crate) fn run(args: &RecvArgs) -> Result<()> {
     let options = ReceiveOptions::default()
         .threads(flow::threads(args.threads))
         .stall_timeout(flow::seconds(args.timeout))
-        .reach_max(reach(Some(args.long)))
+        .reach_max(reach_max(args.long))
         .to_file(target.is_regular());
+    let options = match target.stored()? {
+        Some(stored) => options.read_back(stored, reach_max_of_file(args.long)),
+        None => options,
+    };
     let received = transfer.receive(sink, Link::tcp(socket)?, options, || target.commit(args.fsync), bar);
     let Received { summary, elapsed } = received.map_err(|e| {
         if output.is_to_blame() {

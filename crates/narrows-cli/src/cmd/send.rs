@@ -39,6 +39,10 @@ pub(crate) fn run(args: &SendArgs) -> Result<()> {
     let sending = sending.with_peer(args.memory.of(|| peer(address)));
     let options = sending.options(args.timeout)?.check(!args.no_check).raw_len(source.len());
     let options = options.from_file(source.is_regular()).reach(reach(args.long));
+    let options = match source.stored()? {
+        Some(stored) => options.read_back(stored),
+        None => options,
+    };
     let socket = connect(address, Duration::from_secs_f64(args.retry_connect))?;
     if !args.verbosity.quiet && socket.peer_addr().is_ok_and(|a| !a.ip().is_loopback()) {
         report::note(NOT_ENCRYPTED);

@@ -1,5 +1,6 @@
 //! Decoding jobs, which leave the receiver and return.
 
+use super::copies::{Snapshot, Unjoined};
 use crate::block::{Block, BufferPool};
 use crate::codec::{CodecId, Contexts};
 use crate::error::{Error, Result};
@@ -18,6 +19,15 @@ pub struct DecodeJob {
     pub(super) raw_offset: u64,
     /// How far back copies may refer.
     pub(super) reach: usize,
+    /// The rest of a copy frame whose literals are decoded.
+    pub(super) join: Option<Join>,
+}
+
+/// A copy frame whose copies are read back.
+#[derive(Debug)]
+pub(super) struct Join {
+    pub(super) unjoined: Unjoined,
+    pub(super) snapshot: Snapshot,
 }
 
 /// A finished decoding job.
@@ -31,12 +41,14 @@ pub struct DecodeDone {
     pub result: Result<Block>,
     /// Body of a copy frame, and its hash.
     pub(super) copies: Option<(Block, u64)>,
+    /// Whether it was counted before: the literals came first.
+    pub(super) joined: bool,
 }
 
 impl DecodeJob {
     /// Whether there is nothing to decode, only a check to verify.
     pub fn is_stored(&self) -> bool {
-        self.header.codec == CodecId::STORE
+        self.header.codec == CodecId::STORE && self.join.is_none()
     }
 
     /// Most raw bytes that the block may decode to.
@@ -47,9 +59,13 @@ impl DecodeJob {
     /// Decodes the body and verifies the check. Copies, and the check of a frame that has any, wait
     /// for the blocks before.
     pub fn run(self, contexts: &mut Contexts, pool: &BufferPool) -> DecodeDone {
+        if let Some(Join { unjoined, snapshot }) = &self.join {
+            let result = unjoined.read_back(&self.header, snapshot, self.raw_offset, pool);
+            return DecodeDone { seq: self.seq, cpu_ns: 0, result, copies: None, joined: true };
+        }
         let copies = self.header.copies.then(|| (self.body.clone(), self.header.body_hash(&self.body)));
         let result = if self.header.copies { self.literals(contexts, pool) } else { self.decode(contexts, pool) };
-        DecodeDone { seq: self.seq, cpu_ns: 0, result, copies }
+        DecodeDone { seq: self.seq, cpu_ns: 0, result, copies, joined: false }
     }
 
     fn decode(&self, contexts: &mut Contexts, pool: &BufferPool) -> Result<Block> {
@@ -78,7 +94,7 @@ impl DecodeJob {
             return Err(Error::unsupported(format!("this program has no codec {}", self.header.codec.0)));
         };
         let does_not_decode = || Error::corrupt(format!("a block of codec {} does not decode", codec.name()));
-        if self.is_stored() {
+        if self.header.codec == CodecId::STORE {
             let whole = len.is_none_or(|len| len == body.len());
             return if whole { Ok(body.clone()) } else { Err(does_not_decode()) };
         }

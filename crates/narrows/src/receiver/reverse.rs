@@ -60,7 +60,7 @@ impl Receiver {
             check: true,
             block_max: self.config.block_max,
             history: self.config.history_max,
-            reach: self.config.reach(),
+            reach: self.most_reach(),
             codecs: frame::codecs_of_this_build(),
         }
     }

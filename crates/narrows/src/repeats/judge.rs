@@ -70,6 +70,13 @@ impl Judge {
         self.add(saved_ns - spent_ns as f64);
     }
 
+    /// The search kept the flow waiting for `ns` beyond its CPU time: cores that others use make it
+    /// take longer.
+    pub fn waited(&mut self, ns: u64) {
+        self.lost_ns += ns as f64;
+        self.add(-(ns as f64));
+    }
+
     fn add(&mut self, ns: f64) {
         self.account_ns = (self.account_ns + ns).min(MOST_NS);
     }
@@ -131,6 +138,22 @@ mod tests {
             })
             .count();
         assert!(more <= 201, "{more} ms");
+    }
+
+    #[test]
+    fn where_others_use_the_cores_it_takes_its_share_of_the_time_not_of_their_cpu() {
+        let mut judge = Judge::new(2);
+        let on = (0..10_000u64).filter(|i| {
+            // Each search takes 10 ms for 1 ms of CPU time, and nothing else goes on.
+            let on = judge.allows(i * 10_000_000, 0, 0);
+            if on {
+                judge.learn(1_000_000, 0, 1.0, 1e6);
+                judge.waited(9_000_000);
+            }
+            on
+        });
+        let on = on.count();
+        assert!((300..=450).contains(&on), "{on} of 10,000");
     }
 
     #[test]

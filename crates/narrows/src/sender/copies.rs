@@ -47,6 +47,17 @@ pub struct Copied {
     raw: Block,
 }
 
+/// A search for repeats.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Searched {
+    /// Raw bytes that were looked at.
+    pub raw_bytes: u64,
+    /// CPU time that it took.
+    pub cpu_ns: u64,
+    /// Time that it took.
+    pub wall_ns: u64,
+}
+
 /// Copies that wait to be cut.
 #[derive(Default)]
 pub(super) struct Waiting {
@@ -146,9 +157,18 @@ impl Sender {
         self.input.push_copy(distance, raw, self.times.now_ns);
     }
 
-    /// Adds CPU time that the driver spent on looking for repeats.
-    pub fn add_cpu(&mut self, cpu_ns: u64) {
+    /// Adds what the driver searched for repeats before its next push. Returns for how many ns nothing
+    /// was pending meanwhile.
+    pub fn searched(&mut self, searched: Searched, now_ns: u64) -> u64 {
+        self.tick(now_ns);
+        let Searched { raw_bytes, cpu_ns, wall_ns } = searched;
+        self.summary.searched_bytes += raw_bytes;
         self.summary.encode_cpu_ns += cpu_ns;
+        // What was idle since the last search waited for this one, or for the source.
+        let idle_ns = self.summary.idle_ns - std::mem::replace(&mut self.times.idle_then_ns, self.summary.idle_ns);
+        let waited_ns = wall_ns.min(idle_ns);
+        self.summary.search_idle_ns += waited_ns;
+        waited_ns
     }
 
     pub(super) fn on_reach(&mut self, reach: usize, block_max: usize) {

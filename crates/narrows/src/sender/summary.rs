@@ -11,6 +11,8 @@ pub struct Summary {
     pub raw_bytes: u64,
     /// Those of them that were copied from earlier ones.
     pub copied_bytes: u64,
+    /// Raw bytes in which earlier ones were searched.
+    pub searched_bytes: u64,
     /// Wire bytes handed to the link, preface and end frame included.
     pub wire_bytes: u64,
     /// Wire bytes that the link has accepted; equal to `wire_bytes` when none is pending.
@@ -25,8 +27,10 @@ pub struct Summary {
     pub link_busy_ns: u64,
     /// Time in which the link was dry although raw bytes were pending: bound by CPU.
     pub link_dry_ns: u64,
-    /// Time in which nothing was pending: bound by the source.
+    /// Time in which nothing was pending: bound by the source, or by the search for repeats.
     pub idle_ns: u64,
+    /// The part of it in which the next bytes were searched for repeats: bound by CPU.
+    pub search_idle_ns: u64,
     /// Time in which everything had left and the receiver had not confirmed it, because it was
     /// storing the rest.
     pub confirm_ns: u64,

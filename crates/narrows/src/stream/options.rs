@@ -13,6 +13,7 @@ use crate::monitor::expectation::{Expectation, Kind};
 use crate::policy::{Policy, PolicySetup, PolicySpec};
 use crate::receiver::ReceiverConfig;
 use crate::sender::SenderConfig;
+use crate::stored::Stored;
 
 /// Callback for the notes of the receiver's application ([`Notes`]). It must not wait for the flow;
 /// an error that it returns ends the flow.
@@ -42,6 +43,8 @@ pub struct SendOptions {
     raw_len: Option<u64>,
     rest: SenderConfig,
     pub(super) search_always: bool,
+    pub(super) search_if_asked: bool,
+    pub(super) read_back: Option<Arc<dyn Stored>>,
     pub(super) stall_timeout: Option<Duration>,
     pub(super) from_file: bool,
     pub(super) trace: Option<Box<dyn Write + Send>>,
@@ -91,6 +94,8 @@ impl SendOptions {
             raw_len: None,
             rest: SenderConfig::default(),
             search_always: false,
+            search_if_asked: false,
+            read_back: None,
             stall_timeout: None,
             from_file: false,
             trace: None,
@@ -147,7 +152,8 @@ impl SendOptions {
     }
 
     /// How far back repeats are looked for and sent as copies, in raw bytes, rounded down to a power
-    /// of two, 1 GiB at most. Both ends keep so much in memory, and the sender an index of 8 MiB.
+    /// of two, 1 GiB at most, and to the known length. Both ends keep so much in memory, unless they
+    /// read it back, and the sender an index of 8 MiB.
     /// They are looked for while that gains time on the link, and from 4 MiB of known length on. On
     /// a duplex link the receiver decides too; a one-way one must allow as much. Default: 0, none.
     pub fn reach(self, len: usize) -> Self {
@@ -157,6 +163,19 @@ impl SendOptions {
     /// Whether repeats are looked for whatever time it takes. Default: false.
     pub fn search_always(self, always: bool) -> Self {
         Self { search_always: always, ..self }
+    }
+
+    /// Whether repeats are looked for only once a duplex receiver has stated a reach of its own, so
+    /// that a sender may offer them to all. Default: false: from the first byte on.
+    pub fn search_if_asked(self, asked: bool) -> Self {
+        Self { search_if_asked: asked, ..self }
+    }
+
+    /// The bytes with which repeats are compared are read from `stored` instead of being kept in
+    /// memory: from where the source reads, from its first byte on. If that is changed meanwhile, a
+    /// check of the receiver fails; so without checks they are kept. Default: none.
+    pub fn read_back(self, stored: Arc<dyn Stored>) -> Self {
+        Self { read_back: Some(stored), ..self }
     }
 
     /// How long raw bytes may wait until a whole block has gathered, in ns. Default: that of the
@@ -251,6 +270,7 @@ pub struct ReceiveOptions {
     rest: ReceiverConfig,
     pub(super) stall_timeout: Option<Duration>,
     pub(super) to_file: bool,
+    pub(super) read_back: Option<(Arc<dyn Stored>, usize)>,
     pub(super) notes: Option<Notes>,
     pub(super) control: Arc<Control>,
 }
@@ -277,6 +297,14 @@ impl ReceiveOptions {
     /// with copies is refused, and a duplex sender sends none.
     pub fn reach_max(self, len: usize) -> Self {
         Self { rest: ReceiverConfig { reach_max: len, ..self.rest }, ..self }
+    }
+
+    /// Copies may refer up to `reach_max` bytes back, which are read from `stored` instead of being
+    /// kept in memory: where the sink stores everything that is written to it, from its first byte on
+    /// and at once. Of a stream without checks, which alone tell whether another program changed it,
+    /// they are kept in memory, with [`ReceiveOptions::reach_max`] as limit. Default: none.
+    pub fn read_back(self, stored: Arc<dyn Stored>, reach_max: usize) -> Self {
+        Self { read_back: Some((stored, reach_max)), ..self }
     }
 
     /// Whether the end frame ends the stream on a one-way link too, for example on a pipe that

@@ -72,10 +72,14 @@ pub fn receive_then(
     };
     let buffers = BufferPool::default();
     let (notes, stall_timeout, control) = (options.notes.take(), options.stall_timeout, Arc::clone(&options.control));
-    let to_file = options.to_file;
+    let (to_file, read_back) = (options.to_file, options.read_back.take());
     let config = ReceiverConfig { duplex: write.is_some(), ..options.into_engine() };
     let threads = config.cores;
     let pool = Pool::new(threads);
+    let mut receiver = Receiver::new(config, buffers.clone());
+    if let Some((stored, reach_max)) = read_back {
+        receiver.read_back(stored, reach_max);
+    }
     let flow = Arc::new_cyclic(|weak: &Weak<ReceiveDriver>| {
         let panicked = weak.clone();
         let queue = pool.flow(move || {
@@ -85,12 +89,7 @@ pub fn receive_then(
         });
         ReceiveDriver {
             me: weak.clone(),
-            state: Mutex::new(State {
-                receiver: Receiver::new(config, buffers.clone()),
-                failure: None,
-                failed: false,
-                closed: false,
-            }),
+            state: Mutex::new(State { receiver, failure: None, failed: false, closed: false }),
             changed: Bell::default(),
             sink: Mutex::new(Box::new(sink)),
             sink_thread: Mutex::new(None),

@@ -73,10 +73,19 @@ pub fn send_blocks(
     let (on_note, trace, later) = (options.on_note.take(), options.trace.take(), options.later.take());
     let (stall_timeout, control) = (options.stall_timeout, Arc::clone(&options.control));
     let (always, from_file) = (options.search_always, options.from_file);
-    let (config, policy) = options.into_engine();
+    let if_asked = options.search_if_asked;
+    let read_back = options.read_back.take();
+    let (mut config, policy) = options.into_engine();
     let threads = config.cores;
+    // Of a source without checks nothing would tell that it was changed meanwhile.
+    let read_back = read_back.filter(|_| config.check);
     // Bytes that wait for company are kept: their link says nothing about what they are worth.
-    let search = Search::new(config.reach, always || config.gather_ns > 0, config.raw_len, threads);
+    config.reach = reach_of(config.reach, config.raw_len);
+    let search = Search::new(config.reach, always || config.gather_ns > 0, config.raw_len, threads, read_back);
+    let search = if if_asked { search.if_asked() } else { search };
+    if !search.looks() {
+        config.reach = 0;
+    }
     // The search must not keep the calling thread from the link.
     let from_file = from_file && !search.looks();
     let config =
@@ -124,6 +133,13 @@ pub fn send_blocks(
     drop(pool);
     let policy = sender.map(Sender::into_policy).ok_or_else(|| Error::misuse("the flow is over"))?;
     result.map(|()| (summary, policy))
+}
+
+/// The reach as a power of two, and no more than the flow needs: a receiver of one-way links keeps so
+/// much, or refuses the stream.
+fn reach_of(reach: usize, raw_len: Option<u64>) -> usize {
+    let needed = raw_len.and_then(|len| usize::try_from(len).ok()?.checked_next_power_of_two());
+    reach.min(needed.unwrap_or(usize::MAX)).checked_ilog2().map_or(0, |log| 1 << log)
 }
 
 fn run(

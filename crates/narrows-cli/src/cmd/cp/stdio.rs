@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use narrows::stream::{Notes, ReceiveOptions};
 
-use super::{Outcome, is_stored, received_words, receiving, start, teller, telling};
+use super::{Outcome, is_stored, reach_asked, received_words, receiving, start, teller, telling};
 use crate::args::CpArgs;
 use crate::bottleneck::Part;
 use crate::files::{self, Target};
@@ -107,6 +107,7 @@ fn receive(args: &CpArgs, source: &Place, target: &Target, to: &Output<'_>) -> R
     };
     let notes = Notes::default();
     let options = ReceiveOptions::default().notes(&notes).stall_timeout(flow::seconds(args.timeout));
+    let options = options.reach_max(reach_asked(args));
     let output = target.name();
     let outlet = Outlet::new(target.sink()?, notes, telling(&teller())).named(to.name);
     let (carrier, link, grower) = start(args, source, &Task::Get(what), None, receiving(&transfer.control))?;

@@ -59,13 +59,17 @@ impl ReceiveDriver {
 
     /// Writes all raw data that is ready, in order. Returns whether there was any.
     fn write_ready(&self, sink: &mut Box<dyn Write + Send>) -> Result<bool> {
-        let mut any = false;
+        let (mut any, mut written) = (false, 0);
         loop {
-            let Some(raw) = lock(&self.state).receiver.read() else { break };
+            let mut state = lock(&self.state);
+            state.receiver.stored(written);
+            let Some(raw) = state.receiver.read() else { break };
+            drop(state);
             any = true;
             let begin = sys::monotonic_ns();
             sink.write_all(&raw).map_err(|e| sink_error(e, "cannot write the output"))?;
             self.blocked_ns.fetch_add(sys::monotonic_ns() - begin, Ordering::Relaxed);
+            written = raw.len();
             drop(raw);
             // There is room again.
             self.changed.ring();
