@@ -291,20 +291,28 @@ impl Balance {
         if history_len == 0 {
             return (p, [0; METHODS_MAX]);
         }
-        // Linked blocks are decoded one after the other.
-        let serial = self.receiver_price * (1.0 - 1.0 / now.decoders);
         let histories = self.costs.link(context, &mut p, (len, history_len), |costs, linked| {
             let late_s = (costs.encode_s - now.backlog_s).max(0.0);
-            let serial_s = if linked { serial * costs.decode_s } else { 0.0 };
+            let decode_s = now.decode_s(costs.decode_s, usize::from(linked));
+            if linked && decode_s > len as f32 / now.rate {
+                return f32::INFINITY;
+            }
             (1.0 - now.price) * costs.encode_s / self.cores
                 + now.price * (costs.wire_len / now.rate + late_s)
-                + serial_s
+                + self.receiver_price * decode_s
         });
         (p, histories)
     }
 
     /// Step 8: the method with the lowest score, which includes the idle time of the link.
-    fn cheapest_with_idle(&self, view: &View<'_>, context: usize, p: &Prediction, now: &Now, len: usize) -> usize {
+    fn cheapest_with_idle(
+        &self,
+        view: &View<'_>,
+        context: usize,
+        (p, histories): (&Prediction, &[usize; METHODS_MAX]),
+        now: &Now,
+        len: usize,
+    ) -> usize {
         // Only the rest of the flow can overlap the decoding of this block.
         let rest = view.left.map_or(f32::INFINITY, |left| left.saturating_sub(len as u64) as f32);
         let lightest = 1.min(self.costs.methods().len() - 1);
@@ -329,7 +337,8 @@ impl Balance {
             // At any price: a block that takes longer to decode than the raw one takes to arrive
             // only loses, and a negligible saving is not worth a core.
             let raw_s = p.wire_len[0] / now.rate;
-            if m > 0 && (p.decode_s[m] / now.decoders > raw_s || p.wire_len[m] > SAVING_MIN * p.wire_len[0]) {
+            let decode_s = now.decode_s(p.decode_s[m], histories[m]);
+            if m > 0 && (decode_s > raw_s || p.wire_len[m] > SAVING_MIN * p.wire_len[0]) {
                 continue;
             }
             let idle_s = (self.late_s(context, p, m) - now.backlog_s).max(0.0);
@@ -337,7 +346,7 @@ impl Balance {
             let tail_s = (p.decode_s[m] - rest_s).max(0.0);
             let cost = (1.0 - now.price) * p.encode_s[m] / self.cores
                 + now.price * (p.wire_len[m] / now.rate + idle_s + tail_s)
-                + self.receiver_price * p.decode_s[m] / now.decoders;
+                + self.receiver_price * decode_s;
             if cost < best_cost {
                 (best, best_cost) = (m, cost);
             }
@@ -380,7 +389,8 @@ impl Balance {
     fn take(&mut self, view: &View<'_>, m: usize, len: usize, info: Info, now: &Now) -> Choice {
         self.pace = blend_log(self.pace, if m == 0 { 1.0 / now.rate } else { info.encode_s / len as f32 });
         self.cpu_pace = blend_log(self.cpu_pace, info.encode_s.max(2e-6) / len as f32);
-        self.price_receiver(info.encode_s / self.cores, info.wire_len / now.rate, info.decode_s / now.decoders);
+        let decode_s = now.decode_s(info.decode_s, info.history_len);
+        self.price_receiver(info.encode_s / self.cores, info.wire_len / now.rate, decode_s);
         self.remember(view, info);
         self.choice(m, len, info.encode_s)
     }
@@ -432,6 +442,14 @@ struct Now {
     decoders: f32,
     backlog_s: f32,
     price: f32,
+}
+
+impl Now {
+    /// Seconds for which a block that is linked to so many bytes occupies the receiver. Linked blocks
+    /// are decoded one after the other.
+    fn decode_s(&self, decode_s: f32, history_len: usize) -> f32 {
+        if history_len > 0 { decode_s } else { decode_s / self.decoders }
+    }
 }
 
 impl Info {
@@ -526,7 +544,7 @@ impl Policy for Balance {
             // The first block is raw: nothing is known yet, and no other method reaches the link
             // sooner. A link that is expected to be slow may wait for a quick method.
             _ if first && (!view.link.expected || p.wire_len[0] < FIRST_PAYS_S * rate) => 0,
-            Ask::Next => self.cheapest_with_idle(view, context, &p, &now, len),
+            Ask::Next => self.cheapest_with_idle(view, context, (&p, &histories), &now, len),
             Ask::Bypass if p.wire_len[rescue] < RESCUE_GAIN * p.wire_len[0] => rescue,
             Ask::Bypass => 0,
         };
@@ -537,7 +555,7 @@ impl Policy for Balance {
             let Some(shorter) = CLASSES.iter().rev().find(|n| **n < len) else { break };
             (wanted, len) = (*shorter, *shorter);
             (p, histories) = self.predict(view, context, &features, len, &now);
-            m = self.cheapest_with_idle(view, context, &p, &now, len);
+            m = self.cheapest_with_idle(view, context, (&p, &histories), &now, len);
         }
         self.raw_run = if m == 0 { self.raw_run + 1 } else { 0 };
         if self.raw_run > RAW_RUN && view.link.known && rate > SMALL_BLOCKS_ABOVE && view.ask == Ask::Next {
