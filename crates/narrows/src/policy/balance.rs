@@ -47,7 +47,7 @@ const END_IN_VIEW: u64 = 2 << 20;
 /// Number of latest blocks on whose predictions the price is solved.
 const RING: usize = 8;
 /// Maximum blocks in flight: few for the first 20 blocks, whose methods are guesses; then enough to
-/// cover one slow block in four.
+/// cover one slow block in four, and to keep that many more than all cores busy.
 const WINDOW_FIRST: usize = 3;
 const WINDOW_FIRST_BLOCKS: u64 = 20;
 const WINDOW: usize = 24;
@@ -90,8 +90,8 @@ const UNPROVEN_SHARE: f32 = 0.5;
 /// Maximum block length for xz: its tables take 11 bytes per byte of dictionary, and longer blocks
 /// would exceed the memory of a flow.
 const XZ_BLOCK_MAX: usize = 512 << 10;
-/// Number of latest blocks whose choice is remembered until the outcome comes; more than two
-/// windows.
+/// Number of latest blocks whose choice is remembered until the outcome comes, at least; more than
+/// two windows.
 const REMEMBERED: usize = 64;
 
 /// The policy: minimises the predicted arrival time of the flow, block by block.
@@ -112,7 +112,7 @@ pub struct Balance {
     cpu_pace: f32,
     saved: f32,
     chosen: u64,
-    infos: Box<[Info; REMEMBERED]>,
+    infos: Box<[Info]>,
     waiting: Option<(u64, u64)>,
     /// Number of raw blocks in a row up to the last choice.
     raw_run: u64,
@@ -168,6 +168,7 @@ impl Balance {
             None => CostModel::new(&methods, setup.prior),
         };
         costs.expect(setup.kinds);
+        let remembered = REMEMBERED.max(2 * window_max(setup.cores) + 1);
         let nothing =
             Prediction { encode_s: [0.0; METHODS_MAX], wire_len: [0.0; METHODS_MAX], decode_s: [0.0; METHODS_MAX] };
         Self {
@@ -183,7 +184,7 @@ impl Balance {
             cpu_pace: 1.0 / 300e6,
             saved: 0.0,
             chosen: 0,
-            infos: Box::new([Info::NONE; REMEMBERED]),
+            infos: vec![Info::NONE; remembered].into(),
             waiting: None,
             raw_run: 0,
             probe: None,
@@ -195,7 +196,7 @@ impl Balance {
     }
 
     fn info(&self, seq: u64) -> Option<&Info> {
-        Some(&self.infos[seq as usize % REMEMBERED]).filter(|i| i.seq == seq)
+        Some(&self.infos[seq as usize % self.infos.len()]).filter(|i| i.seq == seq)
     }
 
     /// Predicted seconds until the link has sent all blocks chosen so far.
@@ -399,7 +400,8 @@ impl Balance {
         self.why.encode_s = info.encode_s;
         self.why.wire_len = info.wire_len;
         self.why.decode_s = info.decode_s;
-        self.infos[view.seq as usize % REMEMBERED] = info;
+        let place = view.seq as usize % self.infos.len();
+        self.infos[place] = info;
         self.chosen += 1;
     }
 
@@ -660,7 +662,7 @@ impl Policy for Balance {
                 // Blocks that are too old to be remembered count as the mean of the remembered
                 // ones. Reports come late, so each prediction is divided by the slowdown assumed at
                 // its time, which would otherwise count twice.
-                let oldest = last_seq.saturating_sub(REMEMBERED as u64 - 1).max(first_seq);
+                let oldest = last_seq.saturating_sub(self.infos.len() as u64 - 1).max(first_seq);
                 let known = (oldest..=last_seq).filter_map(|seq| self.info(seq));
                 let (sum, count) =
                     known.fold((0.0, 0.0f32), |(s, n), i| (s + i.decode_s / i.receiver_slowdown, n + 1.0));
@@ -678,7 +680,7 @@ impl Policy for Balance {
         if self.pushed_back_unknown {
             return WINDOW_UNKNOWN;
         }
-        if self.chosen < WINDOW_FIRST_BLOCKS { (cores + WINDOW_FIRST).min(WINDOW) } else { WINDOW }
+        if self.chosen < WINDOW_FIRST_BLOCKS { (cores + WINDOW_FIRST).min(WINDOW) } else { window_max(cores) }
     }
 
     fn learned(&self) -> Vec<(Method, f32)> {
@@ -702,6 +704,11 @@ impl Policy for Balance {
             ("slowdown", f64::from(self.costs.slowdown())),
         ]
     }
+}
+
+/// Maximum blocks in flight of a flow whose methods are known.
+fn window_max(cores: usize) -> usize {
+    WINDOW.max(cores + cores / 2)
 }
 
 /// How many times faster than an earlier flow measured it the link may be; 1 once there is evidence.
