@@ -207,7 +207,7 @@ fn file(args: &Args) -> Result<Value> {
     let output = temporary_with("out", &[])?;
     let out = output.0.to_str().context("a path")?;
     let mut rows = Vec::new();
-    for pool in crate::pools::make(corpus, FILE_BYTES)? {
+    for pool in crate::pools::make(corpus, FILE_BYTES, crate::pools::Half::Both)? {
         if !args.pools.is_empty() && !args.pools.contains(&pool.name) {
             continue;
         }

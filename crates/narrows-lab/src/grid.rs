@@ -32,7 +32,7 @@ const BLOCK_MAX: usize = 2 << 20;
 /// lengths of codecs come from the tables, the link is an in-order fluid, encoding times vary by 5
 /// %, and every decision is charged. Each policy is compared with the bound, which nothing beats,
 /// the relaxed schedule (linear program over blocks of one length), the oracle (beam search, up to
-/// 8M), plain (`fixed:store`, not charged) and the best fixed method, chosen in hindsight for each
+/// 8M, and up to 64M where link or cores change), plain (`fixed:store`, not charged) and the best fixed method, chosen in hindsight for each
 /// cell.
 ///
 /// A policy that keeps a file (`datacomp:table=FILE`) runs the cells one by one and learns from
@@ -68,7 +68,8 @@ pub(crate) struct Args {
     /// Cores that encode.
     #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "1,4,8")]
     cores: Vec<usize>,
-    /// Lengths of the flow. Up to 4M a shorter pool is not repeated; above 8M there is no oracle.
+    /// Lengths of the flow. Up to 4M a shorter pool is not repeated; above 8M there is an oracle only
+    /// where link or cores change.
     #[arg(long, value_name = "LEN,..", value_delimiter = ',', default_value = "1M,3M", value_parser = parse_len)]
     lens: Vec<usize>,
     /// Scenarios: changes during the transfer.

@@ -10,9 +10,10 @@ use clap::Args as ClapArgs;
 use narrows::block::Block;
 use narrows::calibration::time_methods;
 use narrows::codec::{DEFAULT_METHODS, Method};
+use narrows::stream::thread_cpu_ns;
 use narrows_sim::measure::{Bench, history_of, linkable, measurable};
 
-use crate::pools::{self, Pool};
+use crate::pools::{self, Half, Pool};
 use crate::units::parse_len;
 use narrows_sim::table::{CLASSES, Cost, Table};
 
@@ -30,8 +31,9 @@ pub(crate) const REFERENCE_FILE: &str = "reference.txt";
 /// quickest of up to three runs counts.
 ///
 /// Writes POOL.pool (the bytes), POOL.table (text, format in docs/experiments/formats.md) and
-/// reference.txt (speeds on the calibration sample) into DIR. Run it on an idle machine: times of
-/// disturbed runs are capped when the table is read, but only roughly.
+/// reference.txt (speeds on the calibration sample) into DIR. Times are those of the CPU, but run it
+/// on an idle machine: others take the caches too. Times of disturbed runs are capped when the table
+/// is read, but only roughly.
 #[derive(ClapArgs)]
 pub(crate) struct Args {
     /// Directory with one directory for each kind of data.
@@ -46,6 +48,9 @@ pub(crate) struct Args {
     /// Bytes of a pool, rounded down to a multiple of 512K.
     #[arg(long, value_name = "LEN", default_value = "3M", value_parser = parse_len)]
     len: usize,
+    /// Files of the corpus: constants are tuned on one half and figures quoted from the other.
+    #[arg(long, value_name = "HALF", default_value = "both")]
+    half: Half,
     /// Methods to measure; `store` and `constant` need no table.
     #[arg(long, value_name = "LIST", value_parser = parse_methods)]
     methods: Option<MethodList>,
@@ -62,7 +67,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let methods = args.methods.as_ref().map_or(DEFAULT_METHODS, |m| &m.0);
     let methods = measurable(methods);
     fs::create_dir_all(&args.output).with_context(|| format!("cannot make {}", args.output.display()))?;
-    let pools = pools::make(&args.corpus, args.len)?;
+    let pools = pools::make(&args.corpus, args.len, args.half)?;
     write_reference(&args.output, &methods)?;
     for pool in pools.into_iter().filter(|p| args.pool.is_empty() || args.pool.contains(&p.name)) {
         let begin = Instant::now();
@@ -90,7 +95,7 @@ pub(crate) fn complete(
     }
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let methods = measurable(methods);
-    let pools = pools::make(corpus, len)?;
+    let pools = pools::make(corpus, len, Half::Both)?;
     if let Some(name) = only.iter().find(|name| !pools.iter().any(|p| p.name == **name)) {
         bail!("{} has no pool '{name}'", corpus.display());
     }
@@ -124,8 +129,8 @@ fn write_reference(folder: &Path, methods: &[Method]) -> Result<()> {
 }
 
 fn measure(pool: Pool, methods: &[Method]) -> Table {
-    let start = Instant::now();
-    let mut bench = Bench::new(move || start.elapsed().as_nanos() as u64);
+    // Not the time of day: others may use the cores.
+    let mut bench = Bench::new(thread_cpu_ns);
     let mut table = Table::new(&pool.name, Block::from_vec(pool.bytes), methods.to_vec());
     table.linked = linkable(methods);
     for (class, class_len) in CLASSES.into_iter().enumerate() {

@@ -32,14 +32,14 @@ pub(crate) fn recipe() -> String {
 }
 
 /// One pool for each directory of the corpus, `random`, and two mixed streams: `mixfine` changes kind every 4 to 64 KiB,
-/// `mixwide` every 4 KiB to 1 MiB.
-pub(crate) fn make(corpus: &Path, len: usize) -> Result<Vec<Pool>> {
+/// `mixwide` every 4 KiB to 1 MiB. Of the files of one half only, if so wanted.
+pub(crate) fn make(corpus: &Path, len: usize, half: Half) -> Result<Vec<Pool>> {
     let mut directories: Vec<PathBuf> = entries(corpus)?.into_iter().filter(|p| p.is_dir()).collect();
     directories.sort();
     let mut whole = Vec::new();
     for directory in directories {
         let name = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        whole.push(Pool { bytes: concatenate(&directory, len)?, name });
+        whole.push(Pool { bytes: of_half(&directory, len, half)?, name });
     }
     if whole.is_empty() {
         bail!("{} has no directories with files", corpus.display());
@@ -72,22 +72,25 @@ pub(crate) enum Half {
     Both,
 }
 
-/// As [`folder_bytes`], from one half of the files. The only file of a kind is cut in two.
+/// As [`folder_bytes`], from one half of the files.
 pub(crate) fn half_bytes(directory: &Path, len: usize, half: Half) -> Result<Vec<u8>> {
+    Ok(lengthen(&of_half(directory, len, half)?, len))
+}
+
+/// The beginnings of the files of one half. The only file of a kind is cut in two.
+fn of_half(directory: &Path, len: usize, half: Half) -> Result<Vec<u8>> {
     let odd = match half {
-        Half::Both => return folder_bytes(directory, len),
+        Half::Both => return concatenate(directory, len),
         Half::Tuning => 0,
         Half::Quoted => 1,
     };
     let files = shuffled(directory)?;
-    let bytes = if let [only] = &files[..] {
+    if let [only] = &files[..] {
         let file = fs::read(only).with_context(|| format!("cannot read {}", only.display()))?;
         let middle = file.len() / 2;
-        if odd == 0 { file[..middle].to_vec() } else { file[middle..].to_vec() }
-    } else {
-        join(&files.into_iter().skip(odd).step_by(2).collect::<Vec<_>>(), len)?
-    };
-    Ok(lengthen(&bytes, len))
+        return Ok(if odd == 0 { file[..middle].to_vec() } else { file[middle..].to_vec() });
+    }
+    join(&files.into_iter().skip(odd).step_by(2).collect::<Vec<_>>(), len)
 }
 
 /// `len` bytes of the files of one kind, extended if there are fewer.
@@ -202,12 +205,12 @@ mod tests {
         fs::write(kind.join("a"), vec![b'a'; 900_000]).unwrap();
         fs::write(kind.join("deeper").join("b"), vec![b'b'; 400_000]).unwrap();
         fs::write(kind.join("README.md"), vec![b'r'; 100]).unwrap();
-        let pools = make(corpus.path(), 1 << 20).unwrap();
+        let pools = make(corpus.path(), 1 << 20, Half::Both).unwrap();
         let names: Vec<_> = pools.iter().map(|p| p.name.as_str()).collect();
         assert_eq!(names, ["kind", "random", "mixfine", "mixwide"]);
         assert!(pools.iter().all(|p| p.bytes.len() == 1 << 20));
         assert!(!pools[0].bytes.contains(&b'r') && pools[0].bytes.contains(&b'b'));
-        let again = make(corpus.path(), 1 << 20).unwrap();
+        let again = make(corpus.path(), 1 << 20, Half::Both).unwrap();
         assert!(pools.iter().zip(&again).all(|(a, b)| a.bytes == b.bytes));
     }
 

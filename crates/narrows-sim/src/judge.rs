@@ -8,9 +8,11 @@ use crate::overhead::of_block;
 use crate::table::{CLASSES, Table};
 use crate::world::Conditions;
 
-/// Longer flows are judged by the relaxed schedule: a beam search over thousands of blocks takes
-/// long and ends near it anyway.
+/// Longer flows on a link and cores that do not change are judged by the relaxed schedule: a beam
+/// search over thousands of blocks takes long and ends near it anyway. Where speeds change the relaxed
+/// schedule is no measure: it compresses with the time of later cores what has to leave before.
 const BEAM_MAX_LEN: usize = 8 << 20;
+const BEAM_CHANGING_MAX_LEN: usize = 64 << 20;
 
 /// Times that can be reached under some conditions, in seconds.
 #[derive(Debug, Clone, Copy)]
@@ -33,12 +35,17 @@ pub fn possible(table: &Table, conditions: &Conditions, class_max: usize, beam_w
     let machine = conditions.machine();
     let bound = Limits::of(table, conditions.len, conditions.block_max).seconds(&machine);
     let relaxed = (1..=class_max).map(|c| relaxed(table, conditions.len, &machine, c)).fold(f64::INFINITY, f64::min);
-    let has_oracle = beam_width > 0 && conditions.len <= BEAM_MAX_LEN;
+    let changes = !(machine.link.is_constant() && machine.cpu.is_constant());
+    let long = conditions.len > BEAM_MAX_LEN;
+    let len_max = if changes { BEAM_CHANGING_MAX_LEN } else { BEAM_MAX_LEN };
+    let has_oracle = beam_width > 0 && conditions.len <= len_max;
     if !has_oracle {
         return Possible { bound, relaxed, oracle: relaxed, has_oracle };
     }
     let schedule = |cut: Cut| oracle_seconds(table, conditions.len, &machine, &cut, beam_width);
-    let oracle = cuts(class_max).into_iter().map(schedule).fold(f64::INFINITY, f64::min);
+    // At the length of a long flow the start matters little, and short blocks less.
+    let cuts = cuts(class_max).into_iter().take(if long { 1 } else { usize::MAX });
+    let oracle = cuts.map(schedule).fold(f64::INFINITY, f64::min);
     Possible { bound, relaxed, oracle, has_oracle }
 }
 

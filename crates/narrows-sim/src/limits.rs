@@ -21,8 +21,8 @@ const RUN_MIN: usize = 9;
 /// around each, because the table computes a cut's cost from parts of those blocks. So the linear
 /// program over pieces bounds every run over the table.
 pub struct Limits {
-    /// By piece: how often it is sent, and its possible costs without dominated ones.
-    pieces: Vec<(usize, Vec<Cost>)>,
+    /// By piece: how often it is sent, its raw bytes, and its possible costs without dominated ones.
+    pieces: Vec<(usize, f64, Vec<Cost>)>,
 }
 
 impl Limits {
@@ -43,12 +43,20 @@ impl Limits {
         let (times, rest) = (len / table.len(), len % table.len());
         let sent = |i: usize| times + usize::from(i * PIECE + table.block(0, i).len() <= rest);
         let pieces = (0..runs.len()).filter(|i| sent(*i) > 0);
-        Self { pieces: pieces.map(|i| (sent(i), front(&costs(table, i, longest, runs[i])))).collect() }
+        let raw_len = |i: usize| table.block(0, i).len() as f64;
+        Self { pieces: pieces.map(|i| (sent(i), raw_len(i), front(&costs(table, i, longest, runs[i])))).collect() }
+    }
+
+    /// The limits with other costs, computed from the raw bytes of a piece and each of its costs. None
+    /// of them may fall where one that it is computed from rises.
+    pub fn with_costs(&self, cost: impl Fn(f64, Cost) -> Cost) -> Self {
+        let other = |n: f64, costs: &[Cost]| costs.iter().map(|c| cost(n, *c)).collect();
+        Self { pieces: self.pieces.iter().map(|(times, n, costs)| (*times, *n, other(*n, costs))).collect() }
     }
 
     /// Lower bound of the seconds until the last byte is delivered.
     pub fn seconds(&self, machine: &Machine) -> f64 {
-        let weighted: Vec<_> = self.pieces.iter().map(|(times, costs)| (*times, costs.as_slice())).collect();
+        let weighted: Vec<_> = self.pieces.iter().map(|(times, _, costs)| (*times, costs.as_slice())).collect();
         oracle::bound(&weighted, machine)
     }
 
@@ -64,7 +72,7 @@ impl Limits {
 
     fn least(&self, of: fn(&Cost) -> f64) -> f64 {
         let least = |costs: &[Cost]| costs.iter().map(of).fold(f64::INFINITY, f64::min);
-        self.pieces.iter().map(|(times, costs)| *times as f64 * least(costs)).sum()
+        self.pieces.iter().map(|(times, _, costs)| *times as f64 * least(costs)).sum()
     }
 }
 

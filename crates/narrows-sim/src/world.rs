@@ -24,14 +24,17 @@ use crate::table::{STORE_NS_PER_BYTE, Table};
 mod bucket;
 mod cold;
 mod cores;
+mod hardware;
 mod host;
 mod link;
 mod receiver;
 
+pub use hardware::Hardware;
 pub use host::Host;
 
 use cold::Cold;
 use cores::{Cores, Task};
+use hardware::Threads;
 use link::{InFlight, Link};
 use receiver::Receiver;
 
@@ -109,6 +112,8 @@ pub struct Run {
     pub saved: Option<Vec<u8>>,
     /// Kinds of data that the policy knows at the end.
     pub kinds: Vec<Kind>,
+    /// Bytes that the memory of each end moved; complete only where [`Hardware`] limits it.
+    pub moved: [f64; 2],
 }
 
 impl Run {
@@ -124,6 +129,14 @@ impl Run {
 /// If the flow makes no progress.
 pub fn run(table: &Table, conditions: &Conditions, policy: Box<dyn Policy>) -> Run {
     play(World::new(table, conditions, policy, None))
+}
+
+/// As [`run`], between two hosts whose memory and threads have limits.
+///
+/// # Panics
+/// If the flow makes no progress.
+pub fn run_on(table: &Table, conditions: &Conditions, hardware: &Hardware, policy: Box<dyn Policy>) -> Run {
+    play(World { threads: Some(Threads::new(*hardware)), ..World::new(table, conditions, policy, None) }.limited())
 }
 
 /// As [`run`], between two cold processes of one machine. The time is from the start of the programs
@@ -154,6 +167,7 @@ fn play(mut world: World<'_>) -> Run {
         decode_s: world.decode_ns * 1e-9,
         saved: policy.save(),
         kinds: policy.kinds(),
+        moved: [world.cores.moved, world.receiver.moved()],
     }
 }
 
@@ -183,6 +197,7 @@ struct World<'a> {
     steps: u64,
     trace: String,
     cold: Option<Cold>,
+    threads: Option<Threads>,
 }
 
 impl<'a> World<'a> {
@@ -230,7 +245,17 @@ impl<'a> World<'a> {
             steps: 0,
             trace: String::new(),
             cold: host.map(Cold::new),
+            threads: None,
         }
+    }
+
+    /// Limits memory and the receiver's threads, if there are limits.
+    fn limited(mut self) -> Self {
+        if let Some(threads) = &self.threads {
+            self.cores.limit_memory(threads.hardware.memory_bytes_per_s);
+            self.receiver.limit(threads.hardware);
+        }
+        self
     }
 
     fn is_over(&self) -> bool {
@@ -245,7 +270,10 @@ impl<'a> World<'a> {
                 match task {
                     Task::Encode(done) => self.sender.finish(done, self.now_ns),
                     Task::Write => self.written(),
-                    Task::Read(len) => self.push(len),
+                    Task::Read(len) | Task::Source(len) => {
+                        self.threads.iter_mut().for_each(|t| t.reading -= 1);
+                        self.push(len);
+                    }
                     Task::Decode => self.receiver.decoded(self.now_ns),
                 }
                 progress = true;
@@ -266,6 +294,8 @@ impl<'a> World<'a> {
             {
                 let here = self.is_short() && job.estimate_ns < INLINE_NS;
                 self.start(job, self.conditions.decision_ns, here);
+                let until_ns = self.now_ns + self.conditions.decision_ns as u64;
+                self.threads.iter_mut().for_each(|t| t.deciding_until_ns = until_ns);
                 progress = true;
             }
             self.read();
@@ -291,7 +321,7 @@ impl<'a> World<'a> {
 
     /// Pushes as much of the repeated pool as the sender accepts.
     fn feed(&mut self) {
-        if self.cold.is_some() {
+        if self.cold.is_some() || self.threads.is_some() {
             return;
         }
         while self.pushed < self.conditions.len && self.sender.room() > 0 {
@@ -300,15 +330,16 @@ impl<'a> World<'a> {
         self.close_at_end();
     }
 
-    /// Pushes `len` bytes, or as many as there are until the pool begins anew.
+    /// Pushes `len` bytes of the repeated pool.
     fn push(&mut self, len: usize) {
-        let at = self.pushed % self.table.len();
-        let len = len.min(self.table.len() - at);
-        self.sender.push(self.table.bytes.slice(at..at + len), self.now_ns);
-        self.pushed += len;
-        if self.cold.is_some() {
-            self.close_at_end();
+        let end = self.pushed + len;
+        while self.pushed < end {
+            let at = self.pushed % self.table.len();
+            let len = (end - self.pushed).min(self.table.len() - at);
+            self.sender.push(self.table.bytes.slice(at..at + len), self.now_ns);
+            self.pushed += len;
         }
+        self.close_at_end();
     }
 
     fn close_at_end(&mut self) {
@@ -318,15 +349,23 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Begins to read the source, as the driver does of a file while it has nothing to write.
+    /// Begins to read the source, as the driver does: of a short file while it has nothing to write.
     fn read(&mut self) {
-        let Some(cold) = &self.cold else { return };
-        let room = self.sender.room();
+        let asked = self.threads.as_ref().map_or(self.pushed, |t| t.asked);
+        let room = self.sender.room().saturating_sub(asked - self.pushed);
         let enough = room >= self.sender.segment_len().min(1 << 16);
-        if self.cores.io_is_busy() || self.pushed == self.conditions.len || !enough {
+        if asked == self.conditions.len || !enough {
             return;
         }
-        let len = room.min(self.sender.segment_len()).min(self.conditions.len - self.pushed);
+        let len = room.min(self.sender.segment_len()).min(self.conditions.len - asked);
+        if let Some(threads) = self.threads.as_mut().filter(|t| t.may_read()) {
+            threads.reading += 1;
+            threads.asked += len;
+            let work_ns = len as f64 * threads.hardware.source_ns_per_byte;
+            self.cores.take_other(self.now_ns, Task::Source(len), work_ns);
+            self.cores.moves(Hardware::source_moves(len));
+        }
+        let Some(cold) = self.cold.as_ref().filter(|_| !self.cores.io_is_busy()) else { return };
         let work_ns = cold.host.call_ns + len as f64 * cold.host.read_ns_per_byte;
         self.cores.take_other(self.now_ns, Task::Read(len), work_ns);
     }
@@ -338,7 +377,8 @@ impl<'a> World<'a> {
 
     /// Whether some thread asks the sender for jobs.
     fn may_poll(&self) -> bool {
-        !self.is_short() || !self.cores.io_is_busy()
+        let decides = self.threads.as_ref().is_some_and(|t| t.deciding_until_ns > self.now_ns);
+        !decides && (!self.is_short() || !self.cores.io_is_busy())
     }
 
     fn start(&mut self, job: Job, charge_ns: f64, on_io: bool) {
@@ -359,7 +399,9 @@ impl<'a> World<'a> {
         }
         // A block that would not shrink is sent raw (D10).
         let wire_len = (cost.wire_len.round() as usize).clamp(1, job.raw.len());
+        let moved = Hardware::codec_moves(job.method, job.raw.len(), cost.wire_len);
         self.cores.take(self.now_ns, job.simulated(wire_len, 0, 0), charge_ns, work_ns, on_io);
+        self.cores.moves(moved);
     }
 
     /// Moves frames into the kernel's buffer while it accepts bytes.
@@ -367,7 +409,7 @@ impl<'a> World<'a> {
         let mut progress = false;
         loop {
             // The thread that writes does one thing at a time.
-            if self.cold.is_some() && self.cores.io_is_busy() {
+            if self.cold.is_some() && self.cores.io_is_busy() || self.threads.as_ref().is_some_and(|t| !t.may_write()) {
                 return progress;
             }
             if self.link.in_hand == 0 {
@@ -404,6 +446,12 @@ impl<'a> World<'a> {
             progress = true;
             let Some(cold) = &mut self.cold else {
                 self.sample(unsent_before, accepted);
+                if let Some(threads) = &mut self.threads {
+                    threads.writing += 1;
+                    let work_ns = accepted as f64 * threads.hardware.write_ns_per_byte;
+                    self.cores.take_other(self.now_ns, Task::Write, work_ns);
+                    self.cores.moves(Hardware::socket_moves(accepted as f64));
+                }
                 continue;
             };
             cold.writing = Some(LinkSample { begin_ns: self.now_ns, unsent_before, accepted, ..LinkSample::default() });
@@ -414,6 +462,7 @@ impl<'a> World<'a> {
 
     /// A write has returned.
     fn written(&mut self) {
+        self.threads.iter_mut().for_each(|t| t.writing -= 1);
         let Some(sample) = self.cold.as_mut().and_then(|c| c.writing.take()) else { return };
         self.observe(sample);
     }
@@ -482,6 +531,10 @@ impl<'a> World<'a> {
             next_ns = next_ns.min(self.sender.next_wakeup().unwrap_or(u64::MAX));
         }
         next_ns = next_ns.min(self.receiver.next_ns());
+        let deciding_ns = self.threads.as_ref().map_or(0, |t| t.deciding_until_ns);
+        if deciding_ns > self.now_ns {
+            next_ns = next_ns.min(deciding_ns);
+        }
         if receiver_reads {
             next_ns = next_ns.min(self.link.next_ns(self.now_ns));
         }

@@ -17,13 +17,16 @@ pub struct Block {
 }
 
 impl Block {
-    /// A block of `len` zero bytes, shared by all callers: the body of a simulated frame.
+    /// A block of `len` zero bytes, shared by all callers, in a buffer as long as one of a pool:
+    /// simulated frames take as much memory as real ones.
     ///
     /// # Panics
     /// If `len` is more than the longest block of the baseline, 2 MiB.
     pub fn zeros(len: usize) -> Self {
-        static ZEROS: OnceLock<Block> = OnceLock::new();
-        ZEROS.get_or_init(|| Self::from_vec(vec![0; 2 << 20])).slice(0..len)
+        static ZEROS: [OnceLock<Block>; 22] = [const { OnceLock::new() }; 22];
+        let buffer_len = pooled_len(len);
+        let zeros = || Self::from_vec(vec![0; buffer_len]);
+        ZEROS[buffer_len.trailing_zeros() as usize].get_or_init(zeros).slice(0..len)
     }
 
     /// A block over all bytes of `bytes`, without copying.
@@ -66,6 +69,11 @@ impl Block {
     pub fn buffer_len(&self) -> usize {
         self.buf.len()
     }
+}
+
+/// Length of a pool's buffer for `len` bytes: few lengths, so that buffers are found again.
+fn pooled_len(len: usize) -> usize {
+    len.next_power_of_two().max(4096)
 }
 
 impl Deref for Block {
@@ -125,7 +133,7 @@ const REMEMBERED_MAX: usize = 256;
 impl BufferPool {
     /// A buffer of at least `len` bytes with arbitrary old contents.
     pub fn get(&self, len: usize) -> BlockMut {
-        let len = len.next_power_of_two().max(4096);
+        let len = pooled_len(len);
         let mut shelves = self.shelves.lock().unwrap_or_else(PoisonError::into_inner);
         // A buffer in use has two handles, the pool's and the user's; one means that it is free.
         // The one that was filled last is the most likely to be in a core's cache, and the others stay
@@ -174,5 +182,14 @@ mod tests {
         let address = Arc::as_ptr(&first.buf);
         drop(first);
         assert_eq!(Arc::as_ptr(&pool.get(5000).buf), address);
+    }
+
+    #[test]
+    fn simulated_bytes_keep_no_more_memory_than_real_ones() {
+        let pool = BufferPool::default();
+        for len in [1, 5000, 100_000, 2 << 20] {
+            let zeros = Block::zeros(len);
+            assert!(zeros.len() == len && zeros.buffer_len() == pool.get(len).freeze(len).buffer_len(), "{len}");
+        }
     }
 }

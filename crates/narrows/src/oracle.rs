@@ -101,7 +101,8 @@ impl Speed {
         self.steps[self.steps.partition_point(|s| s.0 <= second).saturating_sub(1)]
     }
 
-    fn is_constant(&self) -> bool {
+    /// Whether it never changes.
+    pub fn is_constant(&self) -> bool {
         self.steps.len() == 1
     }
 
@@ -218,16 +219,18 @@ pub fn play(blocks: &[&[Cost]], choices: &[u8], machine: &Machine) -> f64 {
 /// least time that the remaining blocks need: the dual of the bound, at a fixed set of prices.
 pub fn beam(blocks: &[&[Cost]], machine: &Machine, width: usize) -> Schedule {
     let guide = Guide::new(blocks, machine);
+    let worth: Vec<Vec<usize>> = blocks.iter().map(|costs| undominated(costs)).collect();
     let mut states = vec![State::new(machine)];
     // Parent and choice of each state of each step.
     let mut history: Vec<Vec<(u32, u8)>> = Vec::with_capacity(blocks.len());
     for (i, costs) in blocks.iter().enumerate() {
         let mut next: Vec<(f64, u32, u8, State)> = Vec::with_capacity(states.len() * costs.len());
         for (parent, state) in states.iter().enumerate() {
-            for (m, cost) in costs.iter().enumerate() {
+            for &m in &worth[i] {
+                let cost = &costs[m];
                 let mut state = state.clone();
                 state.add(cost, machine);
-                next.push((guide.total(i + 1, &state), parent as u32, m as u8, state));
+                next.push((guide.total(i + 1, &state, machine), parent as u32, m as u8, state));
             }
         }
         next.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.3.left_s.total_cmp(&b.3.left_s)));
@@ -262,7 +265,21 @@ pub fn beam(blocks: &[&[Cost]], machine: &Machine, width: usize) -> Schedule {
     Schedule { seconds, choices }
 }
 
+/// The methods that no other equals or beats in all respects.
+fn undominated(costs: &[Cost]) -> Vec<usize> {
+    let no_worse = |a: &Cost, b: &Cost| {
+        a.encode_s <= b.encode_s && a.wire_len <= b.wire_len && a.decode_s <= b.decode_s && a.linked <= b.linked
+    };
+    let beaten = |i: usize| {
+        let beats = |j: usize| no_worse(&costs[j], &costs[i]) && (j < i || !no_worse(&costs[i], &costs[j]));
+        (0..costs.len()).any(|j| j != i && beats(j))
+    };
+    (0..costs.len()).filter(|i| !beaten(*i)).collect()
+}
+
 const SIMILAR_WINDOW: usize = 24;
+/// Most changes of a speed that one search for an end crosses.
+const ROUNDS_MAX: usize = 32;
 /// Times that differ by less than this share count as equal.
 const SIMILAR: f64 = 1e-4;
 
@@ -335,10 +352,32 @@ impl Guide {
         Self { prices, rest }
     }
 
-    fn total(&self, next: usize, state: &State) -> f64 {
-        let busy_s = state.busy_s();
+    fn total(&self, next: usize, state: &State, machine: &Machine) -> f64 {
+        let (busy_s, left_s) = (state.busy_s(), state.left_s);
         let prices = self.prices.iter().zip(&self.rest[next]);
-        prices.map(|(l, rest)| (1.0 - l) * busy_s + l * state.left_s + rest).fold(state.delivered_s, f64::max)
+        if machine.link.is_constant() && machine.cpu.is_constant() {
+            return prices.map(|(l, rest)| (1.0 - l) * busy_s + l * left_s + rest).fold(state.delivered_s, f64::max);
+        }
+        let rate = machine.link.typical();
+        let (cpu_done, link_done) = (machine.cpu.work_until(busy_s), machine.link.work_until(left_s));
+        // At each price the end is where what cores and link earn from here on is worth the rest. Only
+        // prices that would end later than the others before need be solved.
+        prices.fold(state.delivered_s, |end_s, (l, rest)| {
+            let left = |at_s: f64| {
+                let cpu = machine.cpu.work_until(at_s) - cpu_done;
+                rest - (1.0 - l) * cpu - l / rate * (machine.link.work_until(at_s) - link_done)
+            };
+            let mut end_s = end_s;
+            for _ in 0..ROUNDS_MAX {
+                let left = left(end_s);
+                if left <= SIMILAR * rest {
+                    break;
+                }
+                // Newton: what is earned is linear between the changes of a speed.
+                end_s += left / ((1.0 - l) * machine.cpu.at(end_s) + l / rate * machine.link.at(end_s));
+            }
+            end_s
+        })
     }
 }
 
@@ -421,6 +460,24 @@ mod tests {
             assert!(beam(&blocks, &machine, 8).seconds < brute * 1.05);
             let weighted: Vec<_> = blocks.iter().map(|b| (1, *b)).collect();
             assert!(bound(&weighted, &machine) <= brute * (1.0 + 1e-9));
+        }
+    }
+
+    /// Until the rate falls, cores compress little and the link carries much: no schedule can use the
+    /// time of later cores for that.
+    #[test]
+    fn a_beam_finds_what_brute_force_finds_where_speeds_change() {
+        let changes = [[(0.0, 1000.0), (0.3, 100.0)], [(0.0, 50.0), (2.0, 500.0)], [(0.0, 300.0), (0.5, 30.0)]];
+        for (seed, steps) in (1..).zip(changes) {
+            let blocks = random_blocks(6, seed);
+            let blocks: Vec<&[Cost]> = blocks.iter().map(Vec::as_slice).collect();
+            let machine = Machine { link: Speed::steps(&steps), ..Machine::steady(100.0, 1 + seed as usize % 2, 2) };
+            let choices = |n: usize| -> Vec<u8> { (0..6).map(|i| (n / 3usize.pow(i) % 3) as u8).collect() };
+            let all = (0..3usize.pow(6)).map(|n| play(&blocks, &choices(n), &machine));
+            let brute = all.fold(f64::INFINITY, f64::min);
+            let narrow = beam(&blocks, &machine, 8);
+            assert!(narrow.seconds < brute * 1.05, "seed {seed}: {} against {brute}", narrow.seconds);
+            assert!(beam(&blocks, &machine, 729).seconds < brute * 1.003, "seed {seed}");
         }
     }
 

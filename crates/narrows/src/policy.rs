@@ -246,8 +246,8 @@ pub trait Policy: Send {
     }
 }
 
-/// Maximum number of blocks in flight. With 128 KiB blocks these are 3 MiB, which keeps 8 workers
-/// busy through one slow block in four.
+/// Maximum number of blocks in flight; policies may allow more where there are more than 16 workers.
+/// With 128 KiB blocks these are 3 MiB, which keeps 8 workers busy through one slow block in four.
 pub const WINDOW_MAX: usize = 24;
 
 /// Parses a method with an optional suffix for linking: `zstd:level=3,link`, `lz4:link`. Returns

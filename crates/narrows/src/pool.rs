@@ -16,7 +16,7 @@ use crate::policy::WINDOW_MAX;
 /// A piece of work, with the contexts of the worker that runs it.
 pub type Task = Box<dyn FnOnce(&mut Contexts) + Send>;
 
-/// Most waiting jobs of one flow: a full window, and as many probes.
+/// Most waiting jobs of one flow: a full window, and as many probes; with many workers two for each.
 const QUEUE_MAX: usize = 2 * WINDOW_MAX;
 
 /// A pool with a fixed maximum of workers. Dropping it drops waiting tasks, finishes running ones,
@@ -31,6 +31,10 @@ pub struct Queue {
     shared: Arc<Shared>,
     id: u64,
     threads: usize,
+}
+
+fn queue_max(threads: usize) -> usize {
+    QUEUE_MAX.max(2 * threads)
 }
 
 struct Shared {
@@ -105,7 +109,7 @@ impl Queue {
         let mut guard = self.shared.lock();
         let state = &mut *guard;
         let Some(lane) = state.lanes.get_mut(&self.id) else { return Err(task) };
-        if self.threads == 0 || lane.tasks.len() >= QUEUE_MAX {
+        if self.threads == 0 || lane.tasks.len() >= queue_max(self.threads) {
             return Err(task);
         }
         if state.idle == 0 && state.workers.len() < self.threads {
@@ -131,7 +135,7 @@ impl Queue {
     /// Whether the queue has room for a task. Stays true while only the caller submits to it.
     pub fn has_room(&self) -> bool {
         let state = self.shared.lock();
-        self.threads > 0 && state.lanes.get(&self.id).is_some_and(|l| l.tasks.len() < QUEUE_MAX)
+        self.threads > 0 && state.lanes.get(&self.id).is_some_and(|l| l.tasks.len() < queue_max(self.threads))
     }
 
     /// Drops waiting tasks; running ones are finished.

@@ -19,6 +19,7 @@ mod matrix;
 mod messages;
 mod model;
 mod run;
+mod scale;
 mod sets;
 mod trace;
 mod virtual_time;
@@ -26,6 +27,7 @@ mod virtual_time;
 pub(crate) use checks::Check;
 
 /// An axis of a kind, with the single value that it has in plans that do not name it.
+#[derive(Clone, Copy)]
 pub(crate) struct Axis {
     pub(crate) name: &'static str,
     pub(crate) default: &'static str,
@@ -47,6 +49,7 @@ pub(crate) enum KindName {
     Matrix,
     Run,
     Messages,
+    Scale,
 }
 
 impl KindName {
@@ -61,6 +64,7 @@ impl KindName {
             Self::Matrix => &matrix::Matrix,
             Self::Run => &run::Run,
             Self::Messages => &messages::Messages,
+            Self::Scale => &scale::Scale,
         }
     }
 }

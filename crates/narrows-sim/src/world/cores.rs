@@ -21,6 +21,10 @@ pub(super) struct Cores {
     at_s: f64,
     /// Cores that the link would keep busy. Less than one: its work is that of one thread.
     link_wants: f64,
+    /// What the memory moves for all jobs together.
+    memory_bytes_per_s: f64,
+    /// Bytes that it was asked to move.
+    pub(super) moved: f64,
 }
 
 /// What occupies a core.
@@ -30,6 +34,8 @@ pub(super) enum Task {
     Write,
     /// One that reads so many bytes of the source.
     Read(usize),
+    /// A thread of its own reads so many bytes of the source.
+    Source(usize),
     /// Decoding of a frame at the other end, where both ends share the cores.
     Decode,
 }
@@ -42,6 +48,8 @@ struct Job {
     left_s: f64,
     /// Share of its whole work that its CPU clock measures.
     seen_share: f64,
+    /// Bytes that the memory moves for each second of its work.
+    moves_per_s: f64,
 }
 
 impl Cores {
@@ -52,7 +60,13 @@ impl Cores {
             jobs: Vec::new(),
             at_s: 0.0,
             link_wants: 0.0,
+            memory_bytes_per_s: f64::INFINITY,
+            moved: 0.0,
         }
+    }
+
+    pub(super) fn limit_memory(&mut self, bytes_per_s: f64) {
+        self.memory_bytes_per_s = bytes_per_s;
     }
 
     /// Takes a job that needs `work_ns` of a core, after `decision_ns` for the choice and the fixed work.
@@ -61,14 +75,24 @@ impl Cores {
         done.cpu_ns = (work_ns + SEEN_FIXED_NS) as u64;
         let whole_ns = decision_ns + ENCODE_FIXED_NS + work_ns;
         let (begin_s, left_s) = (self.at_s, whole_ns * 1e-9);
-        self.jobs.push(Job { task: Task::Encode(done), on_io, begin_s, left_s, seen_share: work_ns / whole_ns });
+        let seen_share = work_ns / whole_ns;
+        self.jobs.push(Job { task: Task::Encode(done), on_io, begin_s, left_s, seen_share, moves_per_s: 0.0 });
     }
 
     /// Takes work that is not encoding.
     pub(super) fn take_other(&mut self, now_ns: u64, task: Task, work_ns: f64) {
         self.work_until(now_ns);
         let on_io = matches!(task, Task::Write | Task::Read(_));
-        self.jobs.push(Job { task, on_io, begin_s: self.at_s, left_s: work_ns * 1e-9, seen_share: 0.0 });
+        let (begin_s, left_s) = (self.at_s, work_ns * 1e-9);
+        self.jobs.push(Job { task, on_io, begin_s, left_s, seen_share: 0.0, moves_per_s: 0.0 });
+    }
+
+    /// The memory moves so many bytes for the job that was taken last.
+    pub(super) fn moves(&mut self, bytes: f64) {
+        self.moved += bytes;
+        if let Some(job) = self.jobs.last_mut() {
+            job.moves_per_s = bytes / job.left_s.max(NOTHING_S);
+        }
     }
 
     /// Sets how much of a core the link's bytes would take. Returns how much they get.
@@ -85,7 +109,9 @@ impl Cores {
             return None;
         }
         self.work_until(now_ns);
-        let i = (0..self.jobs.len()).min_by(|a, b| self.jobs[*a].left_s.total_cmp(&self.jobs[*b].left_s))?;
+        let speed = self.speeds();
+        let left_s = |i: &usize| self.jobs[*i].left_s / speed(&self.jobs[*i]);
+        let i = (0..self.jobs.len()).min_by(|a, b| left_s(a).total_cmp(&left_s(b)))?;
         let Job { mut task, begin_s, seen_share, .. } = self.jobs.remove(i);
         if let Task::Encode(done) = &mut task {
             done.wall_ns = ((self.at_s - begin_s) * 1e9 * seen_share + SEEN_FIXED_NS) as u64;
@@ -95,8 +121,10 @@ impl Cores {
 
     /// Time at which the next job ends.
     pub(super) fn next_ns(&self) -> u64 {
-        let Some(left_s) = self.jobs.iter().map(|job| job.left_s).reduce(f64::min) else { return u64::MAX };
-        let end_s = if left_s > NOTHING_S { self.speed.finish(self.at_s, left_s / self.share()) } else { self.at_s };
+        let speed = self.speeds();
+        let ends_s = self.jobs.iter().map(|job| (job.left_s / speed(job), job.left_s));
+        let Some((wait_s, left_s)) = ends_s.min_by(|a, b| a.0.total_cmp(&b.0)) else { return u64::MAX };
+        let end_s = if left_s > NOTHING_S { self.speed.finish(self.at_s, wait_s) } else { self.at_s };
         (end_s * 1e9 - NOTHING_S * 1e9).ceil() as u64
     }
 
@@ -113,10 +141,32 @@ impl Cores {
         (left / jobs).min(1.0)
     }
 
+    /// Speed of each job in cores: its share, or less if the memory moves less than it asks for. Jobs
+    /// that ask for little get all of it, the others equal parts of the rest.
+    fn speeds(&self) -> impl Fn(&Job) -> f64 + use<> {
+        let share = self.share();
+        let asks = self.jobs.iter().map(|job| job.moves_per_s * share);
+        let mut part = f64::INFINITY;
+        if asks.clone().sum::<f64>() > self.memory_bytes_per_s {
+            let mut asked: Vec<f64> = asks.collect();
+            asked.sort_by(f64::total_cmp);
+            let mut left = self.memory_bytes_per_s;
+            for (i, asked_of) in asked.iter().enumerate() {
+                part = left / (asked.len() - i) as f64;
+                if *asked_of > part {
+                    break;
+                }
+                left -= asked_of;
+            }
+        }
+        move |job| if job.moves_per_s * share > part { part / job.moves_per_s } else { share }
+    }
+
     fn work_until(&mut self, now_ns: u64) {
         let now_s = (now_ns as f64 * 1e-9).max(self.at_s);
-        let worked_s = (self.speed.work_until(now_s) - self.speed.work_until(self.at_s)) * self.share();
-        self.jobs.iter_mut().for_each(|job| job.left_s -= worked_s);
+        let passed_s = self.speed.work_until(now_s) - self.speed.work_until(self.at_s);
+        let speed = self.speeds();
+        self.jobs.iter_mut().for_each(|job| job.left_s -= passed_s * speed(job));
         self.at_s = now_s;
     }
 }
@@ -145,7 +195,15 @@ mod tests {
     }
 
     fn cores(count: usize, speed: f64) -> Cores {
-        Cores { count, speed: Speed::constant(speed), jobs: Vec::new(), at_s: 0.0, link_wants: 0.0 }
+        Cores {
+            count,
+            speed: Speed::constant(speed),
+            jobs: Vec::new(),
+            at_s: 0.0,
+            link_wants: 0.0,
+            memory_bytes_per_s: f64::INFINITY,
+            moved: 0.0,
+        }
     }
 
     /// Runs all jobs: (end, number of the job, its time by the CPU clock). In microseconds, since
@@ -182,6 +240,20 @@ mod tests {
         one.take(0, job(1), 0.0, 1000.0, true);
         one.take(100, job(2), 0.0, 1000.0, false);
         assert_eq!(ends(&mut one), [(9.9, 1, 4.96), (10.0, 2, 4.96)]);
+    }
+
+    #[test]
+    fn memory_slows_those_that_move_much_and_nobody_else() {
+        let mut three = cores(3, 1.0);
+        three.limit_memory(10e9);
+        // 1500 ns of fixed work each; bytes for each nanosecond of work: 1, 8 and 8.
+        for (seq, bytes) in [(1, 6e3), (2, 32e3), (3, 32e3)] {
+            three.take(0, job(seq), 0.0, if seq == 1 { 4500.0 } else { 2500.0 }, false);
+            three.moves(bytes);
+        }
+        // Two share 9 bytes a nanosecond until the first has ended, then 10.
+        let ends: Vec<_> = ends(&mut three).into_iter().map(|e| (e.1, e.0)).collect();
+        assert_eq!(ends, [(1, 6.0), (2, 7.0), (3, 7.0)]);
     }
 
     /// The bound relies on this.

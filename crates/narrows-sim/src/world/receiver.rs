@@ -7,6 +7,7 @@ use narrows::frame::Feedback;
 use narrows::oracle::Speed;
 
 use super::Conditions;
+use super::hardware::{Hardware, Lines};
 use super::link::InFlight;
 use crate::overhead::DECODE_FIXED_NS;
 
@@ -32,6 +33,10 @@ pub(super) struct Receiver {
     /// Of ends that share cores: frames that arrived and whose decoding has not begun.
     waiting: VecDeque<(bool, f64)>,
     running: usize,
+    /// When the last frame was decoded.
+    decoded_s: f64,
+    /// Of hosts whose memory and threads have limits.
+    lines: Option<Lines>,
 }
 
 impl Receiver {
@@ -49,7 +54,18 @@ impl Receiver {
             reported_frames: 0,
             waiting: VecDeque::new(),
             running: 0,
+            decoded_s: 0.0,
+            lines: None,
         }
+    }
+
+    pub(super) fn limit(&mut self, hardware: Hardware) {
+        self.lines = Some(Lines::new(hardware));
+    }
+
+    /// Bytes that its memory moved, if that has limits.
+    pub(super) fn moved(&self) -> f64 {
+        self.lines.as_ref().map_or(0.0, |l| l.moved)
     }
 
     /// Whether it accepts bytes from the link.
@@ -59,14 +75,20 @@ impl Receiver {
 
     pub(super) fn arrive(&mut self, frame: &InFlight, now_ns: u64) {
         let first = (0..self.free_s.len()).min_by(|a, b| self.free_s[*a].total_cmp(&self.free_s[*b])).unwrap_or(0);
-        let before_s = self.decoding.back().map_or(self.delivered_s, |d| d.0);
         // A linked block is decoded after all before it.
-        let from_s = if frame.linked { before_s } else { 0.0 };
-        let begin_s = self.free_s[first].max(now_ns as f64 * 1e-9).max(from_s);
-        let end_s = self.speed.finish(begin_s, (frame.decode_ns + DECODE_FIXED_NS) * 1e-9);
+        let from_s = if frame.linked { self.decoded_s } else { 0.0 };
+        let now_s = now_ns as f64 * 1e-9;
+        let read_s = self.lines.as_mut().map_or(now_s, |l| l.read(now_s, frame.wire_len));
+        let begin_s = self.free_s[first].max(read_s).max(from_s);
+        let mut end_s = self.speed.finish(begin_s, (frame.decode_ns + DECODE_FIXED_NS) * 1e-9);
+        if let Some(lines) = &mut self.lines {
+            end_s = end_s.max(lines.moves(read_s, frame.method, frame.raw_len, frame.wire_len));
+        }
         self.free_s[first] = end_s;
+        self.decoded_s = self.decoded_s.max(end_s);
+        let stored_s = self.lines.as_mut().map_or(self.decoded_s, |l| l.write(self.decoded_s, frame.raw_len));
         // On a slow machine the CPU clock also measures the longer time of decoding.
-        self.decoding.push_back((end_s.max(before_s), frame.raw_len, frame.wire_len, (end_s - begin_s) * 1e9));
+        self.decoding.push_back((stored_s, frame.raw_len, frame.wire_len, (end_s - begin_s) * 1e9));
         self.held_raw += frame.raw_len;
         self.feedback.wire_received = frame.wire_end;
     }

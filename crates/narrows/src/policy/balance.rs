@@ -47,7 +47,7 @@ const END_IN_VIEW: u64 = 2 << 20;
 /// Number of latest blocks on whose predictions the price is solved.
 const RING: usize = 8;
 /// Maximum blocks in flight: few for the first 20 blocks, whose methods are guesses; then enough to
-/// cover one slow block in four.
+/// cover one slow block in four, and to keep that many more than all cores busy.
 const WINDOW_FIRST: usize = 3;
 const WINDOW_FIRST_BLOCKS: u64 = 20;
 const WINDOW: usize = 24;
@@ -90,8 +90,8 @@ const UNPROVEN_SHARE: f32 = 0.5;
 /// Maximum block length for xz: its tables take 11 bytes per byte of dictionary, and longer blocks
 /// would exceed the memory of a flow.
 const XZ_BLOCK_MAX: usize = 512 << 10;
-/// Number of latest blocks whose choice is remembered until the outcome comes; more than two
-/// windows.
+/// Number of latest blocks whose choice is remembered until the outcome comes, at least; more than
+/// two windows.
 const REMEMBERED: usize = 64;
 
 /// The policy: minimises the predicted arrival time of the flow, block by block.
@@ -112,7 +112,7 @@ pub struct Balance {
     cpu_pace: f32,
     saved: f32,
     chosen: u64,
-    infos: Box<[Info; REMEMBERED]>,
+    infos: Box<[Info]>,
     waiting: Option<(u64, u64)>,
     /// Number of raw blocks in a row up to the last choice.
     raw_run: u64,
@@ -168,6 +168,7 @@ impl Balance {
             None => CostModel::new(&methods, setup.prior),
         };
         costs.expect(setup.kinds);
+        let remembered = REMEMBERED.max(2 * window_max(setup.cores) + 1);
         let nothing =
             Prediction { encode_s: [0.0; METHODS_MAX], wire_len: [0.0; METHODS_MAX], decode_s: [0.0; METHODS_MAX] };
         Self {
@@ -183,7 +184,7 @@ impl Balance {
             cpu_pace: 1.0 / 300e6,
             saved: 0.0,
             chosen: 0,
-            infos: Box::new([Info::NONE; REMEMBERED]),
+            infos: vec![Info::NONE; remembered].into(),
             waiting: None,
             raw_run: 0,
             probe: None,
@@ -195,7 +196,7 @@ impl Balance {
     }
 
     fn info(&self, seq: u64) -> Option<&Info> {
-        Some(&self.infos[seq as usize % REMEMBERED]).filter(|i| i.seq == seq)
+        Some(&self.infos[seq as usize % self.infos.len()]).filter(|i| i.seq == seq)
     }
 
     /// Predicted seconds until the link has sent all blocks chosen so far.
@@ -291,20 +292,28 @@ impl Balance {
         if history_len == 0 {
             return (p, [0; METHODS_MAX]);
         }
-        // Linked blocks are decoded one after the other.
-        let serial = self.receiver_price * (1.0 - 1.0 / now.decoders);
         let histories = self.costs.link(context, &mut p, (len, history_len), |costs, linked| {
             let late_s = (costs.encode_s - now.backlog_s).max(0.0);
-            let serial_s = if linked { serial * costs.decode_s } else { 0.0 };
+            let decode_s = now.decode_s(costs.decode_s, usize::from(linked));
+            if linked && decode_s > len as f32 / now.rate {
+                return f32::INFINITY;
+            }
             (1.0 - now.price) * costs.encode_s / self.cores
                 + now.price * (costs.wire_len / now.rate + late_s)
-                + serial_s
+                + self.receiver_price * decode_s
         });
         (p, histories)
     }
 
     /// Step 8: the method with the lowest score, which includes the idle time of the link.
-    fn cheapest_with_idle(&self, view: &View<'_>, context: usize, p: &Prediction, now: &Now, len: usize) -> usize {
+    fn cheapest_with_idle(
+        &self,
+        view: &View<'_>,
+        context: usize,
+        (p, histories): (&Prediction, &[usize; METHODS_MAX]),
+        now: &Now,
+        len: usize,
+    ) -> usize {
         // Only the rest of the flow can overlap the decoding of this block.
         let rest = view.left.map_or(f32::INFINITY, |left| left.saturating_sub(len as u64) as f32);
         let lightest = 1.min(self.costs.methods().len() - 1);
@@ -329,7 +338,8 @@ impl Balance {
             // At any price: a block that takes longer to decode than the raw one takes to arrive
             // only loses, and a negligible saving is not worth a core.
             let raw_s = p.wire_len[0] / now.rate;
-            if m > 0 && (p.decode_s[m] / now.decoders > raw_s || p.wire_len[m] > SAVING_MIN * p.wire_len[0]) {
+            let decode_s = now.decode_s(p.decode_s[m], histories[m]);
+            if m > 0 && (decode_s > raw_s || p.wire_len[m] > SAVING_MIN * p.wire_len[0]) {
                 continue;
             }
             let idle_s = (self.late_s(context, p, m) - now.backlog_s).max(0.0);
@@ -337,7 +347,7 @@ impl Balance {
             let tail_s = (p.decode_s[m] - rest_s).max(0.0);
             let cost = (1.0 - now.price) * p.encode_s[m] / self.cores
                 + now.price * (p.wire_len[m] / now.rate + idle_s + tail_s)
-                + self.receiver_price * p.decode_s[m] / now.decoders;
+                + self.receiver_price * decode_s;
             if cost < best_cost {
                 (best, best_cost) = (m, cost);
             }
@@ -380,7 +390,8 @@ impl Balance {
     fn take(&mut self, view: &View<'_>, m: usize, len: usize, info: Info, now: &Now) -> Choice {
         self.pace = blend_log(self.pace, if m == 0 { 1.0 / now.rate } else { info.encode_s / len as f32 });
         self.cpu_pace = blend_log(self.cpu_pace, info.encode_s.max(2e-6) / len as f32);
-        self.price_receiver(info.encode_s / self.cores, info.wire_len / now.rate, info.decode_s / now.decoders);
+        let decode_s = now.decode_s(info.decode_s, info.history_len);
+        self.price_receiver(info.encode_s / self.cores, info.wire_len / now.rate, decode_s);
         self.remember(view, info);
         self.choice(m, len, info.encode_s)
     }
@@ -389,7 +400,8 @@ impl Balance {
         self.why.encode_s = info.encode_s;
         self.why.wire_len = info.wire_len;
         self.why.decode_s = info.decode_s;
-        self.infos[view.seq as usize % REMEMBERED] = info;
+        let place = view.seq as usize % self.infos.len();
+        self.infos[place] = info;
         self.chosen += 1;
     }
 
@@ -432,6 +444,14 @@ struct Now {
     decoders: f32,
     backlog_s: f32,
     price: f32,
+}
+
+impl Now {
+    /// Seconds for which a block that is linked to so many bytes occupies the receiver. Linked blocks
+    /// are decoded one after the other.
+    fn decode_s(&self, decode_s: f32, history_len: usize) -> f32 {
+        if history_len > 0 { decode_s } else { decode_s / self.decoders }
+    }
 }
 
 impl Info {
@@ -526,7 +546,7 @@ impl Policy for Balance {
             // The first block is raw: nothing is known yet, and no other method reaches the link
             // sooner. A link that is expected to be slow may wait for a quick method.
             _ if first && (!view.link.expected || p.wire_len[0] < FIRST_PAYS_S * rate) => 0,
-            Ask::Next => self.cheapest_with_idle(view, context, &p, &now, len),
+            Ask::Next => self.cheapest_with_idle(view, context, (&p, &histories), &now, len),
             Ask::Bypass if p.wire_len[rescue] < RESCUE_GAIN * p.wire_len[0] => rescue,
             Ask::Bypass => 0,
         };
@@ -537,7 +557,7 @@ impl Policy for Balance {
             let Some(shorter) = CLASSES.iter().rev().find(|n| **n < len) else { break };
             (wanted, len) = (*shorter, *shorter);
             (p, histories) = self.predict(view, context, &features, len, &now);
-            m = self.cheapest_with_idle(view, context, &p, &now, len);
+            m = self.cheapest_with_idle(view, context, (&p, &histories), &now, len);
         }
         self.raw_run = if m == 0 { self.raw_run + 1 } else { 0 };
         if self.raw_run > RAW_RUN && view.link.known && rate > SMALL_BLOCKS_ABOVE && view.ask == Ask::Next {
@@ -642,7 +662,7 @@ impl Policy for Balance {
                 // Blocks that are too old to be remembered count as the mean of the remembered
                 // ones. Reports come late, so each prediction is divided by the slowdown assumed at
                 // its time, which would otherwise count twice.
-                let oldest = last_seq.saturating_sub(REMEMBERED as u64 - 1).max(first_seq);
+                let oldest = last_seq.saturating_sub(self.infos.len() as u64 - 1).max(first_seq);
                 let known = (oldest..=last_seq).filter_map(|seq| self.info(seq));
                 let (sum, count) =
                     known.fold((0.0, 0.0f32), |(s, n), i| (s + i.decode_s / i.receiver_slowdown, n + 1.0));
@@ -660,7 +680,7 @@ impl Policy for Balance {
         if self.pushed_back_unknown {
             return WINDOW_UNKNOWN;
         }
-        if self.chosen < WINDOW_FIRST_BLOCKS { (cores + WINDOW_FIRST).min(WINDOW) } else { WINDOW }
+        if self.chosen < WINDOW_FIRST_BLOCKS { (cores + WINDOW_FIRST).min(WINDOW) } else { window_max(cores) }
     }
 
     fn learned(&self) -> Vec<(Method, f32)> {
@@ -684,6 +704,11 @@ impl Policy for Balance {
             ("slowdown", f64::from(self.costs.slowdown())),
         ]
     }
+}
+
+/// Maximum blocks in flight of a flow whose methods are known.
+fn window_max(cores: usize) -> usize {
+    WINDOW.max(cores + cores / 2)
 }
 
 /// How many times faster than an earlier flow measured it the link may be; 1 once there is evidence.

@@ -84,7 +84,8 @@ impl Job {
     /// Answers a job from a table instead of running it: a body of `wire_len` zero bytes, no check.
     pub fn simulated(mut self, wire_len: usize, wall_ns: u64, cpu_ns: u64) -> Done {
         self.check = false;
-        let encoded = (wire_len <= worthwhile_len(self.raw.len())).then(|| Block::zeros(wire_len));
+        let encoded =
+            (wire_len <= worthwhile_len(self.raw.len())).then(|| Block::zeros(self.raw.len()).slice(0..wire_len));
         Done { wall_ns, cpu_ns, ..self.done(encoded, None, 0) }
     }
 

@@ -160,10 +160,16 @@ impl<'a> Worlds<'a> {
         Ok(Self { plan, tables, shared: Mutex::default() })
     }
 
+    /// The costs of a pool, and the prior for it.
+    pub(super) fn table(&self, pool: &str) -> Result<(&Table, &Prior)> {
+        let (table, prior) = self.tables.get(pool).with_context(|| format!("there is no pool '{pool}'"))?;
+        Ok((table, prior))
+    }
+
     /// The values of a run, and its trace if requested.
     pub(super) fn run(&self, cell: &Cell, trace: bool) -> Result<(Values, String)> {
         let pool = cell.get("pool");
-        let (table, prior) = self.tables.get(pool).with_context(|| format!("there is no pool '{pool}'"))?;
+        let (table, prior) = self.table(pool)?;
         let grid_cell = grid::Cell {
             table: 0,
             rate_mbit: cell.number("link_mbit"),
