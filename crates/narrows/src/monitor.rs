@@ -75,8 +75,9 @@ pub struct LinkView {
     /// The link is a copy within this host, as fast as memory: link, encoder and decoder share the
     /// same cores.
     pub in_memory: bool,
-    /// The link may be far faster than blocks are made: raw blocks would show it.
-    pub trial: bool,
+    /// The link may be far faster than blocks are made: so many raw bytes would show it; 0: no trial
+    /// is on.
+    pub trial_bytes: u64,
     /// The connection is still opening: it takes more with every round trip, except while it stands
     /// dry.
     pub opening: bool,

@@ -85,9 +85,11 @@ fn a_link_that_may_be_far_faster_is_tried_with_short_raw_blocks() {
     let mut scene = Scene::new(text(1 << 20), 300.0);
     scene.link.known = false;
     let before = scene.ask(&mut *policy, 12);
-    scene.link.trial = true;
-    let tried = scene.ask(&mut *policy, 1);
-    scene.link.trial = false;
+    scene.link.trial_bytes = 64 << 10;
+    let tried = scene.ask(&mut *policy, 2);
+    let enough = scene.ask(&mut *policy, 1);
+    assert!(enough.method != Method::STORE, "a trial goes on for longer than it is wanted: {enough}");
+    scene.link.trial_bytes = 0;
     let after = scene.ask(&mut *policy, 1);
     assert!(before.method != Method::STORE && after.method != Method::STORE, "{before} then {after}");
     assert_eq!((tried.method, tried.block_len), (Method::STORE, 32 << 10));
@@ -304,7 +306,7 @@ fn any_scene() -> impl Strategy<Value = Scene> {
                 dry_ns,
                 in_memory,
                 opening,
-                trial: opening && !known,
+                trial_bytes: if opening && !known { 100_000 } else { 0 },
                 rtt_ns: left.filter(|_| unanswered),
                 unanswered,
                 expected: !known && left.is_some(),

@@ -547,7 +547,7 @@ impl LinkMonitor {
             unsent_bytes: self.unsent,
             dry_ns,
             in_memory: self.in_memory,
-            trial: self.trial.is_on(),
+            trial_bytes: self.trial.wanted_bytes(),
             expected: !self.known && self.expected.is_of_a_peer(),
         }
     }

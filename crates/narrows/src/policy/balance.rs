@@ -118,6 +118,8 @@ pub struct Balance {
     raw_run: u64,
     probe: Option<(usize, Features)>,
     in_memory: bool,
+    /// Raw bytes chosen for the present trial of the link.
+    tried_bytes: u64,
     /// The link has unsent bytes, and its rate is not known yet.
     pushed_back_unknown: bool,
     small: Small,
@@ -189,6 +191,7 @@ impl Balance {
             raw_run: 0,
             probe: None,
             in_memory: false,
+            tried_bytes: 0,
             pushed_back_unknown: false,
             small: Small::new(&methods),
             why: Why::default(),
@@ -517,9 +520,12 @@ impl Policy for Balance {
         if self.in_memory {
             return Choice { block_len: wanted, ..self.raw(view, len) };
         }
-        if view.link.trial && view.ask == Ask::Next {
+        if view.link.trial_bytes == 0 {
+            self.tried_bytes = 0;
+        } else if self.tried_bytes < view.link.trial_bytes && view.ask == Ask::Next {
             wanted = CLASSES[1].min(view.limits.block_max);
             len = wanted.min(view.upcoming.len());
+            self.tried_bytes += len as u64;
             return Choice { block_len: wanted, ..self.raw(view, len) };
         }
         let features = Features::sample(&view.upcoming[..len]);
@@ -621,7 +627,10 @@ impl Policy for Balance {
     }
 
     fn probe(&mut self, view: &View<'_>) -> Option<Choice> {
-        if self.in_memory || view.queue.is_empty() || view.link.known && sane_rate(view) > SMALL_BLOCKS_ABOVE {
+        // Near the end nothing is left to choose with what a probe tells.
+        let ends = view.left.is_some_and(|left| left < END_IN_VIEW);
+        let fast = view.link.known && sane_rate(view) > SMALL_BLOCKS_ABOVE;
+        if self.in_memory || view.queue.is_empty() || ends || fast {
             return None;
         }
         let len = CLASSES[2].min(view.upcoming.len()).min(view.limits.block_max);
@@ -630,8 +639,11 @@ impl Policy for Balance {
         let context = self.costs.context(&features);
         let p = self.costs.predict(context, &features, len);
         let uncertain = |m: usize| self.costs.size_uncertainty(context, m);
+        // A method with which all cores take longer than the link does for raw bytes never pays.
+        let never_pays_s = self.cores * p.wire_len[0] / sane_rate(view);
         let m = (1..self.costs.methods().len())
-            .filter(|&m| 1.3 * p.encode_s[m] < spare_s && uncertain(m) > 0.6 && self.allowed(view, m, len))
+            .filter(|&m| p.encode_s[m] < never_pays_s && 1.3 * p.encode_s[m] < spare_s)
+            .filter(|&m| uncertain(m) > 0.6 && self.allowed(view, m, len))
             .max_by(|a, b| uncertain(*a).total_cmp(&uncertain(*b)))?;
         self.probe = Some((context, features));
         Some(self.choice(m, len, p.encode_s[m]))

@@ -45,8 +45,9 @@ pub(super) struct State {
 }
 
 impl Trial {
-    pub(super) fn is_on(&self) -> bool {
-        self.begun.is_some()
+    /// Raw bytes of the present trial; 0 if none is on.
+    pub(super) fn wanted_bytes(&self) -> u64 {
+        if self.begun.is_some() { TRIAL_BYTES } else { 0 }
     }
 
     /// Begins and ends trials. Returns the rate of one that shows a fast link.
@@ -84,14 +85,14 @@ mod tests {
         while state.acked < bytes.min(TRIAL_AFTER_BYTES) {
             (state.now_ns, state.acked) = (state.now_ns + 200_000, state.acked + 8000);
             assert_eq!((trial.observe(&state), on), (None, 0));
-            on += usize::from(trial.is_on() && state.acked < TRIAL_AFTER_BYTES);
+            on += usize::from((trial.wanted_bytes() > 0) && state.acked < TRIAL_AFTER_BYTES);
         }
         let begin = (state.now_ns, state.acked);
         for _ in 0..100 {
             state.now_ns += 50_000;
             state.acked = begin.1 + burst + ((state.now_ns - begin.0) as f64 * rate * 1e-9) as u64;
             state.unacked = 50_000;
-            on += usize::from(trial.is_on());
+            on += usize::from((trial.wanted_bytes() > 0));
             if let Some(shown) = trial.observe(&state) {
                 return (on, Some(shown));
             }

@@ -58,7 +58,8 @@ impl Balance {
         let weights = [(1.0 - l) / self.cores, l / rate, self.receiver_price / decoders];
         let m = cheapest(p, &weights, self.costs.methods().len());
         let (link_s, cpu_s) = (p.wire_len[m] / rate, p.encode_s[m]);
-        let mut target_s = (2.0 * link_s.max(cpu_s / self.cores) + cpu_s).min(0.6 * window_max(self.cores as usize) as f32 * link_s);
+        let mut target_s =
+            (2.0 * link_s.max(cpu_s / self.cores) + cpu_s).min(0.6 * window_max(self.cores as usize) as f32 * link_s);
         if let Some(left) = view.left.filter(|l| *l < END_IN_VIEW) {
             // The backlog runs down with the work that remains.
             let blocks = (left as f32 / CLASSES[2] as f32 - 1.0).max(0.0);

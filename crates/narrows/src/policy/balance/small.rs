@@ -185,7 +185,7 @@ mod tests {
         unsent_bytes: 0,
         dry_ns: 0,
         in_memory: false,
-        trial: false,
+        trial_bytes: 0,
         opening: false,
         rtt_ns: Some(300_000),
         unanswered: false,
