@@ -351,24 +351,35 @@ impl SendDriver {
         let mut next = Some(first);
         while let Some(job) = next.take() {
             let done = encode(job, contexts, &self.buffers);
-            let mut more = Vec::new();
             self.look_early();
             let mut state = lock(&self.state);
             let Some(sender) = &mut state.sender else { return };
             sender.finish(done, self.now_ns());
-            while let Some(job) = sender.poll_job(self.now_ns()) {
-                more.push(job);
-            }
+            let few_cores = sender.cores() < PARALLEL_CORES;
             let wake_reader = state.reader_waits;
-            drop(state);
+            next = self.take_jobs(state);
+            if few_cores {
+                self.write_made();
+                next = next.or_else(|| self.take_jobs(lock(&self.state)));
+            }
             self.changed.ring();
             if wake_reader {
                 self.room.ring();
             }
-            let mut more = more.into_iter();
-            next = more.next();
-            more.for_each(|job| self.submit(job));
         }
+    }
+
+    /// The next job for this thread; others go to the pool.
+    fn take_jobs(&self, mut state: MutexGuard<'_, State>) -> Option<Job> {
+        let mut jobs = Vec::new();
+        while let Some(job) = state.sender.as_mut().and_then(|s| s.poll_job(self.now_ns())) {
+            jobs.push(job);
+        }
+        drop(state);
+        let mut jobs = jobs.into_iter();
+        let next = jobs.next();
+        jobs.for_each(|job| self.submit(job));
+        next
     }
 
     // --- link ---
@@ -504,13 +515,30 @@ impl SendDriver {
     /// Writes the frame of a small piece on the thread that read it, unless another thread is
     /// writing.
     fn write_directly(&self) {
+        self.write_here(DIRECT_MAX, |_| WRITE_MIN);
+    }
+
+    /// Writes frames on the worker that made the last of them, unless another thread is writing.
+    /// Where the workers use all cores, the system may let the writing thread wait for one of them
+    /// for some milliseconds.
+    fn write_made(&self) {
+        let rate = lock(&self.state).sender.as_ref().map_or(0.0, |s| s.summary().rate_bytes_per_s);
+        self.write_here(BATCH_BYTES, |link| {
+            link.set_backlog(rate);
+            Outbox::write_len(rate)
+        });
+    }
+
+    /// Takes at most `most` bytes of frames and writes once, at most what `write_len` says.
+    fn write_here(&self, most: usize, write_len: impl FnOnce(&mut Output) -> usize) {
         if let Ok(mut link) = self.link.try_lock() {
-            self.take_frames(&mut link, DIRECT_MAX);
+            self.take_frames(&mut link, most);
             if link.outbox.is_empty() {
                 return;
             }
             // Bytes that do not fit stay in the outbox for the writing thread.
-            let written = self.write_once(&mut link, WRITE_MIN);
+            let len = write_len(&mut link);
+            let written = self.write_once(&mut link, len);
             let all = link.is_clear();
             lock(&self.state).part_left = !all;
             drop(link);
