@@ -1,0 +1,1 @@
+//! Standard zstd frames with a seek table: the zstd seekable format, which any zstd reads.
