@@ -132,7 +132,8 @@ impl<R: BufRead> Read for Lz4Frames<R> {
             }
             let Some(decoder) = self.decoder.take() else { return Ok(0) };
             let (mut source, ended) = decoder.finish();
-            ended?;
+            // The decoder reports a cut as `Interrupted`, which would mean to try again.
+            ended.map_err(|_| io::Error::new(io::ErrorKind::UnexpectedEof, "it is cut off"))?;
             if source.fill_buf()?.is_empty() {
                 return Ok(0);
             }
