@@ -29,7 +29,7 @@ pub struct Decoded {
 ///
 /// # Errors
 /// The source or the sink fails, or the bytes are in no known format or damaged.
-pub fn decode<R, W>(mut source: R, sink: W, options: impl Fn() -> ReceiveOptions) -> Result<Decoded>
+pub fn decode<R, W>(mut source: R, sink: W, options: impl FnMut() -> ReceiveOptions) -> Result<Decoded>
 where
     R: Read + Send + 'static,
     W: Write + Send + 'static,
@@ -71,7 +71,7 @@ fn damaged(format: Format, error: io::Error) -> Error {
     if error.kind() == io::ErrorKind::UnexpectedEof { Error::truncated(text) } else { Error::corrupt(text) }
 }
 
-fn streams<R, W>(begin: Vec<u8>, source: R, sink: W, options: impl Fn() -> ReceiveOptions) -> Result<Decoded>
+fn streams<R, W>(begin: Vec<u8>, source: R, sink: W, mut options: impl FnMut() -> ReceiveOptions) -> Result<Decoded>
 where
     R: Read + Send + 'static,
     W: Write + Send + 'static,

@@ -15,7 +15,9 @@ use narrows::{Error, ErrorKind, Result};
 use crate::file::io_error;
 
 /// Raw bytes of a run where blocks refer to earlier ones: what a reader decodes at most for a byte.
+/// Runs of 16 MiB are 1 % smaller than those of 4 MiB where they have a history of 2 MiB.
 const RUN_LEN: u64 = 4 << 20;
+const RUN_LEN_ARCHIVE: u64 = 16 << 20;
 /// Small writes are gathered until there are so many bytes.
 const GATHER: usize = 256 << 10;
 /// Gathered pieces that wait for the engine.
@@ -56,7 +58,7 @@ pub struct WriteOptions {
     policy: Option<PolicySpec>,
     threads: Option<usize>,
     block_max: Option<usize>,
-    run_len: u64,
+    run_len: Option<u64>,
     check: bool,
     raw_len: Option<u64>,
 }
@@ -69,7 +71,7 @@ impl Default for WriteOptions {
             policy: None,
             threads: None,
             block_max: None,
-            run_len: RUN_LEN,
+            run_len: None,
             check: true,
             raw_len: None,
         }
@@ -102,9 +104,10 @@ impl WriteOptions {
         Self { block_max: Some(len), ..self }
     }
 
-    /// Raw bytes of a run where blocks refer to earlier ones. Default: 4 MiB.
+    /// Raw bytes of a run where blocks refer to earlier ones. Default: 4 MiB, 16 MiB
+    /// for archives.
     pub fn run_len(self, len: u64) -> Self {
-        Self { run_len: len.max(1), ..self }
+        Self { run_len: Some(len.max(1)), ..self }
     }
 
     /// Whether each block has a check. Without it a reader has to read all headers first, and finds
@@ -127,7 +130,9 @@ impl WriteOptions {
 
     /// The same for [`stream::send`], whose link is the file.
     pub fn send_options(&self) -> SendOptions {
-        let options = SendOptions::new(self.spec()).index(true).run_len(self.run_len).check(self.check);
+        let default = if self.mode == Mode::Archive { RUN_LEN_ARCHIVE } else { RUN_LEN };
+        let run_len = self.run_len.unwrap_or(default);
+        let options = SendOptions::new(self.spec()).index(true).run_len(run_len).check(self.check);
         let options = options.raw_len(self.raw_len);
         let options = self.threads.into_iter().fold(options, SendOptions::threads);
         self.block_max.into_iter().fold(options, SendOptions::block_max)

@@ -55,7 +55,7 @@ pub(crate) struct FileArgs {
     /// Maximum block length, such as 64K or 2M [default: that of the mode]
     #[arg(long, value_name = "SIZE", value_parser = parse_block_max)]
     pub(crate) block_max: Option<usize>,
-    /// Raw bytes that are decoded at most for a byte, where blocks refer to earlier ones [default: 4M]
+    /// Raw bytes that are decoded at most for a byte, where blocks refer to earlier ones [default: 4M, 16M for archives]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) run_len: Option<usize>,
     /// Worker threads [default: the cores that this process may use]

@@ -47,7 +47,7 @@ fn one(args: &CatArgs, transfer: &Transfer, input: &Path) -> Result<bool> {
     if args.range.is_none() && !args.skip_damaged {
         let (threads, control) = (flow::threads(args.threads), &transfer.control);
         let options = || ReceiveOptions::default().threads(threads).reach_max(128 << 20).control(control);
-        decode(source.into_file(), sink, options).map_err(blame)?;
+        decode(source.into_reader(), sink, options).map_err(blame)?;
         return Ok(true);
     }
     if is_dash(input) || !source.is_regular() {

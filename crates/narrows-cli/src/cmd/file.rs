@@ -119,9 +119,12 @@ fn refuse_special(input: &Path) -> Result<()> {
 }
 
 fn no_file(input: &Path, error: io::Error) -> anyhow::Error {
-    let bare = input.components().count() == 1 && error.kind() == io::ErrorKind::NotFound;
-    let hint = if bare { ", and there is no such command: see narrows --help" } else { "" };
-    anyhow!("cannot read {}: {}{hint}", input.display(), report::one_line(&error.into()))
+    if input.components().count() == 1 && error.kind() == io::ErrorKind::NotFound {
+        // A misspelt command looks the same.
+        let text = format!("{} is neither a file nor a command; see narrows --help", input.display());
+        return narrows::Error::misuse(text).into();
+    }
+    anyhow!("cannot read {}: {}", input.display(), report::one_line(&error.into()))
 }
 
 /// The name of the output: `None` for stdout.
@@ -208,7 +211,7 @@ fn decompress(
     let input = source.name();
     let threads = flow::threads(args.threads);
     let options = || ReceiveOptions::default().threads(threads).reach_max(128 << 20).control(control);
-    let file = source.into_file();
+    let file = source.into_reader();
     let named = |e: anyhow::Error| {
         let about = e.downcast_ref::<narrows::Error>().is_some_and(|e| e.source.is_none());
         if about { e.context(name.display().to_string()) } else { e }
