@@ -278,17 +278,21 @@ fn a_scrub_lists_what_is_damaged_and_the_rest_is_read() {
     let file = File::open(&bytes[..]).unwrap();
     assert!(check(&file, 2, true).unwrap().is_good());
     let member = &file.members()[0];
-    let (first, second) = (member.entry(3).unwrap(), member.entry(20).unwrap());
+    // One within a run, and one at the beginning of another.
+    let entries: Vec<_> = (0..member.blocks()).map(|i| member.entry(i).unwrap()).collect();
+    let starts: Vec<_> = (0..entries.len()).filter(|i| entries[*i].begins_run).collect();
+    let (first, second) = (entries[3], entries[starts[3]]);
+    let lost = [first.raw_begin..entries[starts[1]].raw_begin, second.raw_begin..entries[starts[4]].raw_begin];
     let mut damaged = bytes.clone();
     for entry in [first, second] {
         damaged[(entry.wire_begin + entry.wire_end) as usize / 2] ^= 4;
     }
     let file = File::open(&damaged[..]).unwrap();
     let report = check(&file, 2, false).unwrap();
-    // A run of five blocks is lost from the damaged one on.
+    // A run is lost from its damaged block on.
     let ranges: Vec<_> = report.damaged.iter().map(|(range, _)| range.clone()).collect();
-    assert_eq!(ranges, [30_000..50_000, 200_000..250_000]);
-    assert_eq!(report.good_bytes, 330_000);
+    assert_eq!(ranges, lost);
+    assert_eq!(report.good_bytes, 400_000 - lost.iter().map(|range| range.end - range.start).sum::<u64>());
     let mut whole = Vec::new();
     let missing = read_whole(&file, 0..file.raw_len(), |b| {
         whole.extend_from_slice(b);
@@ -296,7 +300,8 @@ fn a_scrub_lists_what_is_damaged_and_the_rest_is_read() {
     })
     .unwrap();
     assert_eq!(missing.iter().map(|(range, _)| range.clone()).collect::<Vec<_>>(), ranges);
-    assert_eq!(whole, [&raw[..30_000], &raw[50_000..200_000], &raw[250_000..]].concat());
+    let [a, b] = lost.map(|range| range.start as usize..range.end as usize);
+    assert_eq!(whole, [&raw[..a.start], &raw[a.end..b.start], &raw[b.end..]].concat());
 }
 
 #[test]
