@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use narrows::block::{Block, BufferPool};
 use narrows::codec::Contexts;
-use narrows::frame::BASELINE_BLOCK_MAX;
+use narrows::frame::{BASELINE_BLOCK_MAX, feature};
 use narrows::{Error, ErrorKind, Result};
 
 use crate::cache::Cache;
@@ -306,9 +306,10 @@ impl<R: ReadAt> File<R> {
         let block = result.map_err(|e| e.at(entry.wire_begin, i as u64))?;
         if Cursor::is_worth_keeping(member) && member.frames.entry(i + 1).is_some_and(|next| !next.begins_run) {
             let mut cursors = lock(&self.cursors);
-            if cursors.len() >= CURSORS_MAX {
-                cursors.remove(0);
-            }
+            // One with copies may hold all of the reach.
+            let most = if member.preface.critical & feature::COPIES != 0 { 1 } else { CURSORS_MAX };
+            let over = (cursors.len() + 1).saturating_sub(most);
+            cursors.drain(..over);
             cursors.push(cursor);
         }
         Ok(block)

@@ -163,6 +163,28 @@ fn streams_behind_one_another_read_as_one() {
 }
 
 #[test]
+fn a_stream_with_copies_is_one_run_and_read_at_any_byte() {
+    let part = sample(200_000, 11);
+    let raw = [&part[..], &sample(300_000, 12), &part, &part].concat();
+    let sink = Sink::default();
+    let options = narrows::stream::SendOptions::new("fixed:zstd:link".parse().unwrap()).block_max(50_000);
+    let options = options.reach(1 << 20).search_always(true).index(true).run_len(100_000);
+    let link = narrows::transport::Link::writer(sink.clone());
+    let (summary, _) = narrows::stream::send(std::io::Cursor::new(raw.clone()), link, options).unwrap();
+    assert!(summary.copied_bytes > 300_000, "{} bytes were copied", summary.copied_bytes);
+    let bytes = sink.0.lock().unwrap().clone();
+    let file = OpenOptions::default().cache_max(0).open(&bytes[..]).unwrap();
+    assert_eq!(file.members()[0].runs(), 1);
+    let mut random = Random(13);
+    for _ in 0..30 {
+        let at = random.below(raw.len() as u64) as usize;
+        let mut buf = vec![0; 1000];
+        let n = file.read_at(&mut buf, at as u64).unwrap();
+        assert_eq!(buf[..n], raw[at..(at + 1000).min(raw.len())]);
+    }
+}
+
+#[test]
 fn a_writer_that_is_dropped_leaves_a_file_that_breaks_off() {
     let sink = Sink::default();
     let mut writer = Writer::new(sink.clone(), alone()).unwrap();
