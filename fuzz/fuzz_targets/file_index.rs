@@ -20,7 +20,7 @@ fuzz_target!(|data: &[u8]| {
         }
         return;
     }
-    let raw: Vec<u8> = (0..3 * BLOCK).map(|i| (i * i >> 3) as u8).collect();
+    let raw: Vec<u8> = (0..3 * BLOCK).map(|i| ((i * i) >> 3) as u8).collect();
     let preface = Preface {
         role: Role::Sender,
         critical: 0,

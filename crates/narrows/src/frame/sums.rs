@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn sums_do_not_depend_on_how_the_bytes_are_cut_and_read_back() {
-        let raw: Vec<u8> = (0..20_000u32).map(|i| (i * i >> 7) as u8).collect();
+        let raw: Vec<u8> = (0..20_000u32).map(|i| ((i * i) >> 7) as u8).collect();
         let expected: Vec<u64> = raw.chunks(4096).map(xxh3_64).collect();
         for cut in [1, 4095, 4096, 4097, 20_000] {
             let mut sums = Sums::new(12);
