@@ -280,3 +280,36 @@ pub(super) const ENTRY: Registered = Registered {
     examples: &["storage", "storage:mode=fast", "storage:mode=balanced,encode_rate=200000000", "storage:mode=archive"],
     parse: |rest| Ok(Arc::new(Settings::parse(rest)?)),
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::monitor::cost::Prior;
+
+    #[test]
+    fn settings_print_as_they_were_parsed_and_others_are_refused() {
+        for text in ["", ":mode=archive", ":mode=fast,encode_rate=5"] {
+            assert_eq!(Settings::parse(text).unwrap().to_string(), format!("storage{text}"));
+        }
+        for text in [":", ":mode=slow", ":encode_rate=5", ":mode=fast,encode_rate=0", ":level=3", "x"] {
+            assert!(Settings::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_flow_behind_its_floor_has_no_credit_left() {
+        let settings = Settings::parse(":mode=archive,encode_rate=100000000").unwrap();
+        let mut policy = Priced::new(settings, Mode::Archive, &PolicySetup::new(1, Prior::shipped()));
+        let slow = Outcome::Encoded {
+            seq: 0,
+            method: Method::zstd(19),
+            raw_len: 1 << 20,
+            wire_len: 1 << 19,
+            wall_ns: 500_000_000,
+            cpu_ns: 500_000_000,
+            taken_over: false,
+        };
+        policy.learn(&slow);
+        assert!(policy.credit_s < 0.0);
+    }
+}
