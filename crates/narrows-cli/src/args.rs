@@ -1,9 +1,10 @@
 //! Command-line definitions: the subcommands, their options and their help texts.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::io::IsTerminal;
 use std::path::PathBuf;
 
-use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use clap::{Args as ClapArgs, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use narrows::codec::{CODECS, Method};
 use narrows::policy::{POLICIES, PolicySpec};
 
@@ -11,6 +12,7 @@ use narrows_copy::carriers::CARRIERS;
 use narrows_host::peers::{self, Peer};
 
 pub(crate) mod agent;
+pub(crate) mod file;
 pub(crate) mod oracle;
 pub(crate) mod ping;
 pub(crate) mod plan;
@@ -98,6 +100,14 @@ pub(crate) struct Args {
 pub(crate) enum Command {
     /// Compress or decompress a stream, adapting to how fast the output drains
     Pipe(PipeArgs),
+    /// Compress or decompress files, as `zstd` does; `file` may be left out: `narrows FILE`
+    File(file::FileArgs),
+    /// Write the raw bytes of compressed files, or a range of them
+    Cat(file::CatArgs),
+    /// Show sizes, ratio, blocks and index of compressed files
+    List(file::ListArgs),
+    /// Decode and compare every block of files; list what is damaged; write a lost index anew
+    Check(file::CheckArgs),
     /// Copy files and folders between hosts (over ssh or directly) or within this host
     Cp(CpArgs),
     /// Serve copies: the remote end that `cp` starts, or a server that listens
@@ -135,7 +145,27 @@ pub(crate) enum Command {
 
 /// The command line of this process; a wrong one ends it.
 pub(crate) fn of_process() -> Args {
-    of_transfer(std::env::args_os().skip(1)).unwrap_or_else(Args::parse)
+    let words = || std::env::args_os().skip(1);
+    if let Some(args) = of_transfer(words()) {
+        return args;
+    }
+    if is_about_files(words().next().as_deref(), || std::io::stdin().is_terminal()) {
+        let parser = file::FileArgs::augment_args(clap::Command::new("narrows"));
+        let found = parser.override_usage("narrows [OPTIONS] [FILE]...\n       narrows COMMAND ...").get_matches();
+        let args = file::FileArgs::from_arg_matches(&found).unwrap_or_else(|e| e.exit());
+        return Args { command: Command::File(args) };
+    }
+    Args::parse()
+}
+
+/// Whether the command line is `narrows [OPTIONS] [FILE...]`: its first word is no command and asks
+/// for no help. Without a word it is a filter, as `tar -I narrows` starts it.
+fn is_about_files(first: Option<&OsStr>, at_terminal: impl FnOnce() -> bool) -> bool {
+    let Some(first) = first else { return !at_terminal() };
+    if ["-h", "--help", "-V", "--version", "help"].iter().any(|word| first == *word) {
+        return false;
+    }
+    !Args::command().get_subcommands().any(|command| first == command.get_name())
 }
 
 /// A valid command line of the commands that are started for every small transfer: to build the

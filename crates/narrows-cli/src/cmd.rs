@@ -9,9 +9,13 @@ use crate::args::{Args, BenchCommand, Command};
 mod agent;
 mod bench;
 mod calibrate;
+mod cat;
+mod check;
 mod cp;
 mod demo;
+mod file;
 mod inspect;
+mod list;
 mod oracle;
 mod ping;
 mod pipe;
@@ -28,6 +32,10 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     match args.command {
         // It has more exit statuses than success and failure.
         Command::Cp(args) => return cp::run(&args),
+        Command::File(args) => return file::run(&args),
+        Command::Cat(args) => return cat::run(&args),
+        Command::List(args) => return list::run(&args),
+        Command::Check(args) => return check::run(&args),
         Command::Run(args) => return Ok(run::run(&args)),
         Command::Agent(args) => agent::run(&args)?,
         Command::Status(args) => status::run(&args)?,

@@ -12,7 +12,8 @@ use anyhow::{Context, Result, anyhow};
 use narrows::stored::Stored;
 use tempfile::NamedTempFile;
 
-use narrows_host::signals::interruptible;
+use narrows_host::signals::{interruptible, ready};
+use rustix::event::PollFlags;
 
 mod same;
 mod standard;
@@ -154,6 +155,11 @@ impl Source {
         waits_for_nobody(&self.file)
     }
 
+    /// A reader without the check of its length. A signal ends its waiting.
+    pub(crate) fn into_reader(self) -> Waiting {
+        Waiting { waits: !self.is_regular(), file: self.file }
+    }
+
     /// The file itself, without the check of its length.
     pub(crate) fn into_file(self) -> File {
         self.file
@@ -178,6 +184,21 @@ impl Read for Source {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let result = self.read_unchanged(buf);
         self.name.note(result)
+    }
+}
+
+/// An input whose reads end at a signal.
+pub(crate) struct Waiting {
+    file: File,
+    waits: bool,
+}
+
+impl Read for Waiting {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        if self.waits {
+            ready(&self.file, PollFlags::IN, None).map_err(|e| io::Error::other(e.to_string()))?;
+        }
+        self.file.read(buf)
     }
 }
 

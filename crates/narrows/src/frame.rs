@@ -15,16 +15,18 @@ use crate::error::{Error, Result};
 mod control;
 mod copies;
 mod preface;
+mod sums;
 
 pub use control::{
-    CLOSE_TEXT_MAX, CONTROL_BODY_MAX, ControlHeader, ControlKind, END_FRAME_LEN, EndTotals, Feedback, close_frame,
-    control_frame, keep_frame, parse_close, parse_keep,
+    CLOSE_TEXT_MAX, CONTROL_BODY_MAX, ControlHeader, ControlKind, END_FRAME_LEN, EndTotals, Feedback, KEEP_FRAME_LEN,
+    RESET_FRAME_LEN, close_frame, control_frame, keep_frame, parse_close, parse_keep, reset_frame,
 };
 pub use copies::{COPY_MIN, Copy, Plan, PlanLengths, REACH_MAX_HARD, check_plan, put_plan};
 pub use preface::{
     BASELINE_BLOCK_MAX, BASELINE_CODECS, BASELINE_HISTORY, BLOCK_MAX_HARD, HISTORY_DEFAULT, HISTORY_MAX_HARD, MAGIC,
     PREFACE_LEN, Preface, Role, VERSION, codecs_of_this_build, feature,
 };
+pub use sums::{SUMS_LOG, Sums, parse_sums};
 
 /// Longest raw length of a message frame.
 pub const MESSAGE_MAX: usize = 65_535;

@@ -104,6 +104,8 @@ pub struct Receiver {
     held: usize,
     decoding: usize,
     history: History,
+    /// It began inside the stream, with all the history that the stream may have.
+    is_within: bool,
     /// What copies refer to, the raw bytes before `raw_offset`: in memory, or read back.
     past: Past,
     earlier: Option<Earlier>,
@@ -193,6 +195,7 @@ impl Receiver {
             held: 0,
             decoding: 0,
             history: History::default(),
+            is_within: false,
             past: Past::default(),
             earlier: None,
             reach: 0,
@@ -218,6 +221,31 @@ impl Receiver {
     /// The next `len` bytes that [`Receiver::read`] returned are stored.
     pub fn stored(&mut self, len: usize) {
         self.earlier.iter_mut().for_each(|earlier| earlier.forget(len));
+    }
+
+    /// A receiver of a part of a stream: from a place at which the history is empty, a reset frame or
+    /// the first frame. The stream's `preface` was read from its beginning; what comes first is the
+    /// frame at `wire_offset`, with `raw_offset` raw bytes before it. Such a part has no end frame.
+    ///
+    /// # Errors
+    /// `Limit` or `Unsupported` if this side cannot take what the preface states.
+    pub fn within(
+        config: ReceiverConfig,
+        pool: BufferPool,
+        preface: &Preface,
+        raw_offset: u64,
+        wire_offset: u64,
+    ) -> Result<Self> {
+        let mut receiver = Self::new(config, pool);
+        receiver.on_preface(*preface)?;
+        // A longer history than the sender looked back to changes nothing, and the keep frame that
+        // asked for it may lie before this part.
+        receiver.history.grow_to(preface.history.min(receiver.config.history_max));
+        receiver.is_within = true;
+        receiver.past.skip(raw_offset);
+        receiver.raw_offset = raw_offset;
+        receiver.parser.set_wire_offset(wire_offset);
+        Ok(receiver)
     }
 
     /// Keeps a record of every frame for [`Receiver::poll_observed`]. To be called before the first
@@ -400,6 +428,11 @@ impl Receiver {
             messages: preface.critical & frame::feature::MESSAGES != 0,
         });
         Ok(())
+    }
+
+    /// Whether a frame has arrived in part, or waits for room.
+    pub fn is_within_item(&self) -> bool {
+        !self.parser.is_between_items() || self.has_unparsed()
     }
 
     /// Whether the end frame was parsed, so that nothing more is expected.
@@ -602,7 +635,8 @@ impl Receiver {
                 let len = frame::parse_keep(body)?;
                 let most = self.preface.as_ref().map_or(0, |p| p.history).min(self.config.history_max);
                 // Doubled at least, since each growth copies what is kept.
-                if len > most || len < most.min(2 * self.history.len_max()) {
+                let too_short = !self.is_within && len < most.min(2 * self.history.len_max());
+                if len > most || too_short {
                     return Err(Error::corrupt(format!("a history of {len} bytes; {most} were agreed on")));
                 }
                 self.history.grow_to(len);
@@ -614,7 +648,7 @@ impl Receiver {
                 }
                 self.end_verified = true;
             }
-            ControlKind::Index | ControlKind::Unknown(_) => {}
+            ControlKind::Index | ControlKind::Sums | ControlKind::PrefaceCopy | ControlKind::Unknown(_) => {}
             ControlKind::Feedback | ControlKind::Close | ControlKind::Note => {
                 return Err(Error::corrupt("a frame that only a receiver sends"));
             }

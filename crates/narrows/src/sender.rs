@@ -32,6 +32,7 @@ pub use config::{MEMORY_MAX_DEFAULT, SenderConfig};
 pub use copies::{Copied, Searched};
 pub use job::{Done, Job, JobKind, worthwhile_len};
 pub use summary::{MixRow, Summary};
+pub use transmit::index_frames;
 
 use copies::Reach;
 use input::Input;
@@ -85,6 +86,8 @@ pub struct Sender {
     /// Raw offset from which on both ends keep a long history, and its length, until the receiver is
     /// told.
     keep: Option<(u64, usize)>,
+    /// Raw offset of the last reset.
+    run_offset: u64,
     /// Raw bytes cut into blocks so far.
     raw_offset: u64,
     window: Window,
@@ -175,10 +178,11 @@ impl Sender {
             input: Input::new(config.block_max),
             history: History::new(config.history.min(frame::BASELINE_HISTORY)),
             keep: None,
+            run_offset: 0,
             raw_offset: 0,
             window: Window::default(),
             workers: Workers { busy: 0, probing: false, max: config.cores.max(1) },
-            output: Output::new(preface),
+            output: Output::new(preface, config.index),
             link,
             reach,
             peer: Peer::default(),
@@ -336,23 +340,34 @@ impl Sender {
         if !self.link.in_memory() || self.input.copies.len > 0 {
             self.input.join(&self.pool);
         }
+        self.begin_run();
         let choice = self.choose(ask)?;
         let (raw, copies) = self.input.cut_block(choice.block_len.max(1), self.reach.raw_max, self.times.now_ns)?;
         if choice.linked && choice.history_len > frame::BASELINE_HISTORY {
             self.keep_long_history();
         }
-        let linked = choice.linked && choice.method.info().can_link() && self.raw_offset > 0 && self.limits.history > 0;
+        let has_history = self.history.len() > 0 && self.limits.history > 0;
+        let linked = choice.linked && choice.method.info().can_link() && has_history;
         let history = if linked { self.history_for(&choice, raw.len()) } else { Block::default() };
         self.workers.max = choice.threads_max.map_or(usize::MAX, |n| usize::from(n).max(1));
         let method = if raw.is_empty() { Method::STORE } else { choice.method };
         Some(self.job(method, raw, copies, history, linked, choice.encode_ns))
     }
 
+    /// Drops the history if the run is long enough. Copies go on: they do not look into the history.
+    fn begin_run(&mut self) {
+        let len = self.raw_offset - self.run_offset;
+        if self.config.run_len > 0 && self.limits.history > 0 && len >= self.config.run_len {
+            self.run_offset = self.raw_offset;
+            self.history.clear();
+            self.output.resets.push_back(self.raw_offset);
+        }
+    }
+
     /// Keeps a long history from here on, once a policy wants it. Others would touch memory for
-    /// nothing: 2 MiB more at each end are what a fast link carries in a millisecond. An index has no
-    /// room for the frame that tells the receiver.
+    /// nothing: 2 MiB more at each end are what a fast link carries in a millisecond.
     fn keep_long_history(&mut self) {
-        if self.limits.history > self.history.len_max() && !self.config.index {
+        if self.limits.history > self.history.len_max() {
             self.history.grow_to(self.limits.history);
             self.keep = Some((self.raw_offset, self.history.len_max()));
         }

@@ -4,12 +4,15 @@ use std::fs::File;
 use std::io::{self, IsTerminal};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
+use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
 use narrows::ErrorKind;
 use narrows::policy::PolicySpec;
+use narrows::receiver::RecvSummary;
 use narrows::stream::ReceiveOptions;
 use narrows::transport::Link;
+use narrows_file::decode::decode;
 
 use crate::args::{PipeArgs, reach, reach_max, reach_max_of_file};
 use crate::files::{self, Source, Target};
@@ -74,28 +77,34 @@ fn is_stored(output: &File) -> Result<bool> {
 fn decompress(args: &PipeArgs, transfer: &Transfer) -> Result<()> {
     let source = Source::open(args.file.as_deref())?;
     let input = source.name();
-    let options = ReceiveOptions::default().threads(flow::threads(args.flow.threads)).reach_max(reach_max(args.long));
-    let link = Link::file_reader(source.into_file());
-    let received = if args.test {
-        transfer.receive(io::sink(), link, options.to_file(true), || Ok(()), Bar::none()).map_err(|e| input.blame(e))
-    } else {
-        let target = Target::open(args.output.as_deref())?;
-        let output = target.name();
-        let sink = target.sink()?;
-        let options = options.to_file(target.is_regular());
-        let options = match target.stored()? {
-            Some(stored) => options.read_back(stored, reach_max_of_file(args.long)),
-            None => options,
-        };
-        transfer
-            .receive(sink, link, options, || target.commit(false), Bar::none())
-            .map_err(|e| if output.is_to_blame() { output.blame(e) } else { input.blame(e) })
-    }
-    .map_err(|e| name_input(args, e))?;
+    let (threads, reach) = (flow::threads(args.flow.threads), reach_max(args.long));
+    let target = if args.test { None } else { Some(Target::open(args.output.as_deref())?) };
+    let to_file = target.as_ref().is_none_or(Target::is_regular);
+    // Only the bytes of the first stream are at their raw offsets.
+    let mut stored = target.as_ref().map(Target::stored).transpose()?.flatten();
+    let options = || {
+        let options = ReceiveOptions::default().threads(threads).reach_max(reach).to_file(to_file);
+        let options = options.control(&transfer.control);
+        stored.take().into_iter().fold(options, |o, stored| o.read_back(stored, reach_max_of_file(args.long)))
+    };
+    let begun = Instant::now();
+    let decoded = match target {
+        None => decode(source.into_reader(), io::sink(), options).map_err(|e| input.blame(e)),
+        Some(target) => {
+            let output = target.name();
+            let sink = target.sink()?;
+            let decoded = decode(source.into_reader(), sink, options)
+                .and_then(|decoded| target.commit(false).map(|()| decoded).map_err(narrows::Error::from));
+            decoded.map_err(|e| if output.is_to_blame() { output.blame(e) } else { input.blame(e) })
+        }
+    };
+    let decoded = decoded.map_err(|e| name_input(args, e))?;
+    let Some(last) = decoded.last else { return Ok(()) };
+    let summary = RecvSummary { raw_bytes: decoded.raw_bytes, wire_bytes: decoded.wire_bytes, ..last };
     if args.verbosity.json {
-        report::note_json(&report::receive_json(&received.summary, received.elapsed));
+        report::note_json(&report::receive_json(&summary, begun.elapsed()));
     } else if args.stats || args.verbosity.verbose {
-        report::note(report::receive_line(&received.summary, received.elapsed));
+        report::note(report::receive_line(&summary, begun.elapsed()));
     }
     Ok(())
 }

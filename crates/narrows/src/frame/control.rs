@@ -1,4 +1,4 @@
-//! Control frames: reset, end, feedback, close, index (format.md sections 3.3 to 3.6).
+//! Control frames: reset, end, feedback, close, index (format.md sections 3.3 to 3.12).
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -10,6 +10,10 @@ use crate::error::{Error, Result};
 pub const CONTROL_BODY_MAX: usize = 65_536;
 /// Longest text in a close frame in bytes.
 pub const CLOSE_TEXT_MAX: usize = 512;
+/// Length of every reset frame in bytes: kind, length, check.
+pub const RESET_FRAME_LEN: usize = 1 + 1 + 8;
+/// Length of every keep frame in bytes.
+pub const KEEP_FRAME_LEN: usize = 1 + 1 + 8 + 4;
 /// Length of every end frame in bytes: kind, length, check, four totals.
 pub const END_FRAME_LEN: usize = 1 + 1 + 8 + END_BODY_LEN;
 const END_BODY_LEN: usize = 32;
@@ -45,6 +49,10 @@ pub enum ControlKind {
     Note,
     /// Both ends keep a longer history from here on.
     Keep,
+    /// Hashes of the raw bytes, beside the index.
+    Sums,
+    /// The preface once more, beside the index.
+    PrefaceCopy,
     /// A kind of a later version that may be skipped.
     Unknown(u8),
 }
@@ -59,6 +67,8 @@ impl ControlKind {
             Self::Index => 6 | FLAG_OPTIONAL,
             Self::Note => 8,
             Self::Keep => 9,
+            Self::Sums => 10 | FLAG_OPTIONAL,
+            Self::PrefaceCopy => 11 | FLAG_OPTIONAL,
             Self::Unknown(byte) => byte,
         }
     }
@@ -103,6 +113,8 @@ pub(super) fn parse(b: &[u8]) -> Result<Option<ControlHeader>> {
         x if x & !FLAG_OPTIONAL == 6 => ControlKind::Index,
         8 => ControlKind::Note,
         9 => ControlKind::Keep,
+        x if x & !FLAG_OPTIONAL == 10 => ControlKind::Sums,
+        x if x & !FLAG_OPTIONAL == 11 => ControlKind::PrefaceCopy,
         x if x & FLAG_OPTIONAL != 0 => ControlKind::Unknown(x),
         x => return Err(Error::unsupported(format!("frames of kind {} need a newer program", x & 0x0f))),
     };
@@ -122,6 +134,11 @@ pub(super) fn parse(b: &[u8]) -> Result<Option<ControlHeader>> {
 /// Encodes the frame from which on both ends keep `history_len` bytes.
 pub fn keep_frame(history_len: usize, raw_offset: u64) -> Frame {
     control_frame(ControlKind::Keep, &(history_len as u32).to_le_bytes(), raw_offset)
+}
+
+/// Encodes the frame at which both ends drop the history.
+pub fn reset_frame(raw_offset: u64) -> Frame {
+    control_frame(ControlKind::Reset, &[], raw_offset)
 }
 
 /// The bytes of history that a keep frame asks for.
@@ -269,12 +286,12 @@ mod tests {
 
     #[test]
     fn unknown_control_frames_are_skipped_only_if_optional() {
-        let optional = control_frame(ControlKind::Unknown(10 | FLAG_OPTIONAL), b"later", 0);
+        let optional = control_frame(ControlKind::Unknown(12 | FLAG_OPTIONAL), b"later", 0);
         let Some(Header::Control(h)) = parse_header(&optional.header, &LIMITS).unwrap() else { panic!() };
         assert_eq!((h.body_len, h.header_len), (5, optional.header.len()));
         h.verify(&optional.body, 0).unwrap();
         assert!(h.verify(b"other", 0).is_err());
-        let critical = control_frame(ControlKind::Unknown(10), b"later", 0);
+        let critical = control_frame(ControlKind::Unknown(12), b"later", 0);
         assert_eq!(parse_header(&critical.header, &LIMITS).unwrap_err().kind, ErrorKind::Unsupported);
     }
 

@@ -1,17 +1,29 @@
-//! `storage`: for bytes that are stored. There is no link to wait for, so its rate does not matter;
-//! what counts is the encoded length, and that encoding does not delay the writer.
+//! `storage`: for bytes that are stored. A disk accepts them as fast as they come, so its rate says
+//! nothing about what a byte is worth; a price does.
 //!
-//! It uses one method, zstd at its default level, in blocks so long that few matches are lost at
-//! their borders: compared to `zstd` itself on files of 5 to 9 MB, blocks of 2 MiB are at most 1.2
-//! % larger, of 1 MiB 3.5 %, of 512 KiB 5 %. Blocks are not linked: 64 KiB of history gain nothing
-//! for such lengths, and unlinked blocks can be decoded in parallel and found by an index. Prices
-//! of storage and of cores are not considered yet.
+//! With the price p of a byte, in seconds of a core, each block takes the method with the lowest
+//! `c + p s`: the price at which the best mix for a disk of rate R, `max(sum c/K, sum s/R)`, has both
+//! sides equal is one such p. A mode is a price, with block lengths that suit it. `encode_rate` is a
+//! floor for `sum c/K`: raw bytes/s that all cores together reach. While the flow is behind it, only
+//! methods are chosen that catch up.
+//!
+//! Without a mode it uses one method, zstd at its default level, in blocks so long that few matches
+//! are lost at their borders: compared to `zstd` itself on files of 5 to 9 MB, blocks of 2 MiB are at
+//! most 1.2 % larger, of 1 MiB 3.5 %, of 512 KiB 5 %. Its blocks are not linked: 64 KiB of history
+//! gain nothing for such lengths, and unlinked blocks can be decoded in parallel and found by an
+//! index.
 
-use super::{Choice, NoSettings, Policy, Registered};
+use std::fmt;
+use std::sync::Arc;
+
+use super::{Choice, Outcome, Policy, PolicySettings, PolicySetup, Registered};
 use crate::codec::Method;
+use crate::error::{Error, Result};
 use crate::monitor::View;
+use crate::monitor::cost::{CostModel, METHODS_MAX, Seen};
+use crate::monitor::data::{Features, is_constant};
 
-/// The policy: zstd in long, unlinked blocks.
+/// The policy without a mode: zstd in long, unlinked blocks.
 pub struct Storage {
     block_len: usize,
 }
@@ -29,10 +41,6 @@ impl Storage {
         let block_len = 2 * Self::BLOCK_MAX / cores.max(2).next_power_of_two();
         Self { block_len: block_len.max(Self::BLOCK_MIN) }
     }
-
-    pub(super) fn methods() -> Vec<Method> {
-        vec![Method::STORE, Self::METHOD]
-    }
 }
 
 impl Policy for Storage {
@@ -48,23 +56,260 @@ impl Policy for Storage {
     }
 }
 
-/// Bounds what is lost of a slowly written stream if its writer dies. At 2 MiB/s a whole block
-/// gathers in this time.
-const GATHER_NS: u64 = 1_000_000_000;
+/// What a byte of the file is worth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Fast,
+    Balanced,
+    Archive,
+}
 
-const SETTINGS: NoSettings = NoSettings {
-    name: "storage",
-    block_max: Storage::BLOCK_MAX,
-    gather_ns: GATHER_NS,
-    links: false,
-    methods: Storage::methods,
-    build: |setup| Box::new(Storage::new(setup.cores)),
-};
+impl Mode {
+    const ALL: [(&'static str, Self); 3] =
+        [("fast", Self::Fast), ("balanced", Self::Balanced), ("archive", Self::Archive)];
+
+    /// Seconds of a core for a byte less. Balanced: against zstd 1, zstd 3 takes some 10 ns more for a
+    /// raw byte of the corpora, and saves 0.016 bytes; zstd 6 takes as much again, and saves less.
+    /// Archive: what is smallest, at any price.
+    fn price(self) -> f32 {
+        match self {
+            Self::Fast => 6e-9,
+            Self::Balanced => 600e-9,
+            Self::Archive => 1.0,
+        }
+    }
+
+    /// Block length in raw bytes. 256 KiB are decoded in some 300 µs, so that a byte is there soon,
+    /// and are 3.6 % larger than 2 MiB (60 MB of the corpora, zstd 3).
+    fn block_len(self) -> usize {
+        match self {
+            Self::Fast | Self::Balanced => 256 << 10,
+            Self::Archive => Storage::BLOCK_MAX,
+        }
+    }
+
+    fn methods(self) -> Vec<Method> {
+        let mut methods = vec![Method::STORE, Method::CONSTANT, Method::lz4_accel(16), Method::lz4_accel(1)];
+        // xz and bzip2 in blocks of 2 MiB are as small as linked zstd 19 (24 MB of the corpora: 3.873,
+        // 3.912 and 3.877 MB), and take ten times as long to decode.
+        let levels: &[i32] = match self {
+            Self::Fast => &[1],
+            Self::Balanced => &[1, 3, 6],
+            Self::Archive => &[1, 3, 9, 15, 19],
+        };
+        methods.extend(levels.iter().map(|level| Method::zstd(*level)));
+        methods
+    }
+
+    /// Raw bytes/s of one core that are the floor if nobody says.
+    fn core_rate(self) -> f32 {
+        match self {
+            Self::Fast => 500e6,
+            Self::Balanced | Self::Archive => 0.0,
+        }
+    }
+}
+
+/// Behind its floor a flow may be by so many seconds of a core: a slow block in the beginning is no
+/// reason to store the next ones.
+const CREDIT_S: f32 = 0.05;
+/// Choices that are remembered until their outcome comes; more than are in flight.
+const REMEMBERED: usize = 64;
+
+/// The policy of a mode.
+struct Priced {
+    costs: CostModel,
+    mode: Mode,
+    cores: f32,
+    /// Seconds of a core that a raw byte may take; infinite without a floor.
+    floor_s: f32,
+    /// Seconds of a core that the flow is ahead of its floor.
+    credit_s: f32,
+    infos: Vec<(u64, usize, Features)>,
+}
+
+impl Priced {
+    fn new(settings: Settings, mode: Mode, setup: &PolicySetup<'_>) -> Self {
+        let methods: Vec<_> = mode.methods().into_iter().filter(|m| *m != Method::CONSTANT).collect();
+        let costs = match setup.calibration {
+            Some(calibration) => CostModel::new(&methods, &setup.prior.shifted(|m| calibration.shift(m))),
+            None => CostModel::new(&methods, setup.prior),
+        };
+        let cores = setup.cores.max(1) as f32;
+        let rate = settings.encode_rate.map_or(mode.core_rate() * cores, |rate| rate as f32);
+        let floor_s = if rate > 0.0 { cores / rate } else { f32::INFINITY };
+        Self { costs, mode, cores, floor_s, credit_s: CREDIT_S, infos: Vec::new() }
+    }
+}
+
+impl Policy for Priced {
+    fn choose(&mut self, view: &View<'_>) -> Choice {
+        let block_len = self.mode.block_len().min(view.limits.block_max);
+        let block = &view.upcoming[..view.upcoming.len().min(block_len)];
+        if is_constant(block) && view.limits.allows(Method::CONSTANT) {
+            return Choice::new(Method::CONSTANT, block_len);
+        }
+        let features = Features::sample(block);
+        let context = self.costs.context(&features);
+        let predicted = self.costs.predict(context, &features, block.len());
+        let allowance_s = self.floor_s * block.len() as f32 + self.credit_s.max(0.0) / 4.0;
+        let (mut best, mut best_cost) = (0, f32::INFINITY);
+        for (m, method) in self.costs.methods().iter().enumerate().take(METHODS_MAX) {
+            let in_time = m == 0 || predicted.encode_s[m] <= allowance_s;
+            // Archives take the heaviest method that is in time: what it is linked to, the prediction
+            // does not know.
+            let cost = match self.mode {
+                Mode::Archive => -(m as f32),
+                mode => predicted.encode_s[m] + mode.price() * predicted.wire_len[m],
+            };
+            if in_time && view.limits.allows(*method) && cost < best_cost {
+                (best, best_cost) = (m, cost);
+            }
+        }
+        let method = self.costs.methods()[best];
+        if self.infos.len() >= REMEMBERED {
+            self.infos.remove(0);
+        }
+        self.infos.push((view.seq, context, features));
+        let encode_ns = (predicted.encode_s[best] * 1e9) as u64;
+        // Archives are read from beginning to end; the others at any byte.
+        let linked = self.mode == Mode::Archive && method.info().can_link();
+        Choice { linked, encode_ns, ..Choice::new(method, block_len) }
+    }
+
+    fn learn(&mut self, outcome: &Outcome) {
+        let Outcome::Encoded { seq, method, raw_len, wire_len, wall_ns, cpu_ns, .. } = *outcome else { return };
+        if self.floor_s.is_finite() {
+            let ahead_s = self.floor_s * raw_len as f32 - cpu_ns as f32 * 1e-9;
+            self.credit_s = (self.credit_s + ahead_s).clamp(-CREDIT_S * self.cores, CREDIT_S * self.cores);
+        }
+        let Some(at) = self.infos.iter().position(|(of, ..)| *of == seq) else { return };
+        let (_, context, features) = self.infos.remove(at);
+        if let Some(m) = self.costs.index_of(method).filter(|m| *m > 0) {
+            let seen = Seen { raw_len, wire_len, wall_ns, cpu_ns, history_len: 0 };
+            self.costs.observe(context, &features, m, seen);
+        }
+    }
+
+    fn whole_blocks(&self) -> Option<usize> {
+        Some(self.mode.block_len())
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Settings {
+    mode: Option<Mode>,
+    /// Raw bytes/s of all cores together.
+    encode_rate: Option<u64>,
+}
+
+impl Settings {
+    fn parse(rest: &str) -> Result<Self> {
+        let mut settings = Self::default();
+        let Some(list) = rest.strip_prefix(':') else {
+            return if rest.is_empty() { Ok(settings) } else { Err(usage(rest)) };
+        };
+        for setting in list.split(',') {
+            let (key, value) = setting.split_once('=').ok_or_else(|| usage(setting))?;
+            match key {
+                "mode" => {
+                    let found = Mode::ALL.iter().find(|(name, _)| *name == value);
+                    settings.mode = Some(found.ok_or_else(|| usage(setting))?.1);
+                }
+                "encode_rate" => {
+                    let rate = value.parse().ok().filter(|rate| *rate > 0).ok_or_else(|| usage(setting))?;
+                    settings.encode_rate = Some(rate);
+                }
+                _ => return Err(usage(setting)),
+            }
+        }
+        if settings.mode.is_none() && settings.encode_rate.is_some() {
+            return Err(usage(rest));
+        }
+        Ok(settings)
+    }
+}
+
+fn usage(text: &str) -> Error {
+    Error::misuse(format!("`{text}` is no setting of storage: use {USAGE}"))
+}
+
+impl fmt::Display for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("storage")?;
+        if let Some((name, _)) = Mode::ALL.iter().find(|(_, mode)| Some(*mode) == self.mode) {
+            write!(f, ":mode={name}")?;
+        }
+        self.encode_rate.map_or(Ok(()), |rate| write!(f, ",encode_rate={rate}"))
+    }
+}
+
+impl PolicySettings for Settings {
+    fn build(&self, setup: &PolicySetup<'_>) -> Box<dyn Policy> {
+        match self.mode {
+            Some(mode) => Box::new(Priced::new(*self, mode, setup)),
+            None => Box::new(Storage::new(setup.cores)),
+        }
+    }
+
+    fn block_max(&self) -> usize {
+        self.mode.map_or(Storage::BLOCK_MAX, Mode::block_len)
+    }
+
+    fn methods(&self) -> Vec<Method> {
+        self.mode.map_or_else(|| vec![Method::STORE, Storage::METHOD], Mode::methods)
+    }
+
+    fn links(&self) -> bool {
+        self.mode == Some(Mode::Archive)
+    }
+
+    /// Bounds what is lost of a slowly written stream if its writer dies. At 2 MiB/s a whole block
+    /// gathers in this time.
+    fn gather_ns(&self) -> u64 {
+        1_000_000_000
+    }
+}
+
+const USAGE: &str = "storage[:mode=fast|balanced|archive[,encode_rate=BYTES/S]]";
 
 pub(super) const ENTRY: Registered = Registered {
     name: "storage",
-    usage: "storage",
-    about: "for files: zstd in long blocks, whatever the speed of the disk",
-    examples: &["storage"],
-    parse: |rest| SETTINGS.parse(rest),
+    usage: USAGE,
+    about: "for files: zstd in long blocks; with a mode, the method whose time and bytes cost least",
+    examples: &["storage", "storage:mode=fast", "storage:mode=balanced,encode_rate=200000000", "storage:mode=archive"],
+    parse: |rest| Ok(Arc::new(Settings::parse(rest)?)),
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::monitor::cost::Prior;
+
+    #[test]
+    fn settings_print_as_they_were_parsed_and_others_are_refused() {
+        for text in ["", ":mode=archive", ":mode=fast,encode_rate=5"] {
+            assert_eq!(Settings::parse(text).unwrap().to_string(), format!("storage{text}"));
+        }
+        for text in [":", ":mode=slow", ":encode_rate=5", ":mode=fast,encode_rate=0", ":level=3", "x"] {
+            assert!(Settings::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_flow_behind_its_floor_has_no_credit_left() {
+        let settings = Settings::parse(":mode=archive,encode_rate=100000000").unwrap();
+        let mut policy = Priced::new(settings, Mode::Archive, &PolicySetup::new(1, Prior::shipped()));
+        let slow = Outcome::Encoded {
+            seq: 0,
+            method: Method::zstd(19),
+            raw_len: 1 << 20,
+            wire_len: 1 << 19,
+            wall_ns: 500_000_000,
+            cpu_ns: 500_000_000,
+            taken_over: false,
+        };
+        policy.learn(&slow);
+        assert!(policy.credit_s < 0.0);
+    }
+}

@@ -54,6 +54,11 @@ impl Parser {
         self.limits = Some(limits);
     }
 
+    /// Begins behind so many bytes of the stream.
+    pub(super) fn set_wire_offset(&mut self, wire_offset: u64) {
+        self.wire_offset = wire_offset;
+    }
+
     /// Wire offset of the next item.
     pub(super) fn wire_offset(&self) -> u64 {
         self.wire_offset

@@ -40,6 +40,9 @@ pub struct SenderConfig {
     pub expected_link: Option<PeerLink>,
     /// Append an index, so that the stream serves as a seekable file.
     pub index: bool,
+    /// Raw bytes after which the history is dropped, by a reset frame before the next block, so that a
+    /// reader of the file can begin there; 0: never. Only flows that may link have such frames.
+    pub run_len: u64,
     /// Record a trace line for every decision; the driver fetches them with `take_trace`.
     pub trace: bool,
 }
@@ -60,6 +63,7 @@ impl Default for SenderConfig {
             raw_len: None,
             expected_link: None,
             index: false,
+            run_len: 0,
             trace: false,
         }
     }

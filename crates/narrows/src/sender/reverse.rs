@@ -75,7 +75,11 @@ impl Reverse {
             },
             ControlKind::Note => on_event(Event::Note(body.to_vec())),
             ControlKind::Unknown(_) | ControlKind::Index => {}
-            ControlKind::Reset | ControlKind::Keep | ControlKind::End => {
+            ControlKind::Reset
+            | ControlKind::Keep
+            | ControlKind::Sums
+            | ControlKind::PrefaceCopy
+            | ControlKind::End => {
                 return Err(Error::corrupt("the receiver sent a frame that only a sender may send"));
             }
         }

@@ -7,7 +7,10 @@ use super::window::SlotState;
 use super::{Job, JobKind, Phase, Sender, TRACE_MAX_BYTES, copies};
 use crate::block::Block;
 use crate::codec::Method;
-use crate::frame::{self, ControlKind, EndTotals, Frame, chain_digest, control_frame, keep_frame};
+use crate::frame::{
+    self, ControlKind, EndTotals, Frame, HeaderBytes, SUMS_LOG, Sums, chain_digest, control_frame, keep_frame,
+    reset_frame,
+};
 use crate::monitor::{Ask, LinkSample};
 use crate::policy::{Outcome, Rescue};
 use crate::trace;
@@ -28,12 +31,37 @@ pub(super) struct Output {
     /// Wire bytes handed to the driver.
     pub(super) wire_total: u64,
     digest: u64,
-    pub(super) index: Vec<u8>,
+    /// Index and sums, if the stream has them.
+    pub(super) index: Option<(Vec<u8>, Sums)>,
+    preface: HeaderBytes,
+    /// Raw offsets of the reset frames to come.
+    pub(super) resets: VecDeque<u64>,
 }
 
 impl Output {
-    pub(super) fn new(preface: Frame) -> Self {
-        Self { frames: VecDeque::from([preface]), wire_total: 0, digest: 0, index: Vec::new() }
+    pub(super) fn new(preface: Frame, index: bool) -> Self {
+        let index = index.then(|| (Vec::new(), Sums::new(SUMS_LOG)));
+        let copy = preface.header;
+        let frames = VecDeque::from([preface]);
+        Self { frames, wire_total: 0, digest: 0, index, preface: copy, resets: VecDeque::new() }
+    }
+
+    /// Bytes of memory that index and sums take.
+    pub(super) fn index_memory(&self) -> usize {
+        self.index.as_ref().map_or(0, |(pairs, sums)| pairs.len() + sums.memory())
+    }
+
+    /// Adds a control frame between two blocks.
+    fn push_control(&mut self, frame: Frame) {
+        self.put_pair(0, frame.wire_len());
+        self.frames.push_back(frame);
+    }
+
+    fn put_pair(&mut self, raw_len: usize, wire_len: usize) {
+        if let Some((pairs, _)) = &mut self.index {
+            frame::put_varint(pairs, raw_len as u64);
+            frame::put_varint(pairs, wire_len as u64);
+        }
     }
 }
 
@@ -71,14 +99,18 @@ impl Sender {
             return;
         }
         let SlotState::Ready(done) = std::mem::replace(&mut slot.state, SlotState::Encoding) else { return };
+        if let Some(at) = self.output.resets.front().copied().filter(|at| slot.raw_offset >= *at) {
+            self.output.resets.pop_front();
+            self.output.push_control(reset_frame(at));
+        }
         if let Some((at, len)) = self.keep.filter(|(at, _)| slot.raw_offset >= *at) {
             self.keep = None;
-            self.output.frames.push_back(keep_frame(len, at));
+            self.output.push_control(keep_frame(len, at));
         }
         let wire_len = done.frame.wire_len();
         // From here on no rescue is possible: the raw bytes can be dropped.
-        let raw_len = std::mem::take(&mut slot.raw).len();
-        let copied = copies::len(&std::mem::take(&mut slot.copies));
+        let (raw, copied_parts) = (std::mem::take(&mut slot.raw), std::mem::take(&mut slot.copies));
+        let (raw_len, copied) = (raw.len(), copies::len(&copied_parts));
         let ahead_len: usize = self.output.frames.iter().map(Frame::wire_len).sum();
         let wire_end = self.output.wire_total + (ahead_len + wire_len) as u64;
         slot.state = SlotState::Handed { wire_end, wire_len, raw_len, sent_as: done.sent_as };
@@ -86,9 +118,9 @@ impl Sender {
         if let Some(check) = done.check {
             self.output.digest = chain_digest(self.output.digest, check);
         }
-        if self.config.index {
-            frame::put_varint(&mut self.output.index, (raw_len + copied) as u64);
-            frame::put_varint(&mut self.output.index, wire_len as u64);
+        self.output.put_pair(raw_len + copied, wire_len);
+        if let Some((_, sums)) = &mut self.output.index {
+            copies::parts(&raw, &copied_parts).into_iter().for_each(|part| sums.push(part));
         }
         if self.config.duplex {
             self.peer.unreported.push_back((slot.seq, raw_len as u64));
@@ -103,16 +135,16 @@ impl Sender {
     }
 
     fn end(&mut self) {
-        let index_offset = if self.output.index.is_empty() { 0 } else { self.output.wire_total };
-        let mut wire_total = self.output.wire_total;
-        let mut at = 0;
-        while at < self.output.index.len() {
-            let end = index_cut(&self.output.index, at);
-            let frame = control_frame(ControlKind::Index, &self.output.index[at..end], self.raw_offset);
-            wire_total += frame.wire_len() as u64;
-            self.output.frames.push_back(frame);
-            at = end;
-        }
+        let index_frames = match self.output.index.take() {
+            Some((pairs, sums)) if !pairs.is_empty() => {
+                index_frames(&self.output.preface, &pairs, &sums.finish(), self.raw_offset)
+            }
+            _ => Vec::new(),
+        };
+        let index_offset = if index_frames.is_empty() { 0 } else { self.output.wire_total };
+        let index_len: usize = index_frames.iter().map(Frame::wire_len).sum();
+        let wire_total = self.output.wire_total + index_len as u64;
+        self.output.frames.extend(index_frames);
         let totals = EndTotals { raw_total: self.raw_offset, wire_total, index_offset, digest: self.output.digest };
         self.output.frames.push_back(totals.frame());
         self.phase = Phase::Ended;
@@ -264,6 +296,19 @@ impl Sender {
             estimate_ns: method.nominal_encode_ns(slot.raw.len()),
         })
     }
+}
+
+/// The frames of an index, with a copy of the preface and the sums; `raw_total` is their raw offset.
+pub fn index_frames(preface: &[u8], pairs: &[u8], sums: &[u64], raw_total: u64) -> Vec<Frame> {
+    let mut frames = vec![control_frame(ControlKind::PrefaceCopy, preface, raw_total)];
+    let mut at = 0;
+    while at < pairs.len() {
+        let end = index_cut(pairs, at);
+        frames.push(control_frame(ControlKind::Index, &pairs[at..end], raw_total));
+        at = end;
+    }
+    frames.extend(Sums::frames(SUMS_LOG, sums, raw_total));
+    frames
 }
 
 /// The end of the index frame that begins at `at`: at most a full body, and between two pairs.

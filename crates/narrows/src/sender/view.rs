@@ -77,7 +77,7 @@ impl Sender {
                     SlotState::Handed { wire_len, .. } => *wire_len,
                 }
         });
-        self.input.raw_len() + self.history.memory() + self.output.index.len() + slots.sum::<usize>()
+        self.input.raw_len() + self.history.memory() + self.output.index_memory() + slots.sum::<usize>()
     }
 
     /// Whether memory allows one more block. Slow methods take more memory, so fewer of their

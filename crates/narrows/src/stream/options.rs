@@ -200,6 +200,12 @@ impl SendOptions {
         Self { rest: SenderConfig { index, ..self.rest }, ..self }
     }
 
+    /// Raw bytes after which the history is dropped, so that a reader of a file can begin there; 0:
+    /// never. Default: 0.
+    pub fn run_len(self, len: u64) -> Self {
+        Self { rest: SenderConfig { run_len: len, ..self.rest }, ..self }
+    }
+
     /// Raw length of the whole flow in bytes, if it is known. Default: unknown.
     pub fn raw_len(self, len: impl Into<Option<u64>>) -> Self {
         Self { raw_len: len.into(), ..self }

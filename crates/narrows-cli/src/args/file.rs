@@ -1,0 +1,209 @@
+//! Command-line definitions of the commands for files: `narrows FILE...`, `cat`, `list`, `check`.
+
+use std::path::PathBuf;
+
+use clap::{Args as ClapArgs, ValueEnum};
+use narrows::policy::PolicySpec;
+
+use super::{VerbosityArgs, parse_block_max, parse_size};
+
+#[derive(ClapArgs)]
+#[command(after_long_help = HELP)]
+pub(crate) struct FileArgs {
+    /// Files to compress or decompress; `-` or none: stdin
+    #[arg(value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+    /// Decompress
+    #[arg(short = 'd', long, visible_alias = "uncompress", conflicts_with_all = ["test", "list"])]
+    pub(crate) decompress: bool,
+    /// Compress (this is the default)
+    #[arg(short = 'z', long, conflicts_with_all = ["decompress", "test", "list"])]
+    pub(crate) compress: bool,
+    /// Verify compressed files and write nothing
+    #[arg(short = 't', long, conflicts_with_all = ["output", "list"])]
+    pub(crate) test: bool,
+    /// Show what is in compressed files
+    #[arg(short = 'l', long, conflicts_with_all = ["output", "stdout"])]
+    pub(crate) list: bool,
+    /// Write to stdout
+    #[arg(short = 'c', long, visible_alias = "to-stdout", conflicts_with = "output")]
+    pub(crate) stdout: bool,
+    /// Output file, for one input
+    #[arg(short = 'o', long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Overwrite files, follow links, write compressed data to a terminal
+    #[arg(short = 'f', long)]
+    pub(crate) force: bool,
+    /// Keep the input files (this is the default)
+    #[arg(short = 'k', long)]
+    pub(crate) keep: bool,
+    /// Remove each input file when its output is complete
+    #[arg(long, conflicts_with_all = ["keep", "stdout", "test", "list"])]
+    pub(crate) rm: bool,
+    /// What a byte of the file is worth in time
+    #[arg(long, value_enum, value_name = "MODE", default_value = "balanced", conflicts_with = "policy")]
+    pub(crate) mode: ModeArg,
+    /// Encode at least so fast, such as 200MB/s, all threads together
+    #[arg(long, value_name = "RATE", value_parser = parse_rate, conflicts_with = "policy")]
+    pub(crate) encode_rate: Option<u64>,
+    /// Format to write: `narrows`, or `zstd` for standard zstd frames with a seek table
+    #[arg(long, value_enum, value_name = "FORMAT", default_value = "narrows")]
+    pub(crate) format: FormatArg,
+    /// Rule that chooses the method of each block, instead of the mode's
+    #[arg(long, value_name = "SPEC")]
+    pub(crate) policy: Option<PolicySpec>,
+    /// Maximum block length, such as 64K or 2M [default: that of the mode]
+    #[arg(long, value_name = "SIZE", value_parser = parse_block_max)]
+    pub(crate) block_max: Option<usize>,
+    /// Raw bytes that are decoded at most for a byte, where blocks refer to earlier ones [default: 4M, 16M for archives]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) run_len: Option<usize>,
+    /// Worker threads [default: the cores that this process may use]
+    #[arg(long, short = 'T', value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) threads: Option<u16>,
+    /// Omit the checks of blocks
+    #[arg(long)]
+    pub(crate) no_check: bool,
+    #[command(flatten)]
+    pub(crate) verbosity: VerbosityArgs,
+}
+
+const HELP: &str = "\
+FILE becomes FILE.nrw, and with -d the reverse; mode and times are kept, and so is FILE. Nothing is overwritten without -f. \
+-d also takes .zst, .gz, .xz, .bz2 and .lz4. A file whose name is that of a command needs its folder: `narrows ./cat`.
+
+MODES
+  fast      at least 500 MB/s of each core
+  balanced  about as `zstd -3`, in blocks from which a byte is read in some 300 us
+  archive   small, whatever time it takes
+
+EXAMPLES
+  narrows log                      log.nrw, which is read at any byte
+  narrows -d log.nrw               log
+  narrows --mode archive -o old.nrw log
+  tar -cf dir.tar.nrw -I narrows dir; tar -xf dir.tar.nrw -I narrows
+  narrows --format zstd log        log.zst, which `zstd -d` reads";
+
+#[derive(Clone, Copy, ValueEnum, PartialEq, Eq)]
+pub(crate) enum ModeArg {
+    /// At least 500 MB/s of each core
+    Fast,
+    /// About as `zstd -3`
+    Balanced,
+    /// Small, whatever time it takes
+    Archive,
+}
+
+#[derive(Clone, Copy, ValueEnum, PartialEq, Eq)]
+pub(crate) enum FormatArg {
+    /// Streams of narrows, with an index
+    Narrows,
+    /// zstd frames with a seek table
+    Zstd,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct CatArgs {
+    /// Compressed files, of narrows or zstd, gzip, xz, bzip2, lz4; `-` or none: stdin
+    #[arg(value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+    /// Raw bytes to write, as `curl -r`: A-B from byte A to byte B, both included; A- to the end; -N the
+    /// last N. A file with an index is read there only
+    #[arg(long, value_name = "A-B", value_parser = parse_range, allow_hyphen_values = true)]
+    pub(crate) range: Option<Range>,
+    /// Go on behind damaged blocks, and say what is missing; the status is 3
+    #[arg(long)]
+    pub(crate) skip_damaged: bool,
+    /// Decoding threads [default: the cores that this process may use]
+    #[arg(long, short = 'T', value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) threads: Option<u16>,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct ListArgs {
+    /// Compressed files
+    #[arg(value_name = "FILE", required = true)]
+    pub(crate) files: Vec<PathBuf>,
+    /// Print JSON, one line for each file
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct CheckArgs {
+    /// Files of narrows; others are decoded
+    #[arg(value_name = "FILE", required = true)]
+    pub(crate) files: Vec<PathBuf>,
+    /// Write a file anew whose index or end is damaged or missing, with all blocks that are there
+    #[arg(long)]
+    pub(crate) repair_index: bool,
+    /// Also compare the hashes of the raw bytes beside the index
+    #[arg(long)]
+    pub(crate) sums: bool,
+    /// Decoding threads [default: the cores that this process may use]
+    #[arg(long, short = 'T', value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) threads: Option<u16>,
+    #[command(flatten)]
+    pub(crate) verbosity: VerbosityArgs,
+}
+
+/// A range of raw bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Range {
+    /// From the first to before the second, or to the end.
+    From(u64, Option<u64>),
+    /// So many at the end.
+    Last(u64),
+}
+
+fn parse_range(text: &str) -> Result<Range, String> {
+    let bad = || format!("'{text}' is not a range such as 0-499, 500- or -500");
+    let (a, b) = text.split_once('-').ok_or_else(bad)?;
+    let number = |text: &str| text.parse::<u64>().map_err(|_| bad());
+    match (a, b) {
+        ("", b) => Ok(Range::Last(number(b)?)),
+        (a, "") => Ok(Range::From(number(a)?, None)),
+        (a, b) => {
+            let (a, b) = (number(a)?, number(b)?);
+            let end = b.checked_add(1).filter(|end| a < *end).ok_or_else(bad)?;
+            Ok(Range::From(a, Some(end)))
+        }
+    }
+}
+
+/// Parses bytes/s: a number with an optional suffix kB, MB or GB, powers of 1000, and optionally `/s`.
+fn parse_rate(text: &str) -> Result<u64, String> {
+    let bad = || format!("'{text}' is not a rate such as 200MB/s");
+    let rest = text.strip_suffix("/s").unwrap_or(text);
+    let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let (number, unit) = rest.split_at(digits);
+    let factor = match unit.trim_end_matches('B').to_ascii_uppercase().as_str() {
+        "" => 1,
+        "K" => 1000,
+        "M" => 1_000_000,
+        "G" => 1_000_000_000,
+        _ => return Err(bad()),
+    };
+    number.parse().ok().and_then(|n: u64| n.checked_mul(factor)).filter(|n| *n > 0).ok_or_else(bad)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_those_of_curl_and_rates_have_units() {
+        assert_eq!(parse_range("0-499"), Ok(Range::From(0, Some(500))));
+        assert_eq!(parse_range("7-7"), Ok(Range::From(7, Some(8))));
+        assert_eq!(parse_range("500-"), Ok(Range::From(500, None)));
+        assert_eq!(parse_range("-5"), Ok(Range::Last(5)));
+        for bad in ["", "5", "-", "9-8", "a-b", "0-18446744073709551615", "1-2-3"] {
+            assert!(parse_range(bad).is_err(), "{bad}");
+        }
+        assert_eq!(parse_rate("200MB/s"), Ok(200_000_000));
+        assert_eq!(parse_rate("1G"), Ok(1_000_000_000));
+        for bad in ["", "0", "MB", "5 MB", "1TB", "99999999999999GB"] {
+            assert!(parse_rate(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! `narrows cat`: the raw bytes of compressed files, or a range of them.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Result, anyhow};
+use narrows::stream::ReceiveOptions;
+use narrows_file::OpenOptions;
+use narrows_file::check::read_whole;
+use narrows_file::decode::decode;
+use narrows_file::foreign::{self, Format};
+use narrows_file::zstd_seekable::SeekableFile;
+
+use crate::args::file::{CatArgs, Range};
+use crate::files::{Sink, Source, Target, is_dash};
+use crate::flow;
+use crate::report;
+use crate::transfer::Transfer;
+
+/// Runs `narrows cat`.
+pub(crate) fn run(args: &CatArgs) -> Result<ExitCode> {
+    let transfer = Transfer::begin()?;
+    let stdin = [PathBuf::from("-")];
+    let inputs = if args.files.is_empty() { &stdin[..] } else { &args.files };
+    let mut status = ExitCode::SUCCESS;
+    for input in inputs {
+        if !one(args, &transfer, input)? {
+            status = ExitCode::from(3);
+        }
+    }
+    Ok(status)
+}
+
+/// Writes one file; false if a part of it is missing.
+fn one(args: &CatArgs, transfer: &Transfer, input: &Path) -> Result<bool> {
+    let target = Target::open(None)?;
+    let output = target.name();
+    let mut sink = target.sink()?;
+    let source = Source::open(Some(input))?;
+    let blame = |e: narrows::Error| {
+        let about = e.source.is_none();
+        let error = if output.is_to_blame() { output.blame(e) } else { source_error(input, e) };
+        if about { error.context(input.display().to_string()) } else { error }
+    };
+    if args.range.is_none() && !args.skip_damaged {
+        let (threads, control) = (flow::threads(args.threads), &transfer.control);
+        let options = || ReceiveOptions::default().threads(threads).reach_max(128 << 20).control(control);
+        decode(source.into_reader(), sink, options).map_err(blame)?;
+        return Ok(true);
+    }
+    if is_dash(input) || !source.is_regular() {
+        return Err(anyhow!("a part of {} cannot be read: it is not a regular file", input.display()));
+    }
+    let mut file = source.into_file();
+    let begin = foreign::peek(&mut file)?;
+    match Format::of(&begin) {
+        None | Some(Format::Narrows) => narrows_part(args, input, file, &mut sink).map_err(blame),
+        Some(_) if args.skip_damaged => {
+            Err(anyhow!("{}: only files of narrows can be read behind damaged places", input.display()))
+        }
+        Some(format) => other_part(args, format, begin, file, &mut sink).map_err(blame),
+    }
+}
+
+fn source_error(input: &Path, error: narrows::Error) -> anyhow::Error {
+    match error.source {
+        Some(e) => anyhow::Error::from(e).context(format!("cannot read {}", input.display())),
+        None => error.into(),
+    }
+}
+
+fn narrows_part(args: &CatArgs, input: &Path, file: File, sink: &mut Sink) -> narrows::Result<bool> {
+    let file = OpenOptions::default().broken(args.skip_damaged).open(file)?;
+    let (begin, end) = bounds(args.range, file.raw_len());
+    if !args.skip_damaged {
+        let mut at = begin;
+        while at < end {
+            let Some(block) = file.block_at(at)? else { break };
+            let n = block.len().min((end - at) as usize);
+            sink.write_all(&block[..n])?;
+            at += n as u64;
+        }
+        return Ok(true);
+    }
+    let missing = read_whole(&file, begin..end, |bytes| Ok(sink.write_all(bytes)?))?;
+    for (range, why) in &missing {
+        let (from, to) = (range.start, range.end - 1);
+        report::note(format!("{}: bytes {from}-{to} are missing: {why}", input.display()));
+    }
+    if let Some(why) = file.broken() {
+        let at = file.raw_len();
+        report::note(format!("{}: whatever was behind byte {at} is missing: {why}", input.display()));
+    }
+    Ok(missing.is_empty() && file.broken().is_none())
+}
+
+fn other_part(args: &CatArgs, format: Format, begin: Vec<u8>, file: File, sink: &mut Sink) -> narrows::Result<bool> {
+    if format == Format::Zstd
+        && let Some(seekable) = SeekableFile::open(file.try_clone()?)?
+    {
+        let (from, to) = bounds(args.range, seekable.raw_len());
+        seekable.copy(from, to, sink)?;
+        return Ok(true);
+    }
+    let (from, to) = match args.range {
+        Some(Range::From(from, to)) => (from, to.unwrap_or(u64::MAX)),
+        _ => {
+            let text = format!("the last bytes of a {} file are only found by reading it: use tail -c", format.name());
+            return Err(narrows::Error::unsupported(text));
+        }
+    };
+    let mut decoder = foreign::decoder(format, begin, file)?;
+    let damaged = |e: io::Error| narrows::Error::corrupt(format!("the {} data does not decode: {e}", format.name()));
+    let skipped = io::copy(&mut decoder.by_ref().take(from), &mut io::sink()).map_err(damaged)?;
+    if skipped == from {
+        let mut left = to - from;
+        let mut buf = vec![0; 128 << 10];
+        while left > 0 {
+            let most = usize::try_from(left).unwrap_or(usize::MAX).min(buf.len());
+            let n = decoder.read(&mut buf[..most]).map_err(damaged)?;
+            if n == 0 {
+                break;
+            }
+            sink.write_all(&buf[..n])?;
+            left -= n as u64;
+        }
+    }
+    Ok(true)
+}
+
+/// The range within a file of `len` raw bytes.
+fn bounds(range: Option<Range>, len: u64) -> (u64, u64) {
+    match range {
+        None => (0, len),
+        Some(Range::Last(n)) => (len.saturating_sub(n), len),
+        Some(Range::From(from, to)) => (from.min(len), to.map_or(len, |to| to.min(len)).max(from.min(len))),
+    }
+}

@@ -1,0 +1,229 @@
+//! `narrows FILE...`: files and filters, with the habits of `zstd`.
+
+use std::fs::{self, File, FileTimes, Permissions};
+use std::io::{self, IsTerminal};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, anyhow};
+use narrows::stream::{ReceiveOptions, SendOptions};
+use narrows::transport::Link;
+use narrows_file::decode::decode;
+use narrows_file::foreign::Format;
+use narrows_file::{Mode, WriteOptions, zstd_seekable};
+
+use crate::args::file::{FileArgs, FormatArg, ListArgs, ModeArg};
+use crate::files::{self, Source, Target, is_dash};
+use crate::flow;
+use crate::report;
+use crate::transfer::Transfer;
+
+/// Runs `narrows FILE...`. A file that fails does not keep the others from their turn.
+pub(crate) fn run(args: &FileArgs) -> Result<ExitCode> {
+    if args.list {
+        return super::list::run(&ListArgs { files: args.files.clone(), json: args.verbosity.json });
+    }
+    if args.output.is_some() && args.files.len() > 1 {
+        return Err(narrows::Error::misuse("-o takes one input file; leave it out, or use -c").into());
+    }
+    let stdin = [PathBuf::from("-")];
+    let inputs = if args.files.is_empty() { &stdin[..] } else { &args.files };
+    let transfer = Transfer::begin()?;
+    if let [input] = inputs {
+        one(args, &transfer, input)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut status = ExitCode::SUCCESS;
+    for input in inputs {
+        if let Err(error) = one(args, &transfer, input) {
+            if narrows_host::signals::received().is_some() || error.is::<files::StdoutClosed>() {
+                return Err(error);
+            }
+            report::note(report::one_line(&error));
+            status = ExitCode::FAILURE;
+        }
+    }
+    Ok(status)
+}
+
+fn one(args: &FileArgs, transfer: &Transfer, input: &Path) -> Result<()> {
+    let decompresses = args.decompress || args.test;
+    let output = output(args, input)?;
+    let named = !is_dash(input);
+    if named && !args.force && !args.stdout && args.output.is_none() && !args.test {
+        refuse_special(input)?;
+    }
+    if let Some(output) = output.as_deref().filter(|o| !is_dash(o)) {
+        let there = output.symlink_metadata();
+        if !args.force && there.is_ok_and(|data| !is_device(&data)) {
+            return Err(anyhow!("{} already exists; use -f to overwrite it", output.display()));
+        }
+    }
+    files::refuse_same(input, [output.as_deref()])?;
+    let source = Source::open(Some(input))?;
+    let meta = named.then(|| input.metadata()).transpose()?;
+    if args.test {
+        return decompress(args, input, source, None, transfer);
+    }
+    let output = output.unwrap_or_else(|| PathBuf::from("-"));
+    let target = Target::open(Some(&output))?;
+    if !decompresses && target.is_stdout() && io::stdout().is_terminal() && !args.force {
+        return Err(anyhow!(
+            "compressed data is not written to a terminal; redirect stdout, use -o FILE, or -f to force"
+        ));
+    }
+    let made = !is_dash(&output) && target.file()?.metadata()?.is_file();
+    let kept = meta.filter(|data| made && data.is_file());
+    if kept.is_some() {
+        // Nobody else may read it before it has the mode of its source.
+        target.file()?.set_permissions(Permissions::from_mode(0o600))?;
+    }
+    let finish = kept.map(|data| (target.file(), data));
+    if decompresses {
+        decompress(args, input, source, Some((target, finish)), transfer)?;
+    } else {
+        compress(args, source, target, finish, transfer)?;
+    }
+    if args.rm && named {
+        fs::remove_file(input).with_context(|| format!("cannot remove {}", input.display()))?;
+    }
+    Ok(())
+}
+
+type Finish = Option<(Result<File>, fs::Metadata)>;
+
+/// Gives the output the mode and the times of its source.
+fn keep(finish: Finish) -> io::Result<()> {
+    let Some((file, data)) = finish else { return Ok(()) };
+    let file = file.map_err(|e| io::Error::other(e.to_string()))?;
+    // Bits of set-id belong to a program and its owner, not to its packed form.
+    file.set_permissions(Permissions::from_mode(data.permissions().mode() & 0o777))?;
+    file.set_times(FileTimes::new().set_modified(data.modified()?).set_accessed(data.accessed()?))
+}
+
+fn is_device(data: &fs::Metadata) -> bool {
+    let kind = data.file_type();
+    kind.is_char_device() || kind.is_block_device() || kind.is_fifo()
+}
+
+fn refuse_special(input: &Path) -> Result<()> {
+    let data = input.symlink_metadata().map_err(|e| no_file(input, e))?;
+    let what = match data.file_type() {
+        kind if kind.is_symlink() => "a symbolic link; use -f to follow it",
+        kind if kind.is_dir() => "a folder; pack it with tar -I narrows",
+        kind if kind.is_file() => return Ok(()),
+        _ => "not a regular file; use -c or -o",
+    };
+    Err(anyhow!("{} is {what}", input.display()))
+}
+
+fn no_file(input: &Path, error: io::Error) -> anyhow::Error {
+    if input.components().count() == 1 && error.kind() == io::ErrorKind::NotFound {
+        // A misspelt command looks the same.
+        let text = format!("{} is neither a file nor a command; see narrows --help", input.display());
+        return narrows::Error::misuse(text).into();
+    }
+    anyhow!("cannot read {}: {}", input.display(), report::one_line(&error.into()))
+}
+
+/// The name of the output: `None` for stdout.
+fn output(args: &FileArgs, input: &Path) -> Result<Option<PathBuf>> {
+    if let Some(output) = &args.output {
+        return Ok(Some(output.clone()));
+    }
+    if args.stdout || is_dash(input) || args.test {
+        return Ok(None);
+    }
+    let name = input.as_os_str().as_encoded_bytes();
+    if !args.decompress {
+        let suffix = match args.format {
+            FormatArg::Narrows => Format::Narrows.suffix(),
+            FormatArg::Zstd => Format::Zstd.suffix(),
+        };
+        if name.ends_with(suffix.as_bytes()) {
+            return Err(anyhow!("{} is compressed already; use -o or -c to do it again", input.display()));
+        }
+        let mut output = input.as_os_str().to_owned();
+        output.push(suffix);
+        return Ok(Some(output.into()));
+    }
+    let known = Format::ALL.iter().find(|format| name.ends_with(format.suffix().as_bytes()));
+    match known.and_then(|_| input.file_stem().filter(|stem| !stem.is_empty())) {
+        Some(stem) => Ok(Some(input.with_file_name(stem))),
+        None => Err(anyhow!("{} has no suffix of a compressed file, such as .nrw; use -o or -c", input.display())),
+    }
+}
+
+fn compress(args: &FileArgs, source: Source, target: Target, finish: Finish, transfer: &Transfer) -> Result<()> {
+    let (input, output) = (source.name(), target.name());
+    let threads = args.threads.map_or_else(narrows::stream::encoders, usize::from);
+    let mode = match args.mode {
+        ModeArg::Fast => Mode::Fast,
+        ModeArg::Balanced => Mode::Balanced,
+        ModeArg::Archive => Mode::Archive,
+    };
+    if args.format == FormatArg::Zstd {
+        let sink = io::BufWriter::with_capacity(1 << 20, target.sink()?);
+        let totals = zstd_seekable::write(source, sink, mode, threads);
+        totals.map_err(|e| if input.is_to_blame() { input.blame(e) } else { output.blame(e) })?;
+        keep(finish)?;
+        return target.commit(false).with_context(|| output.to_string());
+    }
+    let file = target.file()?;
+    let kind = file.metadata()?.file_type();
+    let options = if kind.is_file() || kind.is_block_device() || args.policy.is_some() || !args.files.is_empty() {
+        let mut options = WriteOptions::default().mode(mode).encode_rate(args.encode_rate);
+        options = args.policy.iter().cloned().fold(options, WriteOptions::policy);
+        options = args.block_max.into_iter().fold(options, WriteOptions::block_max);
+        options = args.run_len.into_iter().fold(options, |o, len| o.run_len(len as u64));
+        options.send_options()
+    } else {
+        // A pipe is a link: nobody knows how fast its other end is.
+        SendOptions::default()
+    };
+    let options = options.threads(threads).check(!args.no_check).memory_max(MEMORY_MAX);
+    let options = options.raw_len(source.len()).from_file(source.is_regular()).control(&transfer.control);
+    let begun = std::time::Instant::now();
+    let sent = narrows::stream::send(source, Link::file_writer(file), options);
+    let (summary, _) = sent.map_err(|e| if input.is_to_blame() { input.blame(e) } else { output.blame(e) })?;
+    keep(finish)?;
+    target.commit(false).with_context(|| output.to_string())?;
+    if args.verbosity.json {
+        report::note_json(&report::send_json(&summary, begun.elapsed()));
+    } else if args.verbosity.verbose {
+        report::note(report::line(&summary, begun.elapsed()));
+    }
+    Ok(())
+}
+
+/// Enough for blocks of 2 MiB under zstd 19 and xz on two cores.
+const MEMORY_MAX: usize = 160 << 20;
+
+fn decompress(
+    args: &FileArgs,
+    name: &Path,
+    source: Source,
+    to: Option<(Target, Finish)>,
+    transfer: &Transfer,
+) -> Result<()> {
+    let control = &transfer.control;
+    let input = source.name();
+    let threads = flow::threads(args.threads);
+    let options = || ReceiveOptions::default().threads(threads).reach_max(128 << 20).control(control);
+    let file = source.into_reader();
+    let named = |e: anyhow::Error| {
+        let about = e.downcast_ref::<narrows::Error>().is_some_and(|e| e.source.is_none());
+        if about { e.context(name.display().to_string()) } else { e }
+    };
+    let Some((target, finish)) = to else {
+        decode(file, io::sink(), options).map_err(|e| named(input.blame(e)))?;
+        return Ok(());
+    };
+    let output = target.name();
+    let sink = target.sink()?;
+    let decoded = decode(file, sink, options);
+    decoded.map_err(|e| named(if output.is_to_blame() { output.blame(e) } else { input.blame(e) }))?;
+    keep(finish)?;
+    target.commit(false).with_context(|| output.to_string())
+}

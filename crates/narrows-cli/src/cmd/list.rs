@@ -1,0 +1,117 @@
+//! `narrows list`: what is in compressed files, without decoding them.
+
+use std::fs::File;
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use narrows_file::foreign::{self, Format};
+use narrows_file::zstd_seekable::SeekableFile;
+use narrows_file::{File as NarrowsFile, IndexOrigin};
+use serde_json::json;
+
+use crate::args::file::ListArgs;
+use crate::report;
+
+/// What one line of the list says.
+struct Row {
+    format: Format,
+    blocks: Option<u64>,
+    runs: Option<u64>,
+    streams: Option<u64>,
+    wire_len: u64,
+    raw_len: Option<u64>,
+    check: &'static str,
+    index: &'static str,
+}
+
+/// Runs `narrows list`.
+pub(crate) fn run(args: &ListArgs) -> Result<ExitCode> {
+    if !args.json {
+        report::out(format!(
+            "{:>8} {:>7} {:>14} {:>14} {:>7}  {:<6} {:<8} Filename",
+            "Blocks", "Runs", "Compressed", "Uncompressed", "Ratio", "Check", "Index"
+        ))?;
+    }
+    let mut status = ExitCode::SUCCESS;
+    for path in &args.files {
+        match row(path) {
+            Ok(row) => show(args, path, &row)?,
+            Err(error) if args.files.len() == 1 => return Err(error),
+            Err(error) => {
+                report::note(report::one_line(&error));
+                status = ExitCode::FAILURE;
+            }
+        }
+    }
+    Ok(status)
+}
+
+fn row(path: &Path) -> Result<Row> {
+    let cannot = || format!("cannot read {}", path.display());
+    let mut file = File::open(path).with_context(cannot)?;
+    let wire_len = file.metadata().with_context(cannot)?.len();
+    let begin = foreign::peek(&mut file).with_context(cannot)?;
+    let named = |e: narrows::Error| anyhow::Error::from(e).context(path.display().to_string());
+    let format = Format::of(&begin).unwrap_or(Format::Narrows);
+    let none =
+        Row { format, blocks: None, runs: None, streams: None, wire_len, raw_len: None, check: "-", index: "none" };
+    match format {
+        Format::Narrows => {
+            let file = NarrowsFile::open(file).map_err(named)?;
+            let members = file.members();
+            let sum = |of: fn(&narrows_file::Member) -> usize| members.iter().map(of).sum::<usize>() as u64;
+            Ok(Row {
+                blocks: Some(sum(narrows_file::Member::blocks)),
+                runs: Some(sum(narrows_file::Member::runs)),
+                streams: Some(members.len() as u64),
+                raw_len: Some(file.raw_len()),
+                check: if members.iter().all(|m| m.preface.check) { "XXH3" } else { "none" },
+                index: match members.iter().map(|m| m.origin).find(|origin| *origin != IndexOrigin::Stored) {
+                    None => "stored",
+                    Some(IndexOrigin::Rebuilt) => "damaged",
+                    Some(_) => "none",
+                },
+                ..none
+            })
+        }
+        Format::Zstd => Ok(match SeekableFile::open(file).map_err(named)? {
+            None => none,
+            Some(seekable) => {
+                let frames = Some(seekable.frames() as u64);
+                Row { blocks: frames, runs: frames, raw_len: Some(seekable.raw_len()), index: "stored", ..none }
+            }
+        }),
+        _ => Ok(none),
+    }
+}
+
+fn show(args: &ListArgs, path: &Path, row: &Row) -> Result<()> {
+    let ratio = row.raw_len.filter(|_| row.wire_len > 0).map(|raw_len| raw_len as f64 / row.wire_len as f64);
+    if args.json {
+        return report::out(json!({
+            "file": path.to_string_lossy(),
+            "format": row.format.name(),
+            "streams": row.streams,
+            "blocks": row.blocks,
+            "runs": row.runs,
+            "compressed": row.wire_len,
+            "uncompressed": row.raw_len,
+            "ratio": ratio,
+            "check": row.check,
+            "index": row.index,
+        }));
+    }
+    let number = |n: Option<u64>| n.map_or("-".to_owned(), |n| n.to_string());
+    report::out(format!(
+        "{:>8} {:>7} {:>14} {:>14} {:>7}  {:<6} {:<8} {}",
+        number(row.blocks),
+        number(row.runs),
+        row.wire_len,
+        number(row.raw_len),
+        ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.3}")),
+        row.check,
+        row.index,
+        path.display()
+    ))
+}

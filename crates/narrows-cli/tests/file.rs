@@ -1,0 +1,215 @@
+//! `narrows FILE`, `cat`, `list`, `check`: the habits of `zstd` with the same command lines, and what
+//! only an index can do.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, SystemTime};
+
+use common::narrows;
+
+fn sample(len: usize) -> Vec<u8> {
+    let mut state = 7u64;
+    let mut out = Vec::with_capacity(len + 60);
+    while out.len() < len {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let n = state >> 33;
+        out.extend(format!("{} request {} took {} ms\n", n % 7, n % 1013, n % 89).bytes());
+    }
+    out.truncate(len);
+    out
+}
+
+fn run(folder: &Path, args: &[&str]) -> Output {
+    narrows(folder).current_dir(folder).args(args).output().unwrap()
+}
+
+fn good(folder: &Path, args: &[&str]) -> Vec<u8> {
+    let output = run(folder, args);
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    output.stdout
+}
+
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+#[test]
+fn the_same_command_lines_as_of_zstd_leave_the_same_files() {
+    if !narrows_test::has("zstd") {
+        return;
+    }
+    let raw = sample(300_000);
+    // Command lines, with SUFFIX for `.nrw` and `.zst`.
+    let lines: &[&[&str]] = &[
+        &["a"],
+        &["-k", "a"],
+        &["--rm", "a"],
+        &["a", "b"],
+        &["-o", "out", "a"],
+        &["-f", "a"],
+        &["nothing"],
+        &["a", "nothing", "b"],
+        &["-d", "aSUFFIX"],
+        &["-d", "packedSUFFIX"],
+        &["-d", "-o", "out", "packedSUFFIX"],
+        &["-d", "--rm", "packedSUFFIX"],
+        &["-d", "b"],
+        &["-t", "packedSUFFIX"],
+        &["-t", "b"],
+        &["-dc", "packedSUFFIX"],
+        &["-d", "existsSUFFIX"],
+        &["-d", "-f", "existsSUFFIX"],
+        &["link"],
+        &["-f", "link"],
+        &["folder"],
+        &["-l", "packedSUFFIX"],
+    ];
+    for line in lines {
+        let [ours, theirs] = [".nrw", ".zst"].map(|suffix| {
+            let home = folder();
+            let program = if suffix == ".nrw" { env!("CARGO_BIN_EXE_narrows") } else { "zstd" };
+            let at = |name: &str| home.path().join(name);
+            for name in ["a", "b", "packed", "exists"] {
+                fs::write(at(name), &raw).unwrap();
+            }
+            let go = |args: &[&str]| {
+                let mut command = Command::new(program);
+                command.current_dir(home.path()).env("XDG_CACHE_HOME", "/nonexistent").args(args);
+                command.stdin(Stdio::null()).stderr(Stdio::piped()).output().unwrap()
+            };
+            assert!(go(&["-q", "packed", "exists"]).status.success());
+            fs::remove_file(at("packed")).unwrap();
+            std::os::unix::fs::symlink("b", at("link")).unwrap();
+            fs::create_dir(at("folder")).unwrap();
+            let args: Vec<_> = line.iter().map(|word| word.replace("SUFFIX", suffix)).collect();
+            let output = go(&args.iter().map(String::as_str).collect::<Vec<_>>());
+            let mut files: Vec<_> = fs::read_dir(home.path())
+                .unwrap()
+                .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+                .map(|name| {
+                    let same = fs::read(at(&name)).is_ok_and(|bytes| bytes == raw);
+                    (name.replace(suffix, "SUFFIX"), same)
+                })
+                .collect();
+            files.sort();
+            (output.status.success(), files, line[0] == "-dc" && output.stdout == raw)
+        });
+        assert_eq!(ours, theirs, "{line:?}");
+    }
+}
+
+#[test]
+fn mode_and_times_are_kept_and_nothing_is_overwritten() {
+    let home = folder();
+    let (a, packed) = (home.path().join("a"), home.path().join("a.nrw"));
+    fs::write(&a, sample(100_000)).unwrap();
+    fs::set_permissions(&a, fs::Permissions::from_mode(0o640)).unwrap();
+    let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    fs::File::options().write(true).open(&a).unwrap().set_modified(time).unwrap();
+    good(home.path(), &["a"]);
+    let kept = |path: &Path| {
+        let data = path.metadata().unwrap();
+        (data.permissions().mode() & 0o7777, data.modified().unwrap())
+    };
+    assert_eq!(kept(&packed), (0o640, time));
+    let output = run(home.path(), &["a"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("-f to overwrite"));
+    fs::remove_file(&a).unwrap();
+    good(home.path(), &["-d", "a.nrw"]);
+    assert_eq!(kept(&a), (0o640, time));
+    assert_eq!(fs::read(&a).unwrap(), sample(100_000));
+}
+
+#[test]
+fn tar_packs_and_unpacks_through_narrows() {
+    if !narrows_test::has("tar") {
+        return;
+    }
+    let home = folder();
+    fs::create_dir(home.path().join("dir")).unwrap();
+    fs::write(home.path().join("dir/file"), sample(500_000)).unwrap();
+    let program = format!("{} ", env!("CARGO_BIN_EXE_narrows"));
+    let tar = |args: &[&str]| {
+        let output = Command::new("tar").current_dir(home.path()).args(args).output().unwrap();
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    };
+    tar(&["-I", program.trim(), "-cf", "dir.tar.nrw", "dir"]);
+    fs::remove_dir_all(home.path().join("dir")).unwrap();
+    tar(&["-I", program.trim(), "-xf", "dir.tar.nrw"]);
+    assert_eq!(fs::read(home.path().join("dir/file")).unwrap(), sample(500_000));
+    let list = String::from_utf8(good(home.path(), &["list", "--json", "dir.tar.nrw"])).unwrap();
+    assert!(list.contains("\"index\":\"stored\"") && list.contains("\"check\":\"XXH3\""), "{list}");
+}
+
+#[test]
+fn cat_writes_ranges_of_every_format_that_can_have_them() {
+    let home = folder();
+    let raw = sample(700_000);
+    fs::write(home.path().join("a"), &raw).unwrap();
+    good(home.path(), &["a"]);
+    good(home.path(), &["--format", "zstd", "a"]);
+    let mut names = vec!["a.nrw", "a.zst"];
+    if narrows_test::has("gzip") {
+        assert!(Command::new("gzip").current_dir(home.path()).args(["-k", "a"]).status().unwrap().success());
+        names.push("a.gz");
+    }
+    for name in names {
+        assert!(good(home.path(), &["cat", name]) == raw, "{name}");
+        assert_eq!(good(home.path(), &["cat", "--range", "0-0", name]), raw[..1]);
+        assert_eq!(good(home.path(), &["cat", "--range", "300000-300099", name]), raw[300_000..300_100]);
+        assert_eq!(good(home.path(), &["cat", "--range", "699990-", name]), raw[699_990..]);
+        assert_eq!(good(home.path(), &["cat", "--range", "700000-800000", name]), b"");
+    }
+    assert_eq!(good(home.path(), &["cat", "--range=-10", "a.nrw"]), raw[699_990..]);
+    assert_eq!(run(home.path(), &["cat", "--range", "9-8", "a.nrw"]).status.code(), Some(2));
+}
+
+#[test]
+fn check_lists_damage_and_cat_reads_around_it() {
+    let home = folder();
+    let raw = sample(1_000_000);
+    fs::write(home.path().join("a"), &raw).unwrap();
+    good(home.path(), &["--block-max", "64K", "a"]);
+    assert!(
+        String::from_utf8(good(home.path(), &["check", "--sums", "a.nrw"])).unwrap().contains("good, 1000000 bytes")
+    );
+    let path = home.path().join("a.nrw");
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[1000] ^= 1;
+    fs::write(&path, &bytes).unwrap();
+    let output = run(home.path(), &["check", "a.nrw"]);
+    assert_eq!(output.status.code(), Some(3));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("bytes 0-65535 are damaged"));
+    assert_eq!(run(home.path(), &["cat", "a.nrw"]).status.code(), Some(3));
+    let output = run(home.path(), &["cat", "--skip-damaged", "a.nrw"]);
+    assert_eq!(output.status.code(), Some(3));
+    assert_eq!(output.stdout, raw[65_536..]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("bytes 0-65535 are missing"));
+    // A file that breaks off gets an index of what is whole.
+    bytes[1000] ^= 1;
+    fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
+    assert_eq!(run(home.path(), &["cat", "a.nrw"]).status.code(), Some(3));
+    assert_eq!(run(home.path(), &["check", "a.nrw"]).status.code(), Some(3));
+    good(home.path(), &["check", "--repair-index", "a.nrw"]);
+    let part = good(home.path(), &["cat", "a.nrw"]);
+    assert!(part.len() > 300_000 && raw.starts_with(&part));
+}
+
+#[test]
+fn commands_and_files_are_told_apart() {
+    let home = folder();
+    fs::write(home.path().join("cat"), sample(1000)).unwrap();
+    good(home.path(), &["./cat"]);
+    assert!(home.path().join("cat.nrw").exists());
+    let output = run(home.path(), &["pingg"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("neither a file nor a command"));
+    assert_eq!(run(home.path(), &["--no-such-option"]).status.code(), Some(2));
+    assert_eq!(run(home.path(), &["-o", "x", "a", "b"]).status.code(), Some(2));
+    assert!(String::from_utf8(good(home.path(), &["--help"])).unwrap().contains("Commands"));
+}

@@ -1,0 +1,127 @@
+//! Files of other formats are read as the programs that made them read them.
+
+mod common;
+
+use std::io::{Cursor, Write};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+
+use common::{Random, sample};
+use narrows_file::Mode;
+use narrows_file::decode::decode;
+use narrows_file::foreign::Format;
+use narrows_file::zstd_seekable::{SeekableFile, write};
+
+#[derive(Clone, Default)]
+struct Sink(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Sink {
+    fn write(&mut self, buf: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(buf);
+        Ok(buf.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+fn decoded(bytes: &[u8]) -> narrows_file::Result<Vec<u8>> {
+    let sink = Sink::default();
+    decode(Cursor::new(bytes.to_vec()), sink.clone(), Default::default)?;
+    let raw = sink.0.lock().unwrap().clone();
+    Ok(raw)
+}
+
+/// What `program` makes of `input`; `None` if it is not there.
+fn filter(program: &str, args: &[&str], input: &[u8]) -> Option<Vec<u8>> {
+    if !narrows_test::has(program) {
+        return None;
+    }
+    let mut child = Command::new(program).args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let input = input.to_vec();
+    let feed = std::thread::spawn(move || stdin.write_all(&input));
+    let output = child.wait_with_output().unwrap();
+    let _ = feed.join();
+    assert!(output.status.success(), "{program} {args:?}");
+    Some(output.stdout)
+}
+
+#[test]
+fn what_the_usual_programs_write_is_read_also_twice_in_a_row() {
+    let raw = sample(300_000, 1);
+    for (program, format) in [
+        ("zstd", Format::Zstd),
+        ("gzip", Format::Gzip),
+        ("xz", Format::Xz),
+        ("bzip2", Format::Bzip2),
+        ("lz4", Format::Lz4),
+    ] {
+        let Some(bytes) = filter(program, &["-c"], &raw) else { continue };
+        assert_eq!(Format::of(&bytes), Some(format));
+        assert!(decoded(&bytes).unwrap() == raw, "{program}");
+        assert!(
+            decoded(&[&bytes[..], &bytes[..]].concat()).unwrap() == [&raw[..], &raw[..]].concat(),
+            "{program} twice"
+        );
+        for len in [0, 3, bytes.len() / 2, bytes.len() - 1] {
+            assert!(decoded(&bytes[..len]).is_err(), "{program} cut to {len} bytes");
+        }
+        let mut random = Random(2);
+        for _ in 0..100 {
+            let mut mutant = bytes.clone();
+            mutant[random.below(bytes.len() as u64) as usize] ^= 1 << random.below(8);
+            // gzip's header has bits that mean nothing; what is read is right or refused.
+            if let Ok(read) = decoded(&mutant) {
+                assert!(read == raw, "{program}: wrong bytes");
+            }
+        }
+    }
+}
+
+#[test]
+fn our_zstd_files_are_read_by_zstd_and_at_any_byte() {
+    for len in [0, 1, 1000, 256 << 10, (256 << 10) + 1, 1_500_000] {
+        let raw = sample(len, 3);
+        for mode in Mode::ALL {
+            let mut bytes = Vec::new();
+            let totals = write(&raw[..], &mut bytes, mode, 3).unwrap();
+            assert_eq!((totals.raw_bytes, totals.wire_bytes), (raw.len() as u64, bytes.len() as u64));
+            assert!(decoded(&bytes).unwrap() == raw);
+            if let Some(read) = filter("zstd", &["-dc"], &bytes) {
+                assert!(read == raw, "zstd -d, {len} bytes, {mode:?}");
+            }
+            let file = SeekableFile::open(&bytes[..]).unwrap().expect("a seek table");
+            assert_eq!(file.raw_len(), raw.len() as u64);
+            let mut random = Random(4);
+            for _ in 0..20 {
+                let at = random.below(raw.len() as u64 + 1) as usize;
+                let mut buf = [0; 500];
+                let n = file.read_at(&mut buf, at as u64).unwrap();
+                assert_eq!(buf[..n], raw[at..(at + 500).min(raw.len())]);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_seek_table_that_lies_gives_no_wrong_bytes() {
+    let raw = sample(600_000, 5);
+    let mut bytes = Vec::new();
+    write(&raw[..], &mut bytes, Mode::Balanced, 2).unwrap();
+    let mut random = Random(6);
+    for i in 0..2000 {
+        let mut mutant = bytes.clone();
+        let table = mutant.len() - 60;
+        let at = if i % 2 == 0 { table + random.below(60) as usize } else { random.below(bytes.len() as u64) as usize };
+        mutant[at] ^= 1 << random.below(8);
+        let Ok(Some(file)) = SeekableFile::open(&mutant[..]) else { continue };
+        let offset = random.below(raw.len() as u64);
+        let mut buf = [0; 100];
+        if let Ok(n) = file.read_at(&mut buf, offset) {
+            let expected = &raw[offset as usize..];
+            assert_eq!(buf[..n], expected[..n.min(expected.len())]);
+        }
+    }
+}
