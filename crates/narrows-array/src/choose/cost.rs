@@ -1,0 +1,36 @@
+//! Nominal speeds of steps and back ends on one ordinary core, as the engine's codecs have them: prices
+//! must not depend on how busy the machine is.
+
+use narrows::codec::Method;
+
+use crate::back_end::BackEnd;
+use crate::step::Step;
+
+/// Nanoseconds for each byte of what the step takes.
+pub(super) fn step_ns(step: &Step, width: usize) -> f64 {
+    let word = match step {
+        Step::Split | Step::Mask => 1.0,
+        Step::Columns(_) | Step::Unpack12 => 1.5,
+        Step::Lorenzo { axes, .. } => 0.4 + 0.4 * f64::from(axes.count_ones()),
+        Step::Rank => 6.0,
+        Step::Linear | Step::Bits => 3.0,
+        Step::LogLinear => 14.0,
+        Step::Interpolate => 8.0,
+    };
+    word / width as f64
+}
+
+/// Nanoseconds for each byte of what the back end takes.
+pub(super) fn back_end_ns(back_end: BackEnd) -> f64 {
+    match back_end {
+        BackEnd::Store | BackEnd::Columns => 0.1,
+        // pco's levels differ by the number of bins it considers.
+        BackEnd::Pco(level) if level > 8 => 100.0,
+        BackEnd::Pco(level) => 5.0 + 0.6 * f64::from(level),
+        BackEnd::Lz4 => Method::lz4_accel(1).info().nominal_ns_per_byte(-1).0.into(),
+        BackEnd::Zstd(level) => Method::zstd(level).info().nominal_ns_per_byte(level).0.into(),
+        BackEnd::Xz(level) => {
+            Method::new(narrows::codec::CodecId::XZ, level).info().nominal_ns_per_byte(level).0.into()
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Fields of records: columns for complex numbers, for records of known and unknown length, and for
+//! packed 12-bit numbers.
+
+use super::{Trial, cost};
+use crate::back_end::BackEnd;
+use crate::pipeline::{self, Making, Pipeline, gather};
+use crate::probe::{self, record_width};
+use crate::step::{COLUMNS_MAX, Stage, Step};
+use crate::words::Words;
+
+/// Offers columns where the words may be records.
+pub(super) fn try_fields(words: &Words, stage: &Stage, trial: &mut Trial<'_>) {
+    if trial.limits.ns_max < cost::back_end_ns(BackEnd::Zstd(1)) {
+        return;
+    }
+    let last = stage.axes.last().copied().unwrap_or(1);
+    if stage.width > 1 {
+        // Complex numbers, or the few variables of a table.
+        if (2..=16).contains(&last) && stage.axes.len() > 1 {
+            columns(Vec::new(), vec![stage.width as u16; last], words, stage, trial);
+        }
+        return;
+    }
+    let Words::W1(bytes) = words else { return };
+    let mut rows = Vec::new();
+    if stage.axes.len() > 1 && (2..=u16::MAX.into()).contains(&last) {
+        rows.push(last);
+    } else if stage.axes.len() <= 1 {
+        rows.extend(record_width(bytes));
+        rows.extend(probe::probe(bytes).map(|found| 2 * usize::from(found.width)));
+        if probe::probe(bytes).is_some_and(|found| found.width % 3 == 0) {
+            unpacked(words, stage, trial);
+        }
+    }
+    rows.sort_unstable();
+    rows.dedup();
+    for row in rows.into_iter().filter(|row| stage.len() % row == 0) {
+        for field in [8, 4, 2] {
+            let count = row / field;
+            if row % field == 0 && (2..=COLUMNS_MAX).contains(&count) {
+                columns(Vec::new(), vec![field as u16; count], words, stage, trial);
+            }
+        }
+    }
+}
+
+/// Two numbers of 12 bits in three bytes: as one series, and as two.
+fn unpacked(words: &Words, stage: &Stage, trial: &mut Trial<'_>) {
+    let Some(base) = trial.behind(Step::Unpack12, words, stage) else { return };
+    trial.offer(&base, &[], BackEnd::Pco(8));
+    let mut making = Making { coders: trial.coders, tolerance: None, missed: 0 };
+    let applied = pipeline::apply(&Step::Unpack12, words.clone(), stage.clone(), &mut making, &mut Vec::new());
+    if let Some((words, stage)) = applied {
+        columns(vec![Step::Unpack12], vec![2, 2], &words, &stage, trial);
+    }
+}
+
+/// Chooses for each column on its own and offers the whole.
+fn columns(steps: Vec<Step>, widths: Vec<u16>, words: &Words, stage: &Stage, trial: &mut Trial<'_>) {
+    let Some((stages, row)) = stage.columns(&widths) else { return };
+    let bytes = words.clone().into_bytes(Default::default());
+    let mut estimate = 0.0;
+    let mut chosen = Vec::with_capacity(stages.len());
+    let mut offset = 0;
+    for (column, &width) in stages.iter().zip(&widths) {
+        let words = gather(&bytes, row, offset, width.into(), column);
+        let mut inner = Trial::new(column.bytes(), &trial.limits, trial.coders, None);
+        inner.lossless(&words, column);
+        let Some((score, pipeline)) = inner.sorted().into_iter().next() else { return };
+        estimate += score.exp();
+        chosen.push(pipeline);
+        offset += usize::from(width);
+    }
+    let ns: f64 = steps.iter().map(|s| cost::step_ns(s, 1)).sum::<f64>() + cost::step_ns(&Step::Columns(Vec::new()), 2);
+    let score = estimate.max(1.0).ln() + trial.limits.mode.price() * ns;
+    trial.tried.push((score, Pipeline::with_columns(steps, widths, chosen)));
+}
