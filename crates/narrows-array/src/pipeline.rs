@@ -127,7 +127,7 @@ pub(crate) fn apply(
     making: &mut Making<'_>,
     out: &mut Vec<u8>,
 ) -> Option<(Words, Stage)> {
-    let mut distinct = 0;
+    let mut detail = 0;
     match step {
         Step::Columns(_) => return None,
         Step::Split => words = Words::W1(split::apply(&words)),
@@ -138,8 +138,8 @@ pub(crate) fn apply(
         Step::Rank => {
             stage.after(step, 0)?;
             let ranked = rank::apply(&words, stage.kind)?;
-            distinct = ranked.list.len();
-            put_varint(out, distinct as u64);
+            detail = ranked.list.len();
+            put_varint(out, detail as u64);
             let mut list = Vec::new();
             making.coders.encode(BackEnd::Pco(8), false, ranked.list, stage.kind, &mut list)?;
             put_varint(out, list.len() as u64);
@@ -148,8 +148,8 @@ pub(crate) fn apply(
         }
         Step::Unpack12 => {
             let Words::W1(bytes) = &words else { return None };
-            let (unpacked, rest) = unpack::apply(bytes);
-            out.extend(rest);
+            let (unpacked, phase) = unpack::apply(bytes, out);
+            detail = phase;
             words = Words::W2(unpacked);
         }
         Step::Mask => {
@@ -167,7 +167,7 @@ pub(crate) fn apply(
             words = quantised.words;
         }
     }
-    let stage = stage.after(step, distinct)?;
+    let stage = stage.after(step, detail)?;
     Some((words, stage))
 }
 
@@ -216,7 +216,7 @@ pub(crate) fn gather(bytes: &[u8], row: usize, offset: usize, width: usize, stag
 enum Side<'a> {
     None,
     List(Words),
-    Rest(&'a [u8]),
+    Rest(unpack::Rest<'a>),
     Mask(u64, places::Runs),
     Quantiser(quantise::Side),
 }
@@ -242,17 +242,21 @@ pub(crate) fn decode(
         }
         let stage = stages.last().expect("never empty");
         let misfit = || Error::corrupt("a step does not fit what is before it");
-        let mut distinct = 0;
+        let mut detail = 0;
         // Refused before its side data is read, which may depend on it.
-        stage.after(step, distinct).ok_or_else(misfit)?;
+        stage.after(step, detail).ok_or_else(misfit)?;
         let side = match step {
             Step::Rank => {
-                distinct = reader.count(rank::DISTINCT_MAX.min(stage.len()), "distinct values")?;
+                detail = reader.count(rank::DISTINCT_MAX.min(stage.len()), "distinct values")?;
                 let len = reader.count(reader.0.len(), "length of the list")?;
-                let list = Stage { kind: stage.kind, width: stage.width, axes: vec![distinct] };
+                let list = Stage { kind: stage.kind, width: stage.width, axes: vec![detail] };
                 Side::List(coders.decode(BackEnd::Pco(8), reader.take(len)?, &list)?)
             }
-            Step::Unpack12 => Side::Rest(reader.take(stage.len() % 3)?),
+            Step::Unpack12 => {
+                let (rest, phase) = unpack::Rest::read(reader, stage.len())?;
+                detail = phase;
+                Side::Rest(rest)
+            }
             Step::Mask => {
                 let mut value = [0; 8];
                 value[..stage.width].copy_from_slice(reader.take(stage.width)?);
@@ -264,7 +268,7 @@ pub(crate) fn decode(
             _ => Side::None,
         };
         sides.push(side);
-        let next = stage.after(step, distinct).ok_or_else(misfit)?;
+        let next = stage.after(step, detail).ok_or_else(misfit)?;
         stages.push(next);
     }
     let last = stages.last().expect("never empty");
@@ -294,7 +298,7 @@ fn invert(step: &Step, side: Side<'_>, mut words: Words, stage: &Stage) -> Resul
         }
         (Step::Rank, Side::List(list)) => rank::invert(&words, &list, stage.kind)?,
         (Step::Unpack12, Side::Rest(rest)) => {
-            let bytes = u16::get(&words).and_then(|words| unpack::invert(words, rest));
+            let bytes = u16::get(&words).and_then(|words| unpack::invert(words, &rest));
             Words::W1(bytes.ok_or_else(|| Error::corrupt("a number has more than 12 bits"))?)
         }
         (Step::Mask, Side::Mask(value, runs)) => {

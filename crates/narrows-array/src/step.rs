@@ -129,8 +129,9 @@ impl Stage {
         Self { kind, width, axes: vec![len] }
     }
 
-    /// What a step gives, if it takes this. `distinct` is the number of values of a rank.
-    pub(crate) fn after(&self, step: &Step, distinct: usize) -> Option<Self> {
+    /// What a step gives, if it takes this. `detail` is the number of values of a rank, the phase of 12-bit
+    /// numbers.
+    pub(crate) fn after(&self, step: &Step, detail: usize) -> Option<Self> {
         let quantised = if self.width == 8 { 8 } else { 4 };
         Some(match step {
             Step::Split if self.width > 1 => Self::flat(Kind::Unsigned, 1, self.bytes()),
@@ -139,9 +140,9 @@ impl Stage {
                 Self { kind, ..self.clone() }
             }
             Step::Rank if self.len() > 0 => {
-                Self { kind: Kind::Unsigned, width: if distinct <= 256 { 1 } else { 2 }, axes: self.axes.clone() }
+                Self { kind: Kind::Unsigned, width: if detail <= 256 { 1 } else { 2 }, axes: self.axes.clone() }
             }
-            Step::Unpack12 if self.width == 1 => Self::flat(Kind::Unsigned, 2, self.len() / 3 * 2),
+            Step::Unpack12 if self.width == 1 => Self::flat(Kind::Unsigned, 2, unpack::words_of(self.len(), detail)),
             Step::Mask if self.len() > 0 => self.clone(),
             Step::Linear if self.len() > 0 => Self { kind: Kind::Signed, width: quantised, axes: self.axes.clone() },
             Step::LogLinear | Step::Bits if self.len() > 0 && self.kind == Kind::Float => {
