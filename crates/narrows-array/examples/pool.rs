@@ -36,6 +36,7 @@ impl Sum {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut options = Options::default();
     let (mut chunk_len, mut rel, mut details, mut files) = (256 << 10, None, false, Vec::new());
+    let mut passes = 1;
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().ok_or("an option lacks its value");
@@ -44,6 +45,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             "--mode" => options.mode = value()?.parse()?,
             "--chunk" => chunk_len = value()?.parse()?,
             "--all" => details = true,
+            "--passes" => passes = value()?.parse()?,
             _ => files.push(argument),
         }
     }
@@ -91,8 +93,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             sums[i].add(sum);
             println!("  {}", sum.line(name));
         }
-        // The chooser.
+        // The chooser; with several passes, as on an array so many times as long.
         let mut chooser = Chooser::new(options.clone(), bound.clone())?;
+        let views: Vec<_> = std::iter::repeat_n(&views, passes).flatten().copied().collect();
         let sum = measure(&views, |view| chooser.encode(view).ok());
         sums[3].add(sum);
         let pipeline = chooser.pipeline().map(ToString::to_string).unwrap_or_default();
@@ -102,7 +105,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let mut coder = Coder::new();
         let (mut best_sum, mut best_names) =
             (Sum::default(), std::collections::BTreeMap::<String, (usize, f64)>::new());
-        for view in &views {
+        for view in views.iter().take(if passes > 1 { 0 } else { views.len() }) {
             let mut best: Option<(usize, String)> = None;
             for pipeline in candidates(view, &options, &bound)? {
                 let started = core_s();

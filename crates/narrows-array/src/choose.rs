@@ -72,8 +72,19 @@ const RETRY: u32 = 16;
 /// Change of the ratio that makes a new trial.
 const MOVED: f64 = 0.10;
 
-/// Chunks between two trials at least, for arrays whose ratio jumps.
-const RETRY_MIN: u32 = 3;
+/// Chunks between two trials at least, for arrays whose ratio jumps; twice as many after each trial with
+/// the same winner.
+const RETRY_MIN: u32 = 2;
+
+/// Most candidates that a trial encodes whole.
+const FINALS: usize = 3;
+
+/// How far behind the best score on a piece a candidate is encoded whole. Estimates of chunks that shrink to
+/// a few percent are mostly of what does not grow with the piece.
+fn closeness(score: f64, raw_len: usize) -> f64 {
+    let ratio = raw_len as f64 / score.exp();
+    if ratio > 30.0 { 1.4 } else { 0.04 }
+}
 
 /// Encodes the chunks of one array. The same chunks in the same order give the same bytes.
 pub struct Chooser {
@@ -91,6 +102,7 @@ struct Memory {
     pipeline: Pipeline,
     ratio: f64,
     age: u32,
+    patience: u32,
 }
 
 impl Chooser {
@@ -129,7 +141,7 @@ impl Chooser {
                 if let Some(made) = &remembered {
                     let ratio = view.bytes.len() as f64 / made.len() as f64;
                     let moved = (ratio / memory.ratio).ln().abs() > MOVED;
-                    if !moved || memory.age < RETRY_MIN {
+                    if !moved || memory.age < memory.patience {
                         return Ok(if made.len() > view.bytes.len() { store(coders) } else { remembered.unwrap() });
                     }
                 }
@@ -137,24 +149,38 @@ impl Chooser {
         }
         self.trials += 1;
         let limits = Limits::new(&self.options);
-        let mut best: Option<(Pipeline, Vec<u8>)> = None;
-        for (_, candidate) in try_all(&loaded.0, &loaded.1, tolerance, &limits, coders) {
+        let mut best: Option<(f64, Pipeline, Vec<u8>)> = None;
+        let mut finals = 0;
+        let tried = try_all(&loaded.0, &loaded.1, tolerance, &limits, coders);
+        let close = closeness(tried[0].0, view.bytes.len());
+        let first = tried[0].0;
+        for (score, candidate) in tried {
+            if best.is_some() && (finals >= FINALS || score > first + close) {
+                break;
+            }
             let same = self.memory.as_ref().is_some_and(|m| m.pipeline == candidate);
             let made = match remembered.take_if(|_| same) {
                 Some(made) => Some(made),
                 None => chunk::encode_with(view, &loaded, &candidate, tolerance, coders),
             };
             if let Some(made) = made {
-                best = Some((candidate, made));
-                break;
+                finals += 1;
+                let score = (made.len() as f64).ln() + limits.mode.price() * cost::pipeline_ns(&candidate, &loaded.1);
+                if best.as_ref().is_none_or(|b| score < b.0) {
+                    best = Some((score, candidate, made));
+                }
             }
         }
         let (pipeline, made) = match best {
-            Some((pipeline, made)) if made.len() < view.bytes.len() => (pipeline, made),
+            Some((_, pipeline, made)) if made.len() < view.bytes.len() => (pipeline, made),
             _ => (Pipeline::new([], BackEnd::Store), store(coders)),
         };
         let ratio = view.bytes.len() as f64 / made.len() as f64;
-        self.memory = Some(Memory { dtype: view.dtype, rank: view.shape.len(), pipeline, ratio, age: 0 });
+        let patience = match &self.memory {
+            Some(memory) if memory.pipeline == pipeline => (2 * memory.patience).min(RETRY),
+            _ => RETRY_MIN,
+        };
+        self.memory = Some(Memory { dtype: view.dtype, rank: view.shape.len(), pipeline, ratio, age: 0, patience });
         Ok(made)
     }
 

@@ -4,7 +4,8 @@
 use narrows::codec::Method;
 
 use crate::back_end::BackEnd;
-use crate::step::Step;
+use crate::pipeline::Pipeline;
+use crate::step::{Stage, Step};
 
 /// Nanoseconds for each byte of what the step takes.
 pub(super) fn step_ns(step: &Step, width: usize) -> f64 {
@@ -33,4 +34,13 @@ pub(super) fn back_end_ns(back_end: BackEnd) -> f64 {
             Method::new(narrows::codec::CodecId::XZ, level).info().nominal_ns_per_byte(level).0.into()
         }
     }
+}
+
+/// Nanoseconds for each byte of a chunk. Columns are taken as what their first one is.
+pub(super) fn pipeline_ns(pipeline: &Pipeline, stage: &Stage) -> f64 {
+    let steps: f64 = pipeline.steps.iter().map(|s| step_ns(s, stage.width.max(2))).sum();
+    let ranked = pipeline.steps.contains(&Step::Rank) && stage.width > 2;
+    let share = if ranked { 2.0 / stage.width as f64 } else { 1.0 };
+    let inner = pipeline.columns.first().map_or(0.0, |first| pipeline_ns(first, stage));
+    steps + share * back_end_ns(pipeline.back_end) + inner
 }
