@@ -104,3 +104,57 @@ pub(crate) fn record_width(bytes: &[u8]) -> Option<usize> {
     }
     shares.iter().position(|&s| s - median >= 0.8 * (best - median)).map(|i| i + 1).filter(|&width| width > 1)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn floats(count: usize) -> impl Iterator<Item = f32> {
+        (0..count).map(|i| 280.0 + (i as f32 / 50.0).sin() * 20.0 + (i * 7919 % 1000) as f32 / 500.0)
+    }
+
+    #[test]
+    fn widths_of_numbers_are_found_at_every_phase_and_order() {
+        let f32s: Vec<u8> = floats(20_000).flat_map(f32::to_le_bytes).collect();
+        let big: Vec<u8> = floats(20_000).flat_map(f32::to_be_bytes).collect();
+        let f64s: Vec<u8> = floats(10_000).flat_map(|v| (f64::from(v) * 1.000_123_4).to_le_bytes()).collect();
+        let i16s: Vec<u8> = floats(40_000).flat_map(|v| ((v * 50.0) as i16).to_le_bytes()).collect();
+        for phase in 0..8 {
+            let width = |bytes: &[u8]| probe(&bytes[phase..]).map(|p| p.width);
+            assert_eq!(width(&f32s), Some(4), "{phase}");
+            assert_eq!(width(&big), Some(4), "{phase}");
+            assert_eq!(width(&f64s), Some(8), "{phase}");
+            assert_eq!(width(&i16s), Some(2), "{phase}");
+        }
+        assert_eq!(probe(&f32s).unwrap().steady, 3);
+        assert_eq!(probe(&big).unwrap().steady, 0);
+    }
+
+    #[test]
+    fn text_and_noise_are_no_numbers() {
+        let words = ["the ", "narrow ", "place ", "of ", "a ", "link ", "decides, ", "and ", "seldom ", "how.\n"];
+        let mut state = 1u64;
+        let mut random = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 56) as u8
+        };
+        let text: String = (0..20_000).map(|_| words[usize::from(random()) % 10]).collect();
+        assert_eq!(probe(text.as_bytes()), None);
+        let noise: Vec<u8> = (0..65_536).map(|_| random()).collect();
+        assert_eq!(probe(&noise), None);
+        assert_eq!(probe(&[0; 100]), None);
+        assert_eq!(probe(&[0; 10_000]), None);
+    }
+
+    #[test]
+    fn the_length_of_records_is_found() {
+        let mut bytes = Vec::new();
+        for (i, v) in floats(3000).enumerate() {
+            bytes.extend((i as u32).to_le_bytes());
+            bytes.extend(v.to_le_bytes());
+            bytes.extend((v * v).to_le_bytes());
+            bytes.extend([7, 0, (i % 3) as u8, 1, 2, 3, 4, 5]);
+        }
+        assert_eq!(record_width(&bytes), Some(20));
+    }
+}
