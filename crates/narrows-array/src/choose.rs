@@ -99,11 +99,16 @@ pub struct Chooser {
 struct Memory {
     dtype: Dtype,
     rank: usize,
-    pipeline: Pipeline,
-    ratio: f64,
+    /// Winners of trials, the one in use first.
+    winners: Vec<Pipeline>,
+    /// Lowest and highest ratio since the last trial.
+    ratios: (f64, f64),
     age: u32,
     patience: u32,
 }
+
+/// Winners that are remembered: levels or variables of an array may take turns.
+const WINNERS: usize = 3;
 
 impl Chooser {
     /// A chooser without memory of an array.
@@ -137,14 +142,31 @@ impl Chooser {
         if let Some(memory) = self.memory.as_mut().filter(|m| m.dtype == view.dtype && m.rank == view.shape.len()) {
             memory.age += 1;
             if memory.age < RETRY {
-                remembered = chunk::encode_with(view, &loaded, &memory.pipeline, tolerance, coders);
-                if let Some(made) = &remembered {
-                    let ratio = view.bytes.len() as f64 / made.len() as f64;
-                    let moved = (ratio / memory.ratio).ln().abs() > MOVED;
-                    if !moved || memory.age < memory.patience {
-                        return Ok(if made.len() > view.bytes.len() { store(coders) } else { remembered.unwrap() });
+                let encode = |pipeline: &Pipeline, coders: &mut Coders| {
+                    chunk::encode_with(view, &loaded, pipeline, tolerance, coders)
+                };
+                let mut made = encode(&memory.winners[0], coders);
+                let ratio = |made: &Vec<u8>| view.bytes.len() as f64 / made.len() as f64;
+                let (low, high) = (memory.ratios.0 * (1.0 - MOVED), memory.ratios.1 * (1.0 + MOVED));
+                let mut moved = !made.as_ref().is_some_and(|made| (low..=high).contains(&ratio(made)));
+                // Another winner of this array may fit: that is cheaper to find than anything new.
+                if moved {
+                    for i in 1..memory.winners.len() {
+                        let other = encode(&memory.winners[i], coders);
+                        let shorter = |o: &Vec<u8>| made.as_ref().is_none_or(|m| o.len() < m.len());
+                        if let Some(other) = other.filter(shorter) {
+                            moved = !(low..=high).contains(&ratio(&other));
+                            made = Some(other);
+                            memory.winners.swap(0, i);
+                        }
                     }
                 }
+                if let Some(made) = made.take_if(|_| !moved || memory.age < memory.patience) {
+                    let ratio = ratio(&made);
+                    memory.ratios = (memory.ratios.0.min(ratio), memory.ratios.1.max(ratio));
+                    return Ok(if made.len() > view.bytes.len() { store(coders) } else { made });
+                }
+                remembered = made;
             }
         }
         self.trials += 1;
@@ -158,7 +180,7 @@ impl Chooser {
             if best.is_some() && (finals >= FINALS || score > first + close) {
                 break;
             }
-            let same = self.memory.as_ref().is_some_and(|m| m.pipeline == candidate);
+            let same = self.memory.as_ref().is_some_and(|m| m.winners[0] == candidate);
             let made = match remembered.take_if(|_| same) {
                 Some(made) => Some(made),
                 None => chunk::encode_with(view, &loaded, &candidate, tolerance, coders),
@@ -176,17 +198,23 @@ impl Chooser {
             _ => (Pipeline::new([], BackEnd::Store), store(coders)),
         };
         let ratio = view.bytes.len() as f64 / made.len() as f64;
-        let patience = match &self.memory {
-            Some(memory) if memory.pipeline == pipeline => (2 * memory.patience).min(RETRY),
-            _ => RETRY_MIN,
-        };
-        self.memory = Some(Memory { dtype: view.dtype, rank: view.shape.len(), pipeline, ratio, age: 0, patience });
+        let before = self.memory.take().filter(|m| m.dtype == view.dtype && m.rank == view.shape.len());
+        let (mut winners, patience) = before.map_or((Vec::new(), RETRY_MIN), |memory| {
+            let known = memory.winners.contains(&pipeline);
+            (memory.winners, if known { (2 * memory.patience).min(RETRY) } else { RETRY_MIN })
+        });
+        winners.retain(|w| *w != pipeline);
+        winners.insert(0, pipeline);
+        winners.truncate(WINNERS);
+        let memory =
+            Memory { dtype: view.dtype, rank: view.shape.len(), winners, ratios: (ratio, ratio), age: 0, patience };
+        self.memory = Some(memory);
         Ok(made)
     }
 
     /// The remembered winner.
     pub fn pipeline(&self) -> Option<&Pipeline> {
-        self.memory.as_ref().map(|m| &m.pipeline)
+        self.memory.as_ref().map(|m| &m.winners[0])
     }
 
     /// Number of trials so far.
@@ -324,7 +352,9 @@ impl<'a> Trial<'a> {
         // Behind rank, words are shorter than the elements.
         let share = base.stage.bytes() as f64 / self.raw_len.max(1) as f64;
         let ns = base.ns
-            + share * (steps.iter().map(|s| cost::step_ns(s, width)).sum::<f64>() + cost::back_end_ns(back_end));
+            + share
+                * (steps.iter().map(|s| cost::step_ns(s, width)).sum::<f64>()
+                    + cost::back_end_ns(back_end, width, pipeline::has_differences(steps)));
         if ns > self.limits.ns_max {
             return;
         }

@@ -4,7 +4,7 @@ use narrows::{Error, Result};
 
 use crate::choose::Chooser;
 use crate::chunk::{Coder, read_shape, write_shape};
-use crate::view::{Array, ArrayView, ByteOrder, Dtype, Layout};
+use crate::view::{Array, ArrayView, ByteOrder, Dtype, Layout, RANK_MAX, RAW_MAX, raw_len};
 use crate::words::{Reader, put_varint};
 
 /// First bytes of a file.
@@ -13,11 +13,71 @@ pub const MAGIC: [u8; 5] = [b'N', b'r', b'A', b'S', 1];
 /// Bytes of a chunk if nobody says otherwise: 16 KiB lose 7 %, more than 256 KiB gain 1 to 2 %.
 pub const CHUNK_LEN: usize = 256 << 10;
 
-/// Rows of the slowest axis that a chunk of about `chunk_len` bytes has.
-pub fn rows_of(dtype: Dtype, slowest_first: &[usize], chunk_len: usize) -> usize {
-    let Some((&rows, inner)) = slowest_first.split_first() else { return 1 };
-    let row = inner.iter().fold(dtype.bytes(), |product, &d| product.saturating_mul(d));
-    (chunk_len / row.max(1)).clamp(1, rows.max(1))
+/// How an array is cut into chunks of a file: for writers that do not hold all of it.
+#[derive(Debug, Clone)]
+pub struct Cut {
+    dtype: Dtype,
+    order: ByteOrder,
+    layout: Layout,
+    /// Slowest axis first.
+    axes: Vec<usize>,
+    rows: usize,
+    row_len: usize,
+}
+
+impl Cut {
+    /// Cuts an array of this shape, as the user sees it, into chunks of about `chunk_len` bytes.
+    ///
+    /// # Errors
+    /// A row of the slowest axis is too long for a chunk.
+    pub fn new(dtype: Dtype, order: ByteOrder, layout: Layout, shape: &[usize], chunk_len: usize) -> Result<Self> {
+        let mut axes = shape.to_vec();
+        if layout == Layout::ColumnMajor {
+            axes.reverse();
+        }
+        let inner = axes.get(1..).unwrap_or_default();
+        let row_len = raw_len(dtype, inner).filter(|_| axes.len() <= RANK_MAX).ok_or_else(|| {
+            Error::limit("one row of the slowest axis is longer than a chunk may be; swap axes or cut the array")
+        })?;
+        let rows = (chunk_len.min(RAW_MAX) / row_len.max(1)).clamp(1, axes.first().copied().unwrap_or(1).max(1));
+        Ok(Self { dtype, order, layout, axes, rows, row_len })
+    }
+
+    /// The header of the file.
+    pub fn header(&self) -> Vec<u8> {
+        let mut out = MAGIC.to_vec();
+        write_shape(self.dtype, self.order, self.layout, &self.axes, 0, &mut out);
+        put_varint(&mut out, self.rows as u64);
+        out
+    }
+
+    /// Bytes of each chunk in turn: what [`Cut::encode`] wants next.
+    pub fn lengths(&self) -> impl Iterator<Item = usize> + use<> {
+        let (rows, row_len) = (self.rows, self.row_len);
+        let all = if self.axes.is_empty() { 1 } else { self.axes[0] };
+        let chunks = if all == 0 || row_len == 0 { 1 } else { all.div_ceil(rows) };
+        (0..chunks).map(move |i| (all - (i * rows).min(all)).min(rows) * row_len)
+    }
+
+    /// Encodes the next chunk with its length before it.
+    ///
+    /// # Errors
+    /// As [`Chooser::encode`].
+    pub fn encode(&self, bytes: &[u8], chooser: &mut Chooser) -> Result<Vec<u8>> {
+        let mut shape = self.axes.clone();
+        if let Some(first) = shape.first_mut().filter(|_| self.row_len > 0 && !bytes.is_empty()) {
+            *first = bytes.len() / self.row_len;
+        }
+        if self.layout == Layout::ColumnMajor {
+            shape.reverse();
+        }
+        let view = ArrayView { dtype: self.dtype, order: self.order, layout: self.layout, shape: &shape, bytes };
+        let chunk = chooser.encode(&view)?;
+        let mut out = Vec::with_capacity(chunk.len() + 4);
+        put_varint(&mut out, chunk.len() as u64);
+        out.extend(chunk);
+        Ok(out)
+    }
 }
 
 /// Encodes an array as a file.
@@ -25,32 +85,17 @@ pub fn rows_of(dtype: Dtype, slowest_first: &[usize], chunk_len: usize) -> usize
 /// # Errors
 /// As [`Chooser::encode`]; a row of the slowest axis may be too long for a chunk.
 pub fn encode(view: &ArrayView<'_>, chooser: &mut Chooser, chunk_len: usize) -> Result<Vec<u8>> {
-    let axes = view.slowest_first();
-    let mut out = MAGIC.to_vec();
-    write_shape(view.dtype, view.order, view.layout, &axes, 0, &mut out);
-    let rows = rows_of(view.dtype, &axes, chunk_len);
-    put_varint(&mut out, rows as u64);
-    let mut put = |view: &ArrayView<'_>| -> Result<()> {
-        let chunk = chooser.encode(view)?;
-        put_varint(&mut out, chunk.len() as u64);
-        out.extend(chunk);
-        Ok(())
-    };
-    if axes.is_empty() || view.bytes.is_empty() {
-        put(view)?;
-        return Ok(out);
+    let cut = Cut::new(view.dtype, view.order, view.layout, view.shape, chunk_len)?;
+    let mut out = cut.header();
+    let mut rest = view.bytes;
+    for len in cut.lengths() {
+        let short = || Error::misuse("the array has fewer bytes than its shape says");
+        let (bytes, behind) = rest.split_at_checked(len).ok_or_else(short)?;
+        out.extend(cut.encode(bytes, chooser)?);
+        rest = behind;
     }
-    let row = view.bytes.len() / axes[0];
-    if row * axes[0] != view.bytes.len() {
-        return Err(Error::misuse("the array's bytes and shape differ"));
-    }
-    for bytes in view.bytes.chunks(rows * row) {
-        let mut shape = axes.clone();
-        shape[0] = bytes.len() / row;
-        if view.layout == Layout::ColumnMajor {
-            shape.reverse();
-        }
-        put(&ArrayView { shape: &shape, bytes, ..*view })?;
+    if !rest.is_empty() {
+        return Err(Error::misuse("the array has more bytes than its shape says"));
     }
     Ok(out)
 }

@@ -119,6 +119,11 @@ pub(crate) fn encode(
     making.coders.encode(pipeline.back_end, differences, words, stage.kind, out)
 }
 
+/// Whether what comes to the back end are differences, in which it need not look for more.
+pub(crate) fn has_differences(steps: &[Step]) -> bool {
+    matches!(steps.last(), Some(Step::Lorenzo { .. } | Step::Interpolate))
+}
+
 /// Applies one step and appends its side data.
 pub(crate) fn apply(
     step: &Step,
@@ -183,10 +188,10 @@ fn encode_columns(
     if stages.len() != pipeline.columns.len() {
         return None;
     }
-    let bytes = words.into_bytes(Default::default());
+    let rows = Rows::new(words, row, widths);
     let mut offset = 0;
     for ((stage, &width), column) in stages.into_iter().zip(widths).zip(&pipeline.columns) {
-        let words = gather(&bytes, row, offset, usize::from(width), &stage);
+        let words = rows.column(offset, usize::from(width), &stage);
         let mut body = Vec::new();
         let whole =
             (column.columns.is_empty()).then(|| encode(column, words.clone(), stage.clone(), making, &mut body));
@@ -201,14 +206,37 @@ fn encode_columns(
     Some(())
 }
 
-/// The words of one column of rows.
-pub(crate) fn gather(bytes: &[u8], row: usize, offset: usize, width: usize, stage: &Stage) -> Words {
-    let pieces = bytes.chunks_exact(row).map(|r| &r[offset..offset + width]);
-    match (stage.width == width, width) {
-        (true, 2) => Words::W2(pieces.map(u16::read_le).collect()),
-        (true, 4) => Words::W4(pieces.map(u32::read_le).collect()),
-        (true, 8) => Words::W8(pieces.map(u64::read_le).collect()),
-        _ => Words::W1(pieces.flatten().copied().collect()),
+/// Rows whose columns are taken out: as words if all columns are of that width, else as bytes.
+pub(crate) enum Rows {
+    Words(Words),
+    Bytes(Vec<u8>, usize),
+}
+
+impl Rows {
+    pub(crate) fn new(words: Words, row: usize, widths: &[u16]) -> Self {
+        if widths.iter().all(|&w| usize::from(w) == words.width()) {
+            Self::Words(words)
+        } else {
+            Self::Bytes(words.into_bytes(Default::default()), row)
+        }
+    }
+
+    /// The words of the column at this offset, for rows of as many words as `stage` goes into all.
+    pub(crate) fn column(&self, offset: usize, width: usize, stage: &Stage) -> Words {
+        let (bytes, row) = match self {
+            Self::Words(words) => {
+                let count = words.len() / stage.len().max(1);
+                return each!(words, v => Word::wrap(v.iter().skip(offset / width).step_by(count.max(1)).copied().collect()));
+            }
+            Self::Bytes(bytes, row) => (bytes, *row),
+        };
+        let pieces = bytes.chunks_exact(row).map(|r| &r[offset..offset + width]);
+        match (stage.width == width, width) {
+            (true, 2) => Words::W2(pieces.map(u16::read_le).collect()),
+            (true, 4) => Words::W4(pieces.map(u32::read_le).collect()),
+            (true, 8) => Words::W8(pieces.map(u64::read_le).collect()),
+            _ => Words::W1(pieces.flatten().copied().collect()),
+        }
     }
 }
 
@@ -317,7 +345,10 @@ fn decode_columns(
     coders: &mut Coders,
 ) -> Result<(Words, Vec<Pipeline>)> {
     let (stages, row) = stage.columns(widths).ok_or_else(|| Error::corrupt("columns do not fit the rows"))?;
-    let mut bytes = vec![0; stage.bytes()];
+    // Columns as wide as the words before them are put together as words.
+    let same = widths.iter().all(|&w| usize::from(w) == stage.width);
+    let mut bytes = vec![0; if same { 0 } else { stage.bytes() }];
+    let mut whole = Words::read(&vec![0; if same { stage.bytes() } else { 0 }], stage.width, Default::default());
     let mut pipelines = Vec::with_capacity(stages.len());
     let mut offset = 0;
     for (stage, &width) in stages.iter().zip(widths) {
@@ -326,6 +357,11 @@ fn decode_columns(
         let (words, pipeline) = decode(&mut body, stage, coders, false, true)?;
         pipelines.push(pipeline);
         let width = usize::from(width);
+        if same {
+            each!(&mut whole, v => put_column(v, &words, offset / width, widths.len()));
+            offset += width;
+            continue;
+        }
         let pieces = bytes.chunks_exact_mut(row).map(|r| &mut r[offset..offset + width]);
         if stage.width == width {
             each!(&words, v => pieces.zip(v).for_each(|(piece, w)| w.put_le(piece)));
@@ -337,5 +373,11 @@ fn decode_columns(
     if !reader.0.is_empty() {
         return Err(Error::corrupt("bytes behind the last column"));
     }
-    Ok((Words::read(&bytes, stage.width, Default::default()), pipelines))
+    Ok((if same { whole } else { Words::read(&bytes, stage.width, Default::default()) }, pipelines))
+}
+
+fn put_column<W: Word>(v: &mut [W], column: &Words, first: usize, count: usize) {
+    if let Some(column) = W::get(column) {
+        v.iter_mut().skip(first).step_by(count).zip(column).for_each(|(to, from)| *to = *from);
+    }
 }

@@ -4,7 +4,7 @@
 use narrows::codec::Method;
 
 use crate::back_end::BackEnd;
-use crate::pipeline::Pipeline;
+use crate::pipeline::{self, Pipeline};
 use crate::step::{Stage, Step};
 
 /// Nanoseconds for each byte of what the step takes.
@@ -22,12 +22,15 @@ pub(super) fn step_ns(step: &Step, width: usize) -> f64 {
 }
 
 /// Nanoseconds for each byte of what the back end takes.
-pub(super) fn back_end_ns(back_end: BackEnd) -> f64 {
+pub(super) fn back_end_ns(back_end: BackEnd, width: usize, differences: bool) -> f64 {
     match back_end {
         BackEnd::Store | BackEnd::Columns => 0.1,
         // pco's levels differ by the number of bins it considers.
-        BackEnd::Pco(level) if level > 8 => 100.0,
-        BackEnd::Pco(level) => 5.0 + 0.6 * f64::from(level),
+        // It spends time for each word, whatever its width, and more where it looks for differences itself.
+        BackEnd::Pco(level) => {
+            let bins = if level > 8 { 300.0 } else { 18.0 + 1.2 * f64::from(level) };
+            (bins + if differences { 0.0 } else { 12.0 }) / width as f64
+        }
         BackEnd::Lz4 => Method::lz4_accel(1).info().nominal_ns_per_byte(-1).0.into(),
         BackEnd::Zstd(level) => Method::zstd(level).info().nominal_ns_per_byte(level).0.into(),
         BackEnd::Xz(level) => {
@@ -40,7 +43,9 @@ pub(super) fn back_end_ns(back_end: BackEnd) -> f64 {
 pub(super) fn pipeline_ns(pipeline: &Pipeline, stage: &Stage) -> f64 {
     let steps: f64 = pipeline.steps.iter().map(|s| step_ns(s, stage.width.max(2))).sum();
     let ranked = pipeline.steps.contains(&Step::Rank) && stage.width > 2;
-    let share = if ranked { 2.0 / stage.width as f64 } else { 1.0 };
+    let width = if ranked { 2 } else { stage.width };
+    let share = width as f64 / stage.width as f64;
+    let differences = pipeline::has_differences(&pipeline.steps);
     let inner = pipeline.columns.first().map_or(0.0, |first| pipeline_ns(first, stage));
-    steps + share * back_end_ns(pipeline.back_end) + inner
+    steps + share * back_end_ns(pipeline.back_end, width, differences) + inner
 }

@@ -3,14 +3,14 @@
 
 use super::{Trial, cost};
 use crate::back_end::BackEnd;
-use crate::pipeline::{self, Making, Pipeline, gather};
+use crate::pipeline::{self, Making, Pipeline, Rows};
 use crate::probe::{self, record_width};
 use crate::step::{COLUMNS_MAX, Stage, Step};
 use crate::words::Words;
 
 /// Offers columns where the words may be records.
 pub(super) fn try_fields(words: &Words, stage: &Stage, trial: &mut Trial<'_>) {
-    if trial.limits.ns_max < cost::back_end_ns(BackEnd::Zstd(1)) {
+    if trial.limits.ns_max < cost::back_end_ns(BackEnd::Zstd(1), 1, false) {
         return;
     }
     let last = stage.axes.last().copied().unwrap_or(1);
@@ -35,11 +35,11 @@ pub(super) fn try_fields(words: &Words, stage: &Stage, trial: &mut Trial<'_>) {
     rows.sort_unstable();
     rows.dedup();
     for row in rows.into_iter().filter(|row| stage.len() % row == 0) {
-        for field in [8, 4, 2] {
-            let count = row / field;
-            if row % field == 0 && (2..=COLUMNS_MAX).contains(&count) {
-                columns(Vec::new(), vec![field as u16; count], words, stage, trial);
-            }
+        let fits = |field: &usize| row % field == 0 && (2..=COLUMNS_MAX).contains(&(row / field));
+        let widths = |field: usize| vec![field as u16; row / field];
+        let best = [8, 4, 2].into_iter().filter(fits).min_by_key(|&field| sketch(&widths(field), words, stage, trial));
+        if let Some(field) = best {
+            columns(Vec::new(), widths(field), words, stage, trial);
         }
     }
 }
@@ -55,15 +55,43 @@ fn unpacked(words: &Words, stage: &Stage, trial: &mut Trial<'_>) {
     }
 }
 
+/// Bytes of rows that are looked at to compare widths of fields.
+const SKETCH: usize = 64 << 10;
+
+/// Length of the columns by a fast codec, split or not: enough to tell which borders fields have.
+fn sketch(widths: &[u16], words: &Words, stage: &Stage, trial: &mut Trial<'_>) -> usize {
+    let Words::W1(bytes) = words else { return usize::MAX };
+    let row: usize = widths.iter().map(|&w| usize::from(w)).sum();
+    let rows = (stage.len().min(SKETCH) / row).max(1);
+    let stage = Stage { axes: vec![rows * row], ..stage.clone() };
+    let Some((stages, row)) = stage.columns(widths) else { return usize::MAX };
+    let rows = Rows::new(Words::W1(bytes[..rows * row].to_vec()), row, widths);
+    let mut sum = 0;
+    let mut offset = 0;
+    for (column, &width) in stages.iter().zip(widths) {
+        let words = rows.column(offset, width.into(), column);
+        let mut len = |steps: &[Step]| {
+            let mut out = Vec::new();
+            let mut making = Making { coders: trial.coders, tolerance: None, missed: 0 };
+            let sketch = Pipeline::new(steps, BackEnd::Zstd(1));
+            let made = pipeline::encode(&sketch, words.clone(), column.clone(), &mut making, &mut out);
+            made.map_or(column.bytes(), |()| out.len())
+        };
+        sum += len(&[]).min(len(&[Step::Split]));
+        offset += usize::from(width);
+    }
+    sum
+}
+
 /// Chooses for each column on its own and offers the whole.
 fn columns(steps: Vec<Step>, widths: Vec<u16>, words: &Words, stage: &Stage, trial: &mut Trial<'_>) {
     let Some((stages, row)) = stage.columns(&widths) else { return };
-    let bytes = words.clone().into_bytes(Default::default());
+    let rows = Rows::new(words.clone(), row, &widths);
     let mut estimate = 0.0;
     let mut chosen = Vec::with_capacity(stages.len());
     let mut offset = 0;
     for (column, &width) in stages.iter().zip(&widths) {
-        let words = gather(&bytes, row, offset, width.into(), column);
+        let words = rows.column(offset, width.into(), column);
         let mut inner = Trial::new(column.bytes(), &trial.limits, trial.coders, None);
         inner.lossless(&words, column);
         let Some((score, pipeline)) = inner.sorted().into_iter().next() else { return };

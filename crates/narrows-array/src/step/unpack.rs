@@ -20,10 +20,10 @@ fn phase(bytes: &[u8]) -> usize {
 }
 
 fn pairs(bytes: &[u8]) -> Vec<u16> {
-    let mut words = Vec::with_capacity(bytes.len() / 3 * 2);
-    for t in bytes.chunks_exact(3) {
+    let mut words = vec![0; bytes.len() / 3 * 2];
+    for (pair, t) in words.chunks_exact_mut(2).zip(bytes.chunks_exact(3)) {
         let [a, b, c] = [t[0], t[1], t[2]].map(u16::from);
-        words.extend([a | (b & 15) << 8, c | b >> 4 << 8]);
+        (pair[0], pair[1]) = (a | (b & 15) << 8, c | b >> 4 << 8);
     }
     words
 }
@@ -63,13 +63,14 @@ impl<'a> Rest<'a> {
 
 /// The bytes; `None` if a word has more than 12 bits.
 pub(crate) fn invert(words: &[u16], rest: &Rest<'_>) -> Option<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(words.len() / 2 * 3 + 4);
-    bytes.extend(rest.before);
+    let phase = rest.before.len();
+    let mut bytes = vec![0; phase + words.len() / 2 * 3];
+    bytes[..phase].copy_from_slice(rest.before);
     let mut all = 0;
-    for pair in words.chunks_exact(2) {
+    for (t, pair) in bytes[phase..].chunks_exact_mut(3).zip(words.chunks_exact(2)) {
         let (a, c) = (pair[0], pair[1]);
         all |= a | c;
-        bytes.extend([a as u8, (a >> 8 | c >> 8 << 4) as u8, c as u8]);
+        (t[0], t[1], t[2]) = (a as u8, (a >> 8 | c >> 8 << 4) as u8, c as u8);
     }
     bytes.extend(rest.behind);
     (all < 4096).then_some(bytes)
