@@ -59,13 +59,16 @@ impl Bound {
         Ok(())
     }
 
+    pub(crate) fn keep(&self, words: &Words, kind: Kind) -> Keep {
+        Keep::new(&self.fills, &self.exact, words, kind)
+    }
+
     /// The bound in force for a chunk, or `None` if it is lossless.
     pub(crate) fn resolve(&self, words: &Words, kind: Kind) -> Option<Tolerance> {
         if self.is_lossless() {
             return None;
         }
-        let mut tolerance =
-            Tolerance { abs: None, rel: None, floor: None, keep: Keep::new(&self.fills, &self.exact, words, kind) };
+        let mut tolerance = Tolerance { abs: None, rel: None, floor: None, keep: self.keep(words, kind) };
         let tighter = |a: Option<f64>, b: f64| Some(a.map_or(b, |a| a.min(b)));
         if let Some(abs) = self.abs {
             tolerance.abs = tighter(tolerance.abs, abs);

@@ -43,5 +43,6 @@ pub use choose::{Chooser, Mode, Options, candidates};
 pub use chunk::{Coder, Info, Kept, MAGIC, info};
 pub use pipeline::Pipeline;
 pub use probe::{Probe, probe};
+pub use quantise::round as round_bits;
 pub use step::{COLUMNS_MAX, STEPS_MAX, Step};
 pub use view::{Array, ArrayView, ByteOrder, Dtype, Layout, RANK_MAX, RAW_MAX};

@@ -109,7 +109,10 @@ pub fn header(dtype: Dtype, order: ByteOrder, layout: Layout, shape: &[usize]) -
         ByteOrder::Big => '>',
     };
     let fortran = if layout == Layout::ColumnMajor { "True" } else { "False" };
-    let axes: String = shape.iter().map(|d| format!("{d},")).collect();
+    let mut axes = shape.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+    if shape.len() == 1 {
+        axes.push(',');
+    }
     let mut text = format!("{{'descr': '{sign}{code}', 'fortran_order': {fortran}, 'shape': ({axes}), }}");
     while (text.len() + 11) % 64 != 0 {
         text.push(' ');

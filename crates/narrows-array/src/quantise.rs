@@ -4,11 +4,12 @@
 use narrows::{Error, Result};
 
 use crate::back_end::Coders;
-use crate::bound::{Tolerance, is_negative_zero};
+use crate::bound::{Bound, Tolerance, is_negative_zero};
 use crate::interpolate;
 use crate::numbers::{Float, to_i128, with_floats};
 use crate::step::places::{self, Runs};
 use crate::step::{Stage, Step, mask};
+use crate::view::ArrayView;
 use crate::words::{Kind, Reader, Word, Words, each};
 
 mod exp2;
@@ -371,6 +372,34 @@ pub(crate) fn round_bits<T: Float>(bits: T::Bits, kept: u32) -> T::Bits {
     let rounded = (magnitude + (1 << (drop - 1)) - 1 + (magnitude >> drop & 1)) >> drop << drop;
     let result = T::Bits::low(rounded | wide >> sign_at << sign_at);
     if T::value(result).is_finite() { result } else { bits }
+}
+
+/// Rounds floats to `kept` significant bits behind the leading one, half to even. The result are plain
+/// floats that any lossless codec shrinks and any reader opens. Fill values and exact ranges of `bound`
+/// stay, as do values that are not finite.
+///
+/// # Errors
+/// The elements are no floats, or their length differs from their shape.
+pub fn round(view: &ArrayView<'_>, kept: u32, bound: &Bound) -> Result<Vec<u8>> {
+    view.check()?;
+    bound.check()?;
+    let (mut words, stage) = crate::chunk::load(view);
+    let keep = bound.keep(&words, stage.kind);
+    let done = (|| {
+        if stage.kind != Kind::Float {
+            return None;
+        }
+        with_floats!(&words, T => {
+            let rounded = T::bits_of(&words)?
+                .iter()
+                .map(|&w| if keep.has(T::value(w)) { w } else { round_bits::<T>(w, kept) })
+                .collect();
+            words = Word::wrap(rounded);
+        });
+        Some(())
+    })();
+    done.ok_or_else(|| Error::misuse("only floats have significant bits"))?;
+    Ok(words.into_bytes(view.order))
 }
 
 fn bits<T: Float>(words: &Words, v: &[T::Bits], stage: &Stage, tolerance: &Tolerance) -> Option<Quantised> {

@@ -239,3 +239,19 @@ fn bounds_without_sense_are_refused_and_0_means_exact() {
     let mut chooser = Chooser::new(Options::default(), Bound::abs(0.0)).unwrap();
     assert_eq!(Coder::new().decode(&chooser.encode(&view).unwrap(), RAW_MAX).unwrap().bytes, bytes);
 }
+
+#[test]
+fn rounded_bits_stay_within_half_a_unit_and_keep_fills() {
+    let bytes = elements(Dtype::F32, ByteOrder::Big, 10_000, 4, &mut Random(17));
+    let view = view(Dtype::F32, ByteOrder::Big, &[10_000], &bytes);
+    let bound = Bound { fills: vec![1e20], bits: Some(7), ..Bound::default() };
+    let rounded = narrows_array::round_bits(&view, 7, &bound).unwrap();
+    for i in 0..10_000 {
+        let value = |bytes: &[u8]| float(Dtype::F32, ByteOrder::Big, bytes, i);
+        let ((a, x), (b, y)) = (value(&bytes), value(&rounded));
+        assert!(allows(&bound, 0.0, x, y), "{x} {y}");
+        assert!(a == b || b & 0xffff == 0 && !is_kept(&bound, Dtype::F32, x));
+    }
+    let ints = ArrayView::new(Dtype::I32, &[2], &[0; 8]);
+    assert!(narrows_array::round_bits(&ints, 7, &bound).is_err());
+}
