@@ -37,9 +37,13 @@ pub(super) fn try_fields(words: &Words, stage: &Stage, trial: &mut Trial<'_>) {
     for row in rows.into_iter().filter(|row| stage.len() % row == 0) {
         let fits = |field: &usize| row % field == 0 && (2..=COLUMNS_MAX).contains(&(row / field));
         let widths = |field: usize| vec![field as u16; row / field];
-        let best = [8, 4, 2].into_iter().filter(fits).min_by_key(|&field| sketch(&widths(field), words, stage, trial));
-        if let Some(field) = best {
-            columns(Vec::new(), widths(field), words, stage, trial);
+        let fields: Vec<usize> = [8, 4, 2].into_iter().filter(fits).collect();
+        let sketches: Vec<usize> = fields.iter().map(|&field| sketch(&widths(field), words, stage, trial)).collect();
+        let best = sketches.iter().copied().min().unwrap_or(0);
+        for (field, len) in fields.into_iter().zip(sketches) {
+            if len <= best + best / CLOSE {
+                columns(Vec::new(), widths(field), words, stage, trial);
+            }
         }
     }
 }
@@ -54,6 +58,9 @@ fn unpacked(words: &Words, stage: &Stage, trial: &mut Trial<'_>) {
         columns(vec![Step::Unpack12], vec![2, 2], &words, &stage, trial);
     }
 }
+
+/// Widths of fields whose sketches are longer than the best by 1 of so many are not tried.
+const CLOSE: usize = 10;
 
 /// Bytes of rows that are looked at to compare widths of fields.
 const SKETCH: usize = 64 << 10;
