@@ -324,5 +324,5 @@ fn has_modest_memory(wire: &[u8], bits: u32) -> bool {
         _ => return false,
     };
     let differences = head >> (4 + parameters);
-    differences & 15 != 2 || (differences >> 4 & 31) as u32 + 1 <= WINDOW_LOG_MAX
+    differences & 15 != 2 || ((differences >> 4 & 31) as u32) < WINDOW_LOG_MAX
 }

@@ -199,7 +199,7 @@ pub(crate) fn verify(raw: &Words, decoded: &Words, kind: Kind, tolerance: &Toler
     if kind != Kind::Float {
         return verify_integers(raw, decoded, kind, tolerance);
     }
-    with_floats!(raw, T => compare(T::bits_of(raw)?, T::bits_of(decoded)?, tolerance, |w| T::value(w)))
+    with_floats!(raw, T => compare(T::bits_of(raw)?, T::bits_of(decoded)?, tolerance, T::value))
 }
 
 fn compare<W: Copy + PartialEq>(

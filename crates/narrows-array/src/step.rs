@@ -161,7 +161,7 @@ impl Stage {
         let (&last, outer) = self.axes.split_last()?;
         let axes = if last * self.width == row {
             outer.to_vec()
-        } else if self.axes.len() == 1 && self.bytes() % row == 0 {
+        } else if self.axes.len() == 1 && self.bytes().is_multiple_of(row) {
             vec![self.bytes() / row]
         } else {
             return None;

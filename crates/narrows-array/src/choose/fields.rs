@@ -34,7 +34,7 @@ pub(super) fn try_fields(words: &Words, stage: &Stage, trial: &mut Trial<'_>) {
     }
     rows.sort_unstable();
     rows.dedup();
-    for row in rows.into_iter().filter(|row| stage.len() % row == 0) {
+    for row in rows.into_iter().filter(|row| stage.len().is_multiple_of(*row)) {
         let fits = |field: &usize| row % field == 0 && (2..=COLUMNS_MAX).contains(&(row / field));
         let widths = |field: usize| vec![field as u16; row / field];
         let fields: Vec<usize> = [8, 4, 2].into_iter().filter(fits).collect();
