@@ -1,5 +1,6 @@
 //! Encodes .npy files by every candidate and by the chooser and prints ratios and speeds:
 //! `cargo run --release -p narrows-array --example pool -- [--rel 1e-3] [--mode archive] [--chunk N] FILE...`
+//! With `--probe`, prints for any files how many blocks of 64 KiB, from byte 3 on, look like numbers.
 
 use narrows_array::{
     ArrayView, BackEnd, Bound, Chooser, Coder, Dtype, Layout, Options, Pipeline, RAW_MAX, candidates, npy,
@@ -36,7 +37,7 @@ impl Sum {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut options = Options::default();
     let (mut chunk_len, mut rel, mut details, mut files) = (256 << 10, None, false, Vec::new());
-    let mut passes = 1;
+    let (mut passes, mut probe_only) = (1, false);
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().ok_or("an option lacks its value");
@@ -45,9 +46,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             "--mode" => options.mode = value()?.parse()?,
             "--chunk" => chunk_len = value()?.parse()?,
             "--all" => details = true,
+            "--probe" => probe_only = true,
             "--passes" => passes = value()?.parse()?,
             _ => files.push(argument),
         }
+    }
+    if probe_only {
+        return probe(&files);
     }
     let fixed = [
         ("zstd 3", Pipeline::new([], BackEnd::Zstd(3))),
@@ -101,6 +106,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let pipeline = chooser.pipeline().map(ToString::to_string).unwrap_or_default();
         println!("  {}", sum.line(&format!("chooser, {} trials", chooser.trials())));
         println!("    {pipeline}");
+        if let Some(winner) = chooser.pipeline().cloned().filter(|_| passes > 1) {
+            let mut coder = Coder::new();
+            let alone = measure(&views, |view| coder.encode_with(view, &winner, &bound).expect("valid"));
+            println!("    its time for all chunks / the chooser's: {:.2}", alone.encode_s / sum.encode_s);
+        }
         // Everything, in hindsight.
         let mut coder = Coder::new();
         let (mut best_sum, mut best_names) =
@@ -142,6 +152,26 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("  {}", sum.line(name));
     }
     println!("  choice / full trial {:.4}", sums[4].wire as f64 / sums[3].wire as f64);
+    Ok(())
+}
+
+fn probe(files: &[String]) -> Result<(), Box<dyn std::error::Error>> {
+    let (mut blocks, mut yes, mut seconds) = (0, 0, 0.0);
+    let mut widths = std::collections::BTreeMap::<u8, usize>::new();
+    for path in files {
+        let bytes = std::fs::read(path)?;
+        for block in bytes.get(3..).unwrap_or_default().chunks(64 << 10).filter(|b| b.len() >= 8192) {
+            let started = core_s();
+            let found = narrows_array::probe(block);
+            seconds += core_s() - started;
+            blocks += 1;
+            if let Some(found) = found {
+                yes += 1;
+                *widths.entry(found.width).or_default() += 1;
+            }
+        }
+    }
+    println!("{yes} of {blocks} blocks, {:.1} us each, widths {widths:?}", seconds / blocks as f64 * 1e6);
     Ok(())
 }
 
