@@ -160,7 +160,7 @@ fn decode(args: &DecodeArgs) -> Result<()> {
         out.write_all(&header).context(cannot.clone())?;
     }
     file::decode(chunks, RAW_MAX, |array| Ok(out.write_all(&array.bytes)?))?;
-    Ok(target.commit(false).context(cannot)?)
+    target.commit(false).context(cannot)
 }
 
 fn read_whole(path: &Path) -> Result<Vec<u8>> {
