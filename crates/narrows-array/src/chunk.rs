@@ -7,8 +7,8 @@ use crate::back_end::{BackEnd, Coders};
 use crate::bound::{Bound, Tolerance, Worst, verify};
 use crate::pipeline::{self, Making, Pipeline};
 use crate::step::Stage;
-use crate::view::{Array, ArrayView, ByteOrder, Dtype, Layout, RANK_MAX, raw_len};
-use crate::words::{Reader, Words, put_varint};
+use crate::view::{Array, ArrayView, Dtype, Layout, RANK_MAX, raw_len};
+use crate::words::{ByteOrder, Reader, Words, put_varint};
 
 /// First bytes of a chunk: name and version.
 pub const MAGIC: [u8; 4] = [b'N', b'r', b'A', 1];

@@ -4,8 +4,8 @@ use narrows::{Error, Result};
 
 use crate::choose::Chooser;
 use crate::chunk::{Coder, read_shape, write_shape};
-use crate::view::{Array, ArrayView, ByteOrder, Dtype, Layout, RANK_MAX, RAW_MAX, raw_len};
-use crate::words::{Reader, put_varint};
+use crate::view::{Array, ArrayView, Dtype, Layout, RANK_MAX, RAW_MAX, raw_len};
+use crate::words::{ByteOrder, Reader, put_varint};
 
 /// First bytes of a file.
 pub const MAGIC: [u8; 5] = [b'N', b'r', b'A', b'S', 1];

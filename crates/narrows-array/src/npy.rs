@@ -2,7 +2,8 @@
 
 use narrows::{Error, Result};
 
-use crate::view::{ByteOrder, Dtype, Layout, RANK_MAX};
+use crate::view::{Dtype, Layout, RANK_MAX};
+use crate::words::ByteOrder;
 
 /// What a header says.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,8 +6,9 @@ use narrows::{Error, Result};
 
 use crate::back_end::{BackEnd, Coders};
 use crate::bound::Tolerance;
+use crate::places;
 use crate::quantise;
-use crate::step::{STEPS_MAX, Stage, Step, lorenzo, mask, places, rank, split, unpack};
+use crate::step::{STEPS_MAX, Stage, Step, lorenzo, mask, rank, split, unpack};
 use crate::words::{Reader, Word, Words, each, put_varint};
 
 /// Steps, a back end, and a pipeline for each column if there are columns.

@@ -5,14 +5,14 @@ use narrows::{Error, Result};
 
 use crate::back_end::Coders;
 use crate::bound::{Bound, Tolerance, is_negative_zero};
-use crate::interpolate;
 use crate::numbers::{Float, to_i128, with_floats};
-use crate::step::places::{self, Runs};
+use crate::places::{self, Runs};
 use crate::step::{Stage, Step, mask};
 use crate::view::ArrayView;
 use crate::words::{Kind, Reader, Word, Words, each};
 
 mod exp2;
+mod interpolate;
 
 pub(crate) use self::exp2::ROUNDER;
 use self::exp2::exp2;

@@ -6,7 +6,6 @@ use crate::words::{Kind, Reader, put_varint};
 
 pub(crate) mod lorenzo;
 pub(crate) mod mask;
-pub(crate) mod places;
 pub(crate) mod rank;
 pub(crate) mod split;
 pub(crate) mod unpack;

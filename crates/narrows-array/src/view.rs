@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use narrows::{Error, Result};
 
-use crate::words::Kind;
+use crate::words::{ByteOrder, Kind};
 
 /// Longest chunk in raw bytes. HDF5 allows 4 GiB; above some MiB no method gains, and every thread
 /// that decodes holds one.
@@ -131,15 +131,6 @@ impl FromStr for Dtype {
             ))),
         }
     }
-}
-
-/// Order of the bytes of a word.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[allow(missing_docs, reason = "the names say it")]
-pub enum ByteOrder {
-    #[default]
-    Little,
-    Big,
 }
 
 /// Order of the axes in memory.

@@ -2,7 +2,14 @@
 
 use narrows::{Error, Result};
 
-use crate::view::ByteOrder;
+/// Order of the bytes of a word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum ByteOrder {
+    #[default]
+    Little,
+    Big,
+}
 
 /// What the bits of a word mean.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Mask: the places of one value, mostly a fill value, so that no step has to jump to it and back.
 
-use super::places::{self, Runs};
+use crate::places::{self, Runs};
 use crate::words::{Kind, Word, Words, each};
 
 /// Elements looked at to find the value.

@@ -2,9 +2,9 @@
 //! closer, and the difference is quantised. Because the prediction comes from decoded values, smooth
 //! fields give zeros at loose bounds; quantising first and predicting integers would give noise.
 
+use super::{Collector, Quantised, ROUNDER, cell, limit};
 use crate::bound::Tolerance;
 use crate::numbers::Float;
-use crate::quantise::{Collector, Quantised, ROUNDER, cell, limit};
 use crate::step::{Stage, squeeze};
 use crate::words::{Word, Words};
 
