@@ -12,6 +12,7 @@ use narrows_copy::carriers::CARRIERS;
 use narrows_host::peers::{self, Peer};
 
 pub(crate) mod agent;
+pub(crate) mod array;
 pub(crate) mod file;
 pub(crate) mod oracle;
 pub(crate) mod ping;
@@ -132,6 +133,9 @@ pub(crate) enum Command {
     /// Compute what compression would do for a site: links, memory, storage, archive, in time and
     /// money
     Plan(plan::PlanArgs),
+    /// Encode arrays of numbers, exactly or within a stated error
+    #[command(subcommand)]
+    Array(array::ArrayCommand),
     /// Measure round-trip times of messages with many methods over the same link
     Ping(ping::PingArgs),
     /// Benchmark parts of the program on real data

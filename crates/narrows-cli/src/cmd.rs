@@ -7,6 +7,7 @@ use anyhow::Result;
 use crate::args::{Args, BenchCommand, Command};
 
 mod agent;
+mod array;
 mod bench;
 mod calibrate;
 mod cat;
@@ -49,6 +50,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         Command::Ping(args) => ping::run(&args)?,
         Command::Oracle(args) => oracle::run(&args)?,
         Command::Plan(args) => plan::run(&args)?,
+        Command::Array(command) => array::run(&command)?,
         Command::Train(args) => train::run(&args)?,
         Command::Calibrate(args) => calibrate::run(&args)?,
     }

@@ -1,0 +1,251 @@
+//! Bounds: what a caller allows values to change by, and what is kept exactly.
+
+use narrows::{Error, Result};
+
+use crate::numbers::{Float, to_f64, with_floats};
+use crate::words::{Kind, Words};
+
+/// What may change, as hints. All that are stated hold at once. Nothing stated means lossless, and so
+/// does a 0. For integers, a relative bound counts as the absolute one of the value nearest to 0.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Bound {
+    /// abs(x - y) <= abs.
+    pub abs: Option<f64>,
+    /// abs(x - y) <= range_rel times the range of the values: [`Bound::range`], or that of the chunk.
+    pub range_rel: Option<f64>,
+    /// abs(x - y) <= max(rel abs(x), floor).
+    pub rel: Option<f64>,
+    /// The least error that `rel` allows.
+    pub floor: Option<f64>,
+    /// So many significant decimal digits: abs(x - y) <= 0.5 10^(1-d) abs(x).
+    pub digits: Option<u32>,
+    /// So many significant bits behind the leading one: abs(x - y) <= 2^-(b+1) abs(x).
+    pub bits: Option<u32>,
+    /// Range of the array that the chunk is of, without fill values. A chunk alone knows its own only,
+    /// which is no wider.
+    pub range: Option<f64>,
+    /// Values that stay bit-exact: fill values.
+    pub fills: Vec<f64>,
+    /// Ranges of values, both ends included, that stay bit-exact.
+    pub exact: Vec<(f64, f64)>,
+}
+
+impl Bound {
+    /// An absolute bound.
+    pub fn abs(abs: f64) -> Self {
+        Self { abs: Some(abs), ..Self::default() }
+    }
+
+    /// Whether nothing may change.
+    pub fn is_lossless(&self) -> bool {
+        let stated = [self.abs, self.range_rel, self.rel];
+        let none = stated.iter().all(Option::is_none) && self.digits.is_none() && self.bits.is_none();
+        none || [self.abs, self.range_rel].contains(&Some(0.0)) || self.rel == Some(0.0) && self.floor.is_none()
+    }
+
+    /// # Errors
+    /// A number is negative or not finite, or a floor stands without `rel`.
+    pub fn check(&self) -> Result<()> {
+        let numbers = [self.abs, self.range_rel, self.rel, self.floor, self.range];
+        if numbers.iter().flatten().any(|v| !v.is_finite() || *v < 0.0) {
+            return Err(Error::misuse("a bound is a finite number, 0 or more; 0 means exact"));
+        }
+        if self.floor.is_some() && self.rel.is_none() {
+            return Err(Error::misuse("floor= is the least error that rel= allows; state rel= too, or abs="));
+        }
+        if self.digits == Some(0) || self.bits.is_some_and(|b| b > 1074) || self.digits.is_some_and(|d| d > 324) {
+            return Err(Error::misuse("significant digits are 1 to 324, significant bits 0 to 1074"));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn keep(&self, words: &Words, kind: Kind) -> Keep {
+        Keep::new(&self.fills, &self.exact, words, kind)
+    }
+
+    /// The bound in force for a chunk, or `None` if it is lossless.
+    pub(crate) fn resolve(&self, words: &Words, kind: Kind) -> Option<Tolerance> {
+        if self.is_lossless() {
+            return None;
+        }
+        let mut tolerance = Tolerance { abs: None, rel: None, floor: None, keep: self.keep(words, kind) };
+        let tighter = |a: Option<f64>, b: f64| Some(a.map_or(b, |a| a.min(b)));
+        if let Some(abs) = self.abs {
+            tolerance.abs = tighter(tolerance.abs, abs);
+        }
+        if let Some(range_rel) = self.range_rel {
+            let range = self.range.or_else(|| range(words, kind, &tolerance.keep))?;
+            // One step down, since the product was rounded.
+            tolerance.abs = tighter(tolerance.abs, (range_rel * range).next_down());
+        }
+        // A floor is part of `rel` only: digits and bits have none, and all must hold.
+        let digits = self.digits.map(|d| (0.5 * 10f64.powi(1 - d as i32)).next_down());
+        let bits = self.bits.map(|b| 2f64.powi(-(b as i32) - 1));
+        tolerance.rel = [self.rel, digits, bits].into_iter().flatten().reduce(f64::min);
+        if digits.is_none() && bits.is_none() {
+            tolerance.floor = self.floor.filter(|&f| f > 0.0);
+        }
+        if kind != Kind::Float {
+            tolerance = tolerance.for_integers(words, kind)?;
+        }
+        let useful = |v: Option<f64>| v.is_none_or(|v| v > 0.0 && v.is_finite());
+        if tolerance.rel == Some(0.0) && tolerance.floor.is_some() {
+            let floor = tolerance.floor.take()?;
+            tolerance.abs = tighter(tolerance.abs, floor);
+            tolerance.rel = None;
+        }
+        (useful(tolerance.abs) && useful(tolerance.rel)).then_some(tolerance)
+    }
+}
+
+/// Values that stay exact.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Keep {
+    /// Fill values, as values of the element's type.
+    fills: Vec<f64>,
+    exact: Vec<(f64, f64)>,
+}
+
+impl Keep {
+    fn new(fills: &[f64], exact: &[(f64, f64)], words: &Words, kind: Kind) -> Self {
+        let cast = |&v: &f64| match (kind, words) {
+            (Kind::Float, Words::W2(_)) => half::f16::from_f64(v).to_f64(),
+            (Kind::Float, Words::W4(_)) => f64::from(v as f32),
+            _ => v,
+        };
+        Self { fills: fills.iter().map(cast).collect(), exact: exact.to_vec() }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.fills.is_empty() && self.exact.is_empty()
+    }
+
+    #[inline]
+    pub(crate) fn has(&self, v: f64) -> bool {
+        self.fills.contains(&v) || self.exact.iter().any(|&(low, high)| low <= v && v <= high)
+    }
+}
+
+/// The bound in force: abs(x - y) <= min(abs, max(rel abs(x), floor)).
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Tolerance {
+    pub abs: Option<f64>,
+    pub rel: Option<f64>,
+    pub floor: Option<f64>,
+    pub keep: Keep,
+}
+
+impl Tolerance {
+    /// The error that x allows.
+    #[inline]
+    pub(crate) fn at(&self, x: f64) -> f64 {
+        let mut tolerance = self.abs.unwrap_or(f64::INFINITY);
+        if let Some(rel) = self.rel {
+            // One step down, since the product was rounded; at 0 it stays 0.
+            let product = rel * x.abs();
+            let product = if product > 0.0 { product.next_down() } else { 0.0 };
+            tolerance = tolerance.min(product.max(self.floor.unwrap_or(0.0)));
+        }
+        tolerance
+    }
+
+    /// Whether y may stand for x, where both are finite. Rounding the difference must not hide a miss:
+    /// below the tolerance it cannot, at it the difference must be exact.
+    #[inline]
+    pub(crate) fn allows(&self, x: f64, y: f64) -> bool {
+        let tolerance = self.at(x);
+        let error = (x - y).abs();
+        error < tolerance || x == y || error == tolerance && is_exact(x, y)
+    }
+
+    /// One absolute bound that is as tight as all of it: what integers are quantised by.
+    fn for_integers(mut self, words: &Words, kind: Kind) -> Option<Self> {
+        if self.rel.is_some() {
+            let least = to_f64(words, kind).filter(|v| !self.keep.has(*v)).map(f64::abs).reduce(f64::min)?;
+            self.abs = Some(self.at(least));
+            (self.rel, self.floor) = (None, None);
+        }
+        self.abs.is_some_and(|abs| abs >= 1.0).then_some(self)
+    }
+}
+
+/// Whether x - y is a binary64 number (TwoSum has no error term).
+fn is_exact(x: f64, y: f64) -> bool {
+    let d = x - y;
+    let back = d - x;
+    (x - (d - back)) + (-y - back) == 0.0
+}
+
+/// Range of the finite values that are not kept.
+pub(crate) fn range(words: &Words, kind: Kind, keep: &Keep) -> Option<f64> {
+    let (low, high) = to_f64(words, kind)
+        .filter(|v| v.is_finite() && !keep.has(*v))
+        .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), v| (low.min(v), high.max(v)));
+    (low <= high).then_some(high - low).filter(|r| r.is_finite())
+}
+
+/// What a comparison found.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Worst {
+    pub abs: f64,
+    pub rel: f64,
+}
+
+/// Compares every element with what the decoder gives. `None` if one breaks the bound.
+pub(crate) fn verify(raw: &Words, decoded: &Words, kind: Kind, tolerance: &Tolerance) -> Option<Worst> {
+    if raw.len() != decoded.len() {
+        return None;
+    }
+    if kind != Kind::Float {
+        return verify_integers(raw, decoded, kind, tolerance);
+    }
+    with_floats!(raw, T => compare(T::bits_of(raw)?, T::bits_of(decoded)?, tolerance, T::value))
+}
+
+fn compare<W: Copy + PartialEq>(
+    raw: &[W],
+    decoded: &[W],
+    tolerance: &Tolerance,
+    value: impl Fn(W) -> f64,
+) -> Option<Worst> {
+    let mut worst = Worst::default();
+    for (&a, &b) in raw.iter().zip(decoded) {
+        if a == b {
+            continue;
+        }
+        let (x, y) = (value(a), value(b));
+        // A zero whose sign was lost, or anything but a finite number, differs in its bits alone.
+        if !x.is_finite() || !y.is_finite() || x == y || tolerance.keep.has(x) || is_negative_zero(x) {
+            return None;
+        }
+        if !tolerance.allows(x, y) {
+            return None;
+        }
+        let error = (x - y).abs();
+        worst.abs = worst.abs.max(error.next_up());
+        worst.rel = worst.rel.max((error / x.abs()).next_up());
+    }
+    Some(worst)
+}
+
+#[inline]
+pub(crate) fn is_negative_zero(x: f64) -> bool {
+    x == 0.0 && x.is_sign_negative()
+}
+
+fn verify_integers(raw: &Words, decoded: &Words, kind: Kind, tolerance: &Tolerance) -> Option<Worst> {
+    let abs = tolerance.abs?;
+    let mut worst = 0u128;
+    for (x, y) in crate::numbers::to_i128(raw, kind).zip(crate::numbers::to_i128(decoded, kind)) {
+        if x == y {
+            continue;
+        }
+        let error = x.abs_diff(y);
+        if error > abs as u128 || tolerance.keep.has(x as f64) {
+            return None;
+        }
+        worst = worst.max(error);
+    }
+    let abs = worst as f64;
+    Some(Worst { abs: if worst == 0 { 0.0 } else { abs.next_up() }, rel: 0.0 })
+}

@@ -1,0 +1,121 @@
+//! Words as numbers.
+
+use half::f16;
+
+use crate::words::{Kind, Word, Words};
+
+/// A float type, by its bits.
+pub(crate) trait Float: Copy {
+    type Bits: Word;
+
+    fn value(bits: Self::Bits) -> f64;
+    /// Rounds, ties to even.
+    fn bits(value: f64) -> Self::Bits;
+    /// Half the distance between neighbours at the largest of values up to `max`.
+    fn half_ulp(max: f64) -> f64;
+
+    fn bits_of(words: &Words) -> Option<&[Self::Bits]> {
+        Self::Bits::get(words)
+    }
+}
+
+impl Float for f16 {
+    type Bits = u16;
+
+    #[inline]
+    fn value(bits: u16) -> f64 {
+        Self::from_bits(bits).to_f64()
+    }
+    #[inline]
+    fn bits(value: f64) -> u16 {
+        Self::from_f64(value).to_bits()
+    }
+    fn half_ulp(max: f64) -> f64 {
+        max * 2f64.powi(-11)
+    }
+}
+
+impl Float for f32 {
+    type Bits = u32;
+
+    #[inline]
+    fn value(bits: u32) -> f64 {
+        f64::from(Self::from_bits(bits))
+    }
+    #[inline]
+    fn bits(value: f64) -> u32 {
+        (value as Self).to_bits()
+    }
+    fn half_ulp(max: f64) -> f64 {
+        max * 2f64.powi(-24)
+    }
+}
+
+impl Float for f64 {
+    type Bits = u64;
+
+    #[inline]
+    fn value(bits: u64) -> f64 {
+        Self::from_bits(bits)
+    }
+    #[inline]
+    fn bits(value: f64) -> u64 {
+        value.to_bits()
+    }
+    fn half_ulp(max: f64) -> f64 {
+        max * 2f64.powi(-53)
+    }
+}
+
+/// Runs an expression with the float type of some words.
+macro_rules! with_floats {
+    ($words:expr, $type:ident => $body:expr) => {
+        match $words {
+            $crate::words::Words::W2(_) => {
+                type $type = half::f16;
+                $body
+            }
+            $crate::words::Words::W4(_) => {
+                type $type = f32;
+                $body
+            }
+            $crate::words::Words::W8(_) => {
+                type $type = f64;
+                $body
+            }
+            $crate::words::Words::W1(_) => return None,
+        }
+    };
+}
+pub(crate) use with_floats;
+
+fn wide_signed<W: Word>(w: W) -> i64 {
+    (w.wide() << (64 - W::BITS)) as i64 >> (64 - W::BITS)
+}
+
+/// The values; integers of 8 bytes are rounded.
+pub(crate) fn to_f64(words: &Words, kind: Kind) -> Box<dyn Iterator<Item = f64> + '_> {
+    fn integers<W: Word>(v: &[W], kind: Kind) -> Box<dyn Iterator<Item = f64> + '_> {
+        match kind {
+            Kind::Signed => Box::new(v.iter().map(|&w| wide_signed(w) as f64)),
+            _ => Box::new(v.iter().map(|&w| w.wide() as f64)),
+        }
+    }
+    match (words, kind) {
+        (Words::W2(v), Kind::Float) => Box::new(v.iter().map(|&w| f16::value(w))),
+        (Words::W4(v), Kind::Float) => Box::new(v.iter().map(|&w| f32::value(w))),
+        (Words::W8(v), Kind::Float) => Box::new(v.iter().map(|&w| f64::value(w))),
+        _ => crate::words::each!(words, v => integers(v, kind)),
+    }
+}
+
+/// The values of integers.
+pub(crate) fn to_i128(words: &Words, kind: Kind) -> Box<dyn Iterator<Item = i128> + '_> {
+    fn integers<W: Word>(v: &[W], kind: Kind) -> Box<dyn Iterator<Item = i128> + '_> {
+        match kind {
+            Kind::Signed => Box::new(v.iter().map(|&w| wide_signed(w).into())),
+            _ => Box::new(v.iter().map(|&w| w.wide().into())),
+        }
+    }
+    crate::words::each!(words, v => integers(v, kind))
+}

@@ -1,0 +1,257 @@
+//! No value leaves its bound, whatever its bits: checked by arithmetic that owes nothing to the crate.
+
+mod common;
+
+use common::{Random, elements, float, view};
+use narrows_array::{
+    ArrayView, BackEnd, Bound, ByteOrder, Chooser, Coder, Dtype, Kept, Options, Pipeline, RAW_MAX, Step,
+};
+
+const FLOATS: [Dtype; 5] = [Dtype::F16, Dtype::F32, Dtype::F64, Dtype::C64, Dtype::C128];
+
+/// All that was stated, one hint after the other.
+fn allows(bound: &Bound, range: f64, x: f64, y: f64) -> bool {
+    let error = (x - y).abs();
+    let within = |limit: f64| error <= limit;
+    bound.abs.is_none_or(within)
+        && bound.range_rel.is_none_or(|r| within(r * range))
+        && bound.rel.is_none_or(|r| within((r * x.abs()).max(bound.floor.unwrap_or(0.0))))
+        && bound.digits.is_none_or(|d| within(0.5 * 10f64.powi(1 - d as i32) * x.abs()))
+        && bound.bits.is_none_or(|b| within(2f64.powi(-(b as i32) - 1) * x.abs()))
+}
+
+fn is_kept(bound: &Bound, dtype: Dtype, x: f64) -> bool {
+    let cast = |f: f64| if matches!(dtype, Dtype::F32 | Dtype::C64) { f64::from(f as f32) } else { f };
+    !x.is_finite()
+        || x == 0.0 && x.is_sign_negative()
+        || bound.fills.iter().any(|&f| cast(f) == x)
+        || bound.exact.iter().any(|&(low, high)| (low..=high).contains(&x))
+}
+
+fn random_bound(random: &mut Random) -> Bound {
+    let mut bound = Bound::default();
+    let power = |random: &mut Random| 10f64.powf(random.unit() * 12.0 - 9.0);
+    let which = random.below(31) + 1;
+    if which & 1 != 0 {
+        bound.abs = Some(power(random) * 100.0);
+    }
+    if which & 2 != 0 && which & 1 == 0 {
+        bound.range_rel = Some(power(random).min(0.5));
+    }
+    if which & 4 != 0 {
+        bound.rel = Some(power(random).min(2.0));
+        if which & 1 == 0 {
+            bound.floor = Some(power(random));
+        }
+    }
+    if which & 8 != 0 && random.below(2) == 0 {
+        bound.digits = Some(1 + random.below(8) as u32);
+    }
+    if which & 16 != 0 && random.below(2) == 0 {
+        bound.bits = Some(random.below(24) as u32);
+    }
+    if random.below(3) == 0 {
+        bound.fills = vec![1e20, -9999.0];
+    }
+    if random.below(4) == 0 {
+        bound.exact = vec![(-1.0, 5.0), (1e10, f64::MAX)];
+    }
+    bound
+}
+
+/// Encodes and checks every element; returns the number of elements that changed.
+fn check(view: &ArrayView<'_>, bound: &Bound, chunk: &[u8]) -> usize {
+    let array = Coder::new().decode(chunk, RAW_MAX).unwrap();
+    let kept: Option<Kept> = narrows_array::info(chunk).unwrap().bound;
+    let words = view.bytes.len() * view.dtype.bytes().max(1)
+        / view.dtype.bytes().max(1)
+        / match view.dtype {
+            Dtype::C64 => 4,
+            Dtype::C128 => 8,
+            other => other.bytes(),
+        };
+    let value = |bytes: &[u8], i: usize| float(view.dtype, view.order, bytes, i);
+    let finite: Vec<f64> = (0..words)
+        .map(|i| value(view.bytes, i).1)
+        .filter(|x| x.is_finite() && !is_kept(bound, view.dtype, *x))
+        .collect();
+    let range = finite.iter().copied().fold(f64::MIN, f64::max) - finite.iter().copied().fold(f64::MAX, f64::min);
+    let mut changed = 0;
+    for i in 0..words {
+        let ((a, x), (b, y)) = (value(view.bytes, i), value(&array.bytes, i));
+        if a == b {
+            continue;
+        }
+        changed += 1;
+        assert!(!is_kept(bound, view.dtype, x), "{x:e} was to be kept and became {y:e}: {bound:?}");
+        assert!(y.is_finite() && allows(bound, range, x, y), "{x:e} became {y:e}: {bound:?} {}", view.dtype);
+        let kept = kept.expect("a lossy chunk states its bound");
+        assert!((x - y).abs() <= f64::from(kept.worst_abs), "{:e} is worse than {:e}", (x - y).abs(), kept.worst_abs);
+        if let Some(worst) = kept.worst_rel {
+            assert!((x - y).abs() / x.abs() <= f64::from(worst));
+        }
+    }
+    changed
+}
+
+/// Random bits, values near each other with random bits among them, and smooth ones.
+fn bytes_of(dtype: Dtype, n: usize, kind: usize, random: &mut Random) -> Vec<u8> {
+    let mut bytes = elements(dtype, ByteOrder::Little, n, kind % 5, random);
+    if kind % 5 != 1 {
+        let noise = elements(dtype, ByteOrder::Little, n, 1, random);
+        let width = dtype.bytes();
+        for _ in 0..n / 40 {
+            let at = random.below(n) * width;
+            bytes[at..at + width].copy_from_slice(&noise[at..at + width]);
+        }
+        let specials: [u64; 4] = [f64::NAN.to_bits() | 77, f64::INFINITY.to_bits(), (-0.0f64).to_bits(), 1];
+        if dtype == Dtype::F64 {
+            for special in specials {
+                let at = random.below(n) * 8;
+                bytes[at..at + 8].copy_from_slice(&special.to_le_bytes());
+            }
+        }
+        if dtype == Dtype::F32 {
+            for special in [0x7fc0_1234u32, 0x7f80_0000, 0x8000_0000, 1] {
+                let at = random.below(n) * 4;
+                bytes[at..at + 4].copy_from_slice(&special.to_le_bytes());
+            }
+        }
+    }
+    bytes
+}
+
+fn run(values: usize, seed: u64) -> (usize, usize) {
+    let mut random = Random(seed);
+    let steps: [&[Step]; 6] = [
+        &[Step::Linear],
+        &[Step::LogLinear],
+        &[Step::Bits, Step::Lorenzo { axes: 1, zigzag: true }, Step::Split],
+        &[Step::Interpolate],
+        &[Step::Linear, Step::Lorenzo { axes: 3, zigzag: true }, Step::Split],
+        &[Step::Interpolate, Step::Lorenzo { axes: 0, zigzag: true }, Step::Split],
+    ];
+    let shapes: [&[usize]; 6] = [&[4096], &[64, 64], &[2, 2048], &[16, 16, 16], &[4, 8, 16, 8], &[1, 4096, 1]];
+    let (mut seen, mut changed, mut round) = (0, 0, 0usize);
+    let mut coder = Coder::new();
+    while seen < values {
+        let dtype = FLOATS[round % 5];
+        let bound = random_bound(&mut random);
+        let shape = shapes[random.below(6)];
+        let bytes = bytes_of(dtype, 4096, random.below(5), &mut random);
+        let view = view(dtype, ByteOrder::Little, shape, &bytes);
+        if round % 4 == 0 {
+            let mut chooser = Chooser::new(Options::default(), bound.clone()).unwrap();
+            changed += check(&view, &bound, &chooser.encode(&view).unwrap());
+        } else {
+            let back_end = if round % 2 == 0 { BackEnd::Zstd(1) } else { BackEnd::Lz4 };
+            let pipeline = Pipeline::new(steps[random.below(6)], back_end);
+            if let Some(chunk) = coder.encode_with(&view, &pipeline, &bound).unwrap() {
+                changed += check(&view, &bound, &chunk);
+            }
+        }
+        seen += 4096;
+        round += 1;
+    }
+    (seen, changed)
+}
+
+#[test]
+fn no_value_leaves_its_bound_in_three_million() {
+    let (seen, changed) = run(3_000_000, 11);
+    assert!(changed > seen / 10, "{changed} of {seen} values changed: the test tests little");
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn no_value_leaves_its_bound_in_a_hundred_million() {
+    let (seen, changed) = run(100_000_000, 12);
+    println!("{changed} of {seen} values changed");
+}
+
+#[test]
+fn integers_stay_within_their_bound() {
+    let mut random = Random(13);
+    let mut coder = Coder::new();
+    let mut changed = 0;
+    for round in 0..400 {
+        let dtype =
+            [Dtype::I8, Dtype::I16, Dtype::I32, Dtype::I64, Dtype::U8, Dtype::U16, Dtype::U32, Dtype::U64][round % 8];
+        let bytes = elements(dtype, ByteOrder::Little, 1000, random.below(2), &mut random);
+        let abs = [0.0, 0.5, 1.0, 2.7, 100.0, 1e6, 1e18][random.below(7)];
+        let view = view(dtype, ByteOrder::Little, &[1000], &bytes);
+        let mut chooser = Chooser::new(Options::default(), Bound::abs(abs)).unwrap();
+        let chunk = chooser.encode(&view).unwrap();
+        let array = coder.decode(&chunk, RAW_MAX).unwrap();
+        let signed = matches!(dtype, Dtype::I8 | Dtype::I16 | Dtype::I32 | Dtype::I64);
+        let value = |bytes: &[u8]| {
+            let negative = signed && bytes.last().is_some_and(|b| b >> 7 == 1);
+            let mut wide = [if negative { 255 } else { 0 }; 16];
+            wide[..bytes.len()].copy_from_slice(bytes);
+            i128::from_le_bytes(wide)
+        };
+        let width = dtype.bytes();
+        for (a, b) in bytes.chunks_exact(width).zip(array.bytes.chunks_exact(width)) {
+            let error = value(a).abs_diff(value(b));
+            changed += usize::from(error > 0);
+            assert!(error as f64 <= abs, "{dtype}: {} became {}, bound {abs}", value(a), value(b));
+        }
+    }
+    assert!(changed > 10_000);
+}
+
+#[test]
+fn fills_stay_and_do_not_count_as_exceptions() {
+    let mut random = Random(14);
+    let bytes = elements(Dtype::F32, ByteOrder::Little, 10_000, 4, &mut random);
+    let view = view(Dtype::F32, ByteOrder::Little, &[100, 100], &bytes);
+    for fills in [vec![1e20], vec![]] {
+        let bound = Bound { abs: Some(0.5), fills, ..Bound::default() };
+        let mut chooser = Chooser::new(Options::default(), bound.clone()).unwrap();
+        let chunk = chooser.encode(&view).unwrap();
+        assert!(check(&view, &bound, &chunk) > 5000);
+        assert!(chunk.len() * 5 < bytes.len(), "{} bytes", chunk.len());
+    }
+}
+
+#[test]
+fn more_than_a_quarter_of_exceptions_means_lossless() {
+    let mut random = Random(15);
+    let bytes = elements(Dtype::F64, ByteOrder::Little, 4096, 1, &mut random);
+    let view = view(Dtype::F64, ByteOrder::Little, &[4096], &bytes);
+    let mut chooser = Chooser::new(Options::default(), Bound::abs(1e-6)).unwrap();
+    let chunk = chooser.encode(&view).unwrap();
+    assert_eq!(check(&view, chooser.bound(), &chunk), 0);
+    let kept = narrows_array::info(&chunk).unwrap().bound.unwrap();
+    assert_eq!((kept.abs, kept.worst_abs), (Some(1e-6), 0.0));
+}
+
+#[test]
+fn bounds_without_sense_are_refused_and_0_means_exact() {
+    for bad in [f64::NAN, -1.0, f64::INFINITY] {
+        assert!(Chooser::new(Options::default(), Bound::abs(bad)).is_err());
+        assert!(Chooser::new(Options::default(), Bound { rel: Some(bad), ..Bound::default() }).is_err());
+    }
+    assert!(Chooser::new(Options::default(), Bound { floor: Some(1.0), ..Bound::default() }).is_err());
+    assert!(Chooser::new(Options::default(), Bound { digits: Some(0), ..Bound::default() }).is_err());
+    let bytes = elements(Dtype::F32, ByteOrder::Little, 4096, 0, &mut Random(16));
+    let view = view(Dtype::F32, ByteOrder::Little, &[4096], &bytes);
+    let mut chooser = Chooser::new(Options::default(), Bound::abs(0.0)).unwrap();
+    assert_eq!(Coder::new().decode(&chooser.encode(&view).unwrap(), RAW_MAX).unwrap().bytes, bytes);
+}
+
+#[test]
+fn rounded_bits_stay_within_half_a_unit_and_keep_fills() {
+    let bytes = elements(Dtype::F32, ByteOrder::Big, 10_000, 4, &mut Random(17));
+    let view = view(Dtype::F32, ByteOrder::Big, &[10_000], &bytes);
+    let bound = Bound { fills: vec![1e20], bits: Some(7), ..Bound::default() };
+    let rounded = narrows_array::round_bits(&view, 7, &bound).unwrap();
+    for i in 0..10_000 {
+        let value = |bytes: &[u8]| float(Dtype::F32, ByteOrder::Big, bytes, i);
+        let ((a, x), (b, y)) = (value(&bytes), value(&rounded));
+        assert!(allows(&bound, 0.0, x, y), "{x} {y}");
+        assert!(a == b || b & 0xffff == 0 && !is_kept(&bound, Dtype::F32, x));
+    }
+    let ints = ArrayView::new(Dtype::I32, &[2], &[0; 8]);
+    assert!(narrows_array::round_bits(&ints, 7, &bound).is_err());
+}

@@ -1,0 +1,233 @@
+//! `narrows array`: encodes, decodes and compares arrays of numbers.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use narrows::Error;
+use narrows_array::file::{self, Cut};
+use narrows_array::{
+    ArrayView, Bound, ByteOrder, Chooser, Coder, Dtype, Layout, Options, RAW_MAX, candidates, info, npy,
+};
+
+use crate::args::array::{ArrayCommand, BenchArgs, DecodeArgs, EncodeArgs, Input};
+use crate::files::{Source, Target, refuse_same};
+use crate::report;
+
+/// Longest header of a .npy file with what is before it.
+const NPY_HEAD: u64 = 12 + (1 << 16);
+
+/// Longest raw input without --shape, and longest encoded input: they are read whole.
+const WHOLE_MAX: u64 = 16 << 30;
+
+/// Runs `narrows array`.
+pub(crate) fn run(command: &ArrayCommand) -> Result<()> {
+    match command {
+        ArrayCommand::Encode(args) => encode(args),
+        ArrayCommand::Decode(args) => decode(args),
+        ArrayCommand::Bench(args) => bench(args),
+    }
+}
+
+/// An array that is read chunk by chunk.
+struct Elements {
+    dtype: Dtype,
+    order: ByteOrder,
+    layout: Layout,
+    shape: Vec<usize>,
+    /// What was read with the header.
+    head: Vec<u8>,
+    file: File,
+    name: String,
+}
+
+impl Elements {
+    fn open(input: &Input) -> Result<Self> {
+        let source = Source::open(Some(&input.file))?;
+        let name = source.name().to_string();
+        let mut file = source.into_file();
+        let mut head = Vec::new();
+        if let Some(dtype) = input.dtype {
+            let order = if input.big_endian { ByteOrder::Big } else { ByteOrder::Little };
+            let mut shape = input.shape.clone();
+            if shape.is_empty() {
+                (&file).take(WHOLE_MAX + 1).read_to_end(&mut head).context(name.clone())?;
+                if head.len() as u64 > WHOLE_MAX || head.len() % dtype.bytes() != 0 {
+                    let text = format!("{} bytes are no elements of {dtype}; state --shape", head.len());
+                    return Err(Error::misuse(text).into());
+                }
+                shape = vec![head.len() / dtype.bytes()];
+            }
+            return Ok(Self { dtype, order, layout: Layout::RowMajor, shape, head, file, name });
+        }
+        // The header is short; what follows it belongs to the elements.
+        (&mut file).take(NPY_HEAD).read_to_end(&mut head).context(name.clone())?;
+        let header = npy::parse(&head)?;
+        head.drain(..header.data_at);
+        let npy::Header { dtype, order, layout, shape, .. } = header;
+        Ok(Self { dtype, order, layout, shape, head, file, name })
+    }
+
+    fn cut(&self, input: &Input) -> Result<Cut> {
+        Ok(Cut::new(self.dtype, self.order, self.layout, &self.shape, input.chunk)?)
+    }
+
+    /// Hands on the bytes of each chunk.
+    fn each(self, cut: &Cut, mut sink: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        let mut reader = self.head.as_slice().chain(&self.file);
+        let mut chunk = Vec::new();
+        for len in cut.lengths() {
+            chunk.clear();
+            (&mut reader).take(len as u64).read_to_end(&mut chunk).context(self.name.clone())?;
+            if chunk.len() < len {
+                return Err(Error::truncated("the input ends before its array does").into());
+            }
+            sink(&chunk)?;
+        }
+        if reader.read(&mut [0]).context(self.name.clone())? > 0 {
+            return Err(Error::misuse("the input has more bytes than its array; check --shape").into());
+        }
+        Ok(())
+    }
+}
+
+fn bound(input: &Input) -> Bound {
+    Bound {
+        abs: input.abs,
+        range_rel: input.range_rel,
+        rel: input.rel,
+        floor: input.floor,
+        digits: input.digits,
+        bits: input.bits,
+        fills: input.fill.clone(),
+        ..Bound::default()
+    }
+}
+
+fn options(input: &Input) -> Options {
+    Options { mode: input.mode, encode_rate: input.encode_rate.map(|rate| rate as f64), method: None }
+}
+
+fn encode(args: &EncodeArgs) -> Result<()> {
+    refuse_same(&args.input.file, [args.output.as_deref()])?;
+    let elements = Elements::open(&args.input)?;
+    let cut = elements.cut(&args.input)?;
+    let mut chooser = Chooser::new(options(&args.input), bound(&args.input))?;
+    let target = Target::open(args.output.as_deref())?;
+    let mut out = target.file()?;
+    let cannot = target.name().to_string();
+    let (mut raw, mut wire, mut worst, mut exceptions) = (0usize, 0usize, 0f32, 0usize);
+    let header = cut.header();
+    out.write_all(&header).context(cannot.clone())?;
+    wire += header.len();
+    elements.each(&cut, |bytes| {
+        let chunk = cut.encode(bytes, &mut chooser)?;
+        // The length stands before the chunk.
+        let at = chunk.iter().position(|b| *b < 0x80).map_or(0, |i| i + 1);
+        if let Some(kept) = info(&chunk[at..])?.bound {
+            worst = worst.max(kept.worst_abs);
+            exceptions += kept.exceptions;
+        }
+        raw += bytes.len();
+        wire += chunk.len();
+        out.write_all(&chunk).context(cannot.clone())
+    })?;
+    target.commit(false).context(cannot)?;
+    if !args.quiet {
+        let pipeline = chooser.pipeline().map(|p| format!("; {p}")).unwrap_or_default();
+        let errors = if chooser.bound().is_lossless() {
+            String::new()
+        } else {
+            format!("; worst error {worst:e}, {exceptions} values exact instead")
+        };
+        let ratio = raw as f64 / wire as f64;
+        report::note(format_args!("{raw} bytes to {wire}, ratio {ratio:.2}{errors}{pipeline}"));
+    }
+    Ok(())
+}
+
+fn decode(args: &DecodeArgs) -> Result<()> {
+    refuse_same(&args.file, [args.output.as_deref()])?;
+    let encoded = read_whole(&args.file)?;
+    let chunks = file::chunks(&encoded)?;
+    let target = Target::open(args.output.as_deref())?;
+    let mut out = target.file()?;
+    let cannot = target.name().to_string();
+    if !args.raw {
+        let header = npy::header(chunks.dtype, chunks.order, chunks.layout, &chunks.shape);
+        out.write_all(&header).context(cannot.clone())?;
+    }
+    file::decode(chunks, RAW_MAX, |array| Ok(out.write_all(&array.bytes)?))?;
+    target.commit(false).context(cannot)
+}
+
+fn read_whole(path: &Path) -> Result<Vec<u8>> {
+    let source = Source::open(Some(path))?;
+    let name = source.name().to_string();
+    let mut bytes = Vec::new();
+    source.into_file().take(WHOLE_MAX + 1).read_to_end(&mut bytes).context(name)?;
+    if bytes.len() as u64 > WHOLE_MAX {
+        return Err(Error::limit(format!("an encoded array has at most {WHOLE_MAX} bytes")).into());
+    }
+    Ok(bytes)
+}
+
+/// One row of the table.
+#[derive(Default)]
+struct Row {
+    wire: usize,
+    encode_s: f64,
+    decode_s: f64,
+    chunks: usize,
+}
+
+fn bench(args: &BenchArgs) -> Result<()> {
+    let elements = Elements::open(&args.input)?;
+    let (dtype, order, layout, shape) = (elements.dtype, elements.order, elements.layout, elements.shape.clone());
+    let cut = elements.cut(&args.input)?;
+    let (bound, options) = (bound(&args.input), options(&args.input));
+    let mut chooser = Chooser::new(options.clone(), bound.clone())?;
+    let mut coder = Coder::new();
+    let mut rows = std::collections::BTreeMap::<String, Row>::new();
+    let (mut raw, mut count) = (0, 0);
+    elements.each(&cut, |bytes| {
+        let mut piece = shape.clone();
+        let slowest = if layout == Layout::RowMajor { piece.first_mut() } else { piece.last_mut() };
+        if let Some(slowest) = slowest.filter(|d| **d > 0 && !bytes.is_empty()) {
+            let all: usize = shape.iter().product::<usize>() / *slowest * dtype.bytes();
+            *slowest = bytes.len() / all.max(1);
+        }
+        let view = ArrayView { dtype, order, layout, shape: &piece, bytes };
+        let mut measure = |name: String, encode: &mut dyn FnMut(&mut Coder) -> Result<Option<Vec<u8>>>| {
+            let started = Instant::now();
+            let Some(chunk) = encode(&mut coder)? else { return Ok::<_, anyhow::Error>(()) };
+            let encoded = Instant::now();
+            coder.decode(&chunk, RAW_MAX)?;
+            let row = rows.entry(name).or_default();
+            row.decode_s += encoded.elapsed().as_secs_f64();
+            row.encode_s += (encoded - started).as_secs_f64();
+            row.wire += chunk.len();
+            row.chunks += 1;
+            Ok(())
+        };
+        measure("(chosen)".into(), &mut |_| Ok(Some(chooser.encode(&view)?)))?;
+        for pipeline in candidates(&view, &options, &bound)? {
+            measure(pipeline.to_string(), &mut |coder| Ok(coder.encode_with(&view, &pipeline, &bound)?))?;
+        }
+        raw += bytes.len();
+        count += 1;
+        Ok(())
+    })?;
+    // A pipeline that fits only some chunks cannot be compared.
+    let mut rows: Vec<_> = rows.into_iter().filter(|(_, row)| row.chunks == count).collect();
+    rows.sort_by_key(|(_, row)| row.wire);
+    report::out(format_args!("{:>9} {:>10} {:>10}  pipeline", "ratio", "MB/s in", "MB/s out"))?;
+    for (name, row) in rows {
+        let rate = |s: f64| raw as f64 / s.max(1e-9) / 1e6;
+        let ratio = raw as f64 / row.wire as f64;
+        report::out(format_args!("{ratio:>9.3} {:>10.0} {:>10.0}  {name}", rate(row.encode_s), rate(row.decode_s)))?;
+    }
+    Ok(())
+}
