@@ -328,7 +328,7 @@ impl Balance {
             false => f32::INFINITY,
         };
         let (mut best, mut best_cost) = (0, f32::INFINITY);
-        for m in 0..self.costs.methods().len() {
+        for (m, &history_len) in histories.iter().enumerate().take(self.costs.methods().len()) {
             // While the rate is unknown, raw is the only choice whose loss is unbounded; the first
             // block is short.
             if !self.allowed(view, m, len) || m == 0 && raw_banned {
@@ -341,7 +341,7 @@ impl Balance {
             // At any price: a block that takes longer to decode than the raw one takes to arrive
             // only loses, and a negligible saving is not worth a core.
             let raw_s = p.wire_len[0] / now.rate;
-            let decode_s = now.decode_s(p.decode_s[m], histories[m]);
+            let decode_s = now.decode_s(p.decode_s[m], history_len);
             if m > 0 && (decode_s > raw_s || p.wire_len[m] > SAVING_MIN * p.wire_len[0]) {
                 continue;
             }
