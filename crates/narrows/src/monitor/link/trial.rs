@@ -92,7 +92,7 @@ mod tests {
             state.now_ns += 50_000;
             state.acked = begin.1 + burst + ((state.now_ns - begin.0) as f64 * rate * 1e-9) as u64;
             state.unacked = 50_000;
-            on += usize::from((trial.wanted_bytes() > 0));
+            on += usize::from(trial.wanted_bytes() > 0);
             if let Some(shown) = trial.observe(&state) {
                 return (on, Some(shown));
             }
