@@ -633,7 +633,7 @@ const LONG: &str = "27";
 const LONG_OF_FILE: u8 = 30;
 
 /// From 1 MiB, which is hardly further than a block, to the longest of the format.
-fn long_range() -> clap::builder::RangedI64ValueParser<u8> {
+pub(crate) fn long_range() -> clap::builder::RangedI64ValueParser<u8> {
     clap::value_parser!(u8).range(20..=30)
 }
 

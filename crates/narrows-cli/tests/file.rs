@@ -213,3 +213,78 @@ fn commands_and_files_are_told_apart() {
     assert_eq!(run(home.path(), &["-o", "x", "a", "b"]).status.code(), Some(2));
     assert!(String::from_utf8(good(home.path(), &["--help"])).unwrap().contains("Commands"));
 }
+
+/// A damaged byte in the middle looks like a stream that breaks off there.
+#[test]
+fn a_repair_keeps_what_it_leaves_out() {
+    let home = folder();
+    fs::write(home.path().join("a"), sample(3_000_000)).unwrap();
+    good(home.path(), &["--block-max", "64K", "a"]);
+    let mut packed = fs::read(home.path().join("a.nrw")).unwrap();
+    let end = packed.len();
+    let first = end / 2;
+    packed[end - 10] ^= 1;
+    // Headers of all frames from there on: none of them parses.
+    packed[first..end - 5000].fill(0xff);
+    fs::write(home.path().join("a.nrw"), &packed).unwrap();
+    // The block in whose body the damage begins is kept, and is damaged.
+    assert_eq!(run(home.path(), &["check", "--repair-index", "a.nrw"]).status.code(), Some(3));
+    assert!(fs::read(home.path().join("a.nrw.damaged")).unwrap() == packed);
+    assert!(fs::metadata(home.path().join("a.nrw")).unwrap().len() < end as u64);
+    // An earlier one is not overwritten.
+    fs::write(home.path().join("a.nrw"), &packed).unwrap();
+    let again = run(home.path(), &["check", "--repair-index", "a.nrw"]);
+    assert!(!again.status.success() && fs::read(home.path().join("a.nrw")).unwrap() == packed);
+}
+
+#[test]
+fn a_damaged_preface_is_found_although_the_index_has_a_copy() {
+    let home = folder();
+    fs::write(home.path().join("a"), sample(300_000)).unwrap();
+    good(home.path(), &["a"]);
+    let whole = fs::read(home.path().join("a.nrw")).unwrap();
+    fs::write(home.path().join("a.nrw"), [b"X", &whole[1..]].concat()).unwrap();
+    assert_eq!(run(home.path(), &["check", "a.nrw"]).status.code(), Some(3));
+    good(home.path(), &["check", "--repair-index", "a.nrw"]);
+    assert!(fs::read(home.path().join("a.nrw")).unwrap() == whole);
+}
+
+#[test]
+fn a_file_that_refers_far_back_is_read_where_memory_for_it_is_allowed() {
+    let home = folder();
+    // Repeats 140 MiB back, farther than the default.
+    let noise: Vec<u8> =
+        (0..1u32 << 20).flat_map(|i| (u64::from(i).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 3).to_le_bytes()).collect();
+    let raw = [&noise[..], &vec![0; 140 << 20], &noise].concat();
+    fs::write(home.path().join("a"), &raw).unwrap();
+    good(home.path(), &["pipe", "--long=28", "a", "-o", "a.nrw"]);
+    let refused = run(home.path(), &["cat", "a.nrw"]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("allow it with --long=28"));
+    assert!(good(home.path(), &["cat", "--long=28", "a.nrw"]) == raw);
+    good(home.path(), &["-d", "-o", "back", "a.nrw"]);
+    assert!(fs::read(home.path().join("back")).unwrap() == raw);
+    assert_eq!(run(home.path(), &["check", "--long=28", "a.nrw"]).status.code(), Some(0));
+}
+
+#[test]
+fn an_input_is_not_removed_where_no_file_was_made_of_it() {
+    let home = folder();
+    fs::write(home.path().join("a"), sample(3000)).unwrap();
+    assert!(!run(home.path(), &["--rm", "-o", "/dev/null", "a"]).status.success());
+    assert!(home.path().join("a").exists());
+}
+
+#[test]
+fn a_range_of_another_format_is_right_or_an_error() {
+    if !narrows_test::has("bzip2") {
+        return;
+    }
+    let home = folder();
+    fs::write(home.path().join("a"), sample(900_000)).unwrap();
+    assert!(Command::new("bzip2").arg(home.path().join("a")).status().unwrap().success());
+    let mut packed = fs::read(home.path().join("a.bz2")).unwrap();
+    let at = packed.len() / 3;
+    packed[at] ^= 0xa5;
+    fs::write(home.path().join("a.bz2"), packed).unwrap();
+    assert_eq!(run(home.path(), &["cat", "--range", "10-20", "a.bz2"]).status.code(), Some(3));
+}

@@ -5,10 +5,11 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use narrows::frame::Sums;
-use narrows::{Error, Result};
+use narrows::frame::{PREFACE_LEN, Sums};
+use narrows::{Error, ErrorKind, Result};
 
 use crate::file::File;
+use crate::footer::parse_preface;
 use crate::index::IndexOrigin;
 use crate::read_at::ReadAt;
 
@@ -76,6 +77,9 @@ pub fn check<R: ReadAt>(file: &File<R>, threads: usize, sums: bool) -> Result<Re
             }
         }
     }
+    if !prefaces_are_whole(file)? {
+        report.faults.push("a preface is damaged".to_owned());
+    }
     for (number, member) in file.members().iter().enumerate() {
         if member.origin == IndexOrigin::Rebuilt {
             report.faults.push("the index or the end is damaged or missing".to_owned());
@@ -86,6 +90,21 @@ pub fn check<R: ReadAt>(file: &File<R>, threads: usize, sums: bool) -> Result<Re
         }
     }
     Ok(report)
+}
+
+/// Whether all streams begin with the preface of which the index has a copy.
+///
+/// # Errors
+/// The source fails.
+pub fn prefaces_are_whole<R: ReadAt>(file: &File<R>) -> Result<bool> {
+    for member in file.members() {
+        let mut bytes = [0; PREFACE_LEN];
+        file.source().read_exact_at(&mut bytes, member.wire_begin)?;
+        if parse_preface(&bytes).ok() != Some(member.preface) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 fn runs<R: ReadAt>(file: &File<R>) -> Vec<Run> {
@@ -112,7 +131,8 @@ fn check_run<R: ReadAt>(file: &File<R>, run: &Run) -> Result<Report> {
                 report.good_bytes += block.len() as u64;
                 report.good_blocks += 1;
             }
-            Err(e) if e.source.is_some() => return Err(e),
+            // A limit of this reader is no damage.
+            Err(e) if e.source.is_some() || e.kind == ErrorKind::Limit => return Err(e),
             Err(e) => {
                 // What follows in the run refers to this block.
                 let raw_end =

@@ -4,7 +4,6 @@ use std::io::{self, Read};
 
 use narrows::frame::{self, ControlKind, Header, PREFACE_LEN, ReadLimits, feature};
 
-use crate::file::io_error;
 use crate::footer::parse_preface;
 use crate::scan::limits;
 
@@ -114,7 +113,8 @@ impl<R: Read> Split<R> {
                 self.body = h.body_len as u64;
                 self.is_end = h.kind == ControlKind::End;
                 if self.is_end && h.body_len == 0 {
-                    return Err(io_error(narrows::Error::corrupt("the end frame has a wrong length")));
+                    // The receiver says what is wrong.
+                    self.state = State::Unknown;
                 }
                 Ok(Some(h.header_len))
             }

@@ -408,7 +408,7 @@ impl Receiver {
         let most = self.most_reach();
         if (copies || duplex) && needed > most {
             return Err(Error::limit(format!(
-                "the stream refers {} MiB back, this side keeps {}: receive it with --long={} (library: reach_max)",
+                "the stream refers {} MiB back, this side keeps {}: allow it with --long={}",
                 needed >> 20,
                 most >> 20,
                 needed.ilog2()

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args as ClapArgs, ValueEnum};
 use narrows::policy::PolicySpec;
 
-use super::{VerbosityArgs, parse_block_max, parse_size};
+use super::{VerbosityArgs, long_range, parse_block_max, parse_size};
 
 #[derive(ClapArgs)]
 #[command(after_long_help = HELP)]
@@ -61,6 +61,10 @@ pub(crate) struct FileArgs {
     /// Worker threads [default: the cores that this process may use]
     #[arg(long, short = 'T', value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) threads: Option<u16>,
+    /// With -d and -t: the most that a stream may refer back, 2^LOG bytes, which are kept in memory
+    /// unless the output is a file [default: 27, to a file 30]
+    #[arg(long, value_name = "LOG", require_equals = true, value_parser = long_range())]
+    pub(crate) long: Option<u8>,
     /// Omit the checks of blocks
     #[arg(long)]
     pub(crate) no_check: bool,
@@ -117,6 +121,9 @@ pub(crate) struct CatArgs {
     /// Decoding threads [default: the cores that this process may use]
     #[arg(long, short = 'T', value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) threads: Option<u16>,
+    /// The most that a stream may refer back, 2^LOG bytes, which are kept in memory [default: 27]
+    #[arg(long, value_name = "LOG", require_equals = true, value_parser = long_range())]
+    pub(crate) long: Option<u8>,
 }
 
 #[derive(ClapArgs)]
@@ -143,6 +150,9 @@ pub(crate) struct CheckArgs {
     /// Decoding threads [default: the cores that this process may use]
     #[arg(long, short = 'T', value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) threads: Option<u16>,
+    /// The most that a stream may refer back, 2^LOG bytes, which are kept in memory [default: 27]
+    #[arg(long, value_name = "LOG", require_equals = true, value_parser = long_range())]
+    pub(crate) long: Option<u8>,
     #[command(flatten)]
     pub(crate) verbosity: VerbosityArgs,
 }

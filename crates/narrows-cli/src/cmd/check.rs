@@ -1,13 +1,13 @@
 //! `narrows check`: scrubs files, and writes a lost index anew.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use narrows::stream::ReceiveOptions;
-use narrows_file::check::{Report, check};
+use narrows_file::check::{Report, check, prefaces_are_whole};
 use narrows_file::decode::decode;
 use narrows_file::foreign::{self, Format};
 use narrows_file::repair::repair;
@@ -15,6 +15,7 @@ use narrows_file::{IndexOrigin, OpenOptions};
 use serde_json::json;
 
 use crate::args::file::CheckArgs;
+use crate::args::reach_max;
 use crate::files::Target;
 use crate::flow;
 use crate::report;
@@ -49,33 +50,48 @@ fn one(args: &CheckArgs, transfer: &Transfer, path: &Path) -> Result<bool> {
     if Format::of(&begin).is_some_and(|format| format != Format::Narrows) {
         let control = &transfer.control;
         let source = io::Read::chain(io::Cursor::new(begin), file);
-        let decoded = decode(source, io::sink(), || ReceiveOptions::default().control(control)).map_err(named)?;
+        let decoded =
+            decode(source, io::sink(), || ReceiveOptions::default().reach_max(reach_max(args.long)).control(control))
+                .map_err(named)?;
         let report = Report { good_bytes: decoded.raw_bytes, ..Report::default() };
         show(args, path, &report)?;
         return Ok(true);
     }
-    let file = OpenOptions::default().broken(true).open(file).map_err(named)?;
+    let file = OpenOptions::default().broken(true).reach_max(reach_max(args.long)).open(file).map_err(named)?;
     let has_index = file.members().iter().all(|m| m.origin == IndexOrigin::Stored);
-    if args.repair_index && !has_index {
+    if args.repair_index && !(has_index && prefaces_are_whole(&file).map_err(named)?) {
         let target = Target::open(Some(path))?;
         let mut sink = BufWriter::with_capacity(1 << 20, target.sink()?);
         let repaired = repair(&file, &mut sink).map_err(named)?;
         sink.flush().with_context(|| target.name().to_string())?;
         drop(sink);
         let name = target.name();
+        let kept = if repaired.dropped_bytes > 0 { Some(keep_damaged(path)?) } else { None };
         target.commit(true).with_context(|| name.to_string())?;
         if !args.verbosity.quiet {
-            let lost = match repaired.dropped_bytes {
-                0 => String::new(),
-                n => format!("; {n} bytes behind the last whole block were dropped"),
-            };
+            let lost = kept.map_or_else(String::new, |kept| {
+                let n = repaired.dropped_bytes;
+                format!("; {n} bytes behind the last whole block are left out, and are in {}", kept.display())
+            });
             let text = format!("{}: wrote the index of {} blocks{lost}", path.display(), repaired.blocks);
             report::note(text);
         }
-        let file = OpenOptions::default().open(File::open(path).with_context(cannot)?).map_err(named)?;
+        let options = OpenOptions::default().reach_max(reach_max(args.long));
+        let file = options.open(File::open(path).with_context(cannot)?).map_err(named)?;
         return scrub(args, path, &file);
     }
     scrub(args, path, &file)
+}
+
+/// Keeps the file as it is beside the repaired one, which lacks a part of it: what is left out may be
+/// the rest of a stream behind a single damaged byte.
+fn keep_damaged(path: &Path) -> Result<PathBuf> {
+    let mut kept = path.as_os_str().to_owned();
+    kept.push(".damaged");
+    let kept = PathBuf::from(kept);
+    let linked = fs::hard_link(path, &kept);
+    linked.with_context(|| format!("cannot keep the damaged file as {}", kept.display()))?;
+    Ok(kept)
 }
 
 fn scrub(args: &CheckArgs, path: &Path, file: &narrows_file::File<File>) -> Result<bool> {

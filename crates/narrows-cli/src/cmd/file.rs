@@ -14,6 +14,7 @@ use narrows_file::foreign::Format;
 use narrows_file::{Mode, WriteOptions, zstd_seekable};
 
 use crate::args::file::{FileArgs, FormatArg, ListArgs, ModeArg};
+use crate::args::{reach_max, reach_max_of_file};
 use crate::files::{self, Source, Target, is_dash};
 use crate::flow;
 use crate::report;
@@ -74,6 +75,9 @@ fn one(args: &FileArgs, transfer: &Transfer, input: &Path) -> Result<()> {
         ));
     }
     let made = !is_dash(&output) && target.file()?.metadata()?.is_file();
+    if args.rm && !made {
+        return Err(anyhow!("--rm needs an output that is a file; {} is none", output.display()));
+    }
     let kept = meta.filter(|data| made && data.is_file());
     if kept.is_some() {
         // Nobody else may read it before it has the mode of its source.
@@ -210,7 +214,12 @@ fn decompress(
     let control = &transfer.control;
     let input = source.name();
     let threads = flow::threads(args.threads);
-    let options = || ReceiveOptions::default().threads(threads).reach_max(128 << 20).control(control);
+    // Only the bytes of the first stream are at their raw offsets.
+    let mut stored = to.as_ref().map(|(target, _)| target.stored()).transpose()?.flatten();
+    let options = || {
+        let options = ReceiveOptions::default().threads(threads).reach_max(reach_max(args.long)).control(control);
+        stored.take().into_iter().fold(options, |o, stored| o.read_back(stored, reach_max_of_file(args.long)))
+    };
     let file = source.into_reader();
     let named = |e: anyhow::Error| {
         let about = e.downcast_ref::<narrows::Error>().is_some_and(|e| e.source.is_none());
