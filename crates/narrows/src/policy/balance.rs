@@ -629,8 +629,8 @@ impl Policy for Balance {
     fn probe(&mut self, view: &View<'_>) -> Option<Choice> {
         // Near the end nothing is left to choose with what a probe tells.
         let ends = view.left.is_some_and(|left| left < END_IN_VIEW);
-        // What pays on a link is known when its rate is.
-        let fast = !view.link.known || sane_rate(view) > SMALL_BLOCKS_ABOVE;
+        // What pays on a link is known when its rate is; a slow one leaves time meanwhile.
+        let fast = sane_rate(view) > if view.link.known { SMALL_BLOCKS_ABOVE } else { LARGE_BLOCKS_BELOW };
         if self.in_memory || view.queue.is_empty() || ends || fast {
             return None;
         }
