@@ -1,4 +1,4 @@
-//! Where the bytes of a file are: a file, memory, or an object store.
+//! Positioned reads of the bytes of a file, from a file, memory or an object store.
 
 use std::io;
 use std::sync::Arc;
