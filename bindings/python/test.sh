@@ -48,6 +48,17 @@ rm -rf "$site"
 mkdir -p "$site"
 cp -R "$here/python/narrows" "$site/narrows"
 cp "$target/debug/lib_narrows.so" "$site/narrows/_narrows.abi3.so"
+# Libraries find our plug-ins by the entry points of the installed package.
+"$venv/bin/python" - "$here/pyproject.toml" "$site/narrows-0.dist-info" <<'EOF'
+import pathlib, sys, tomllib
+project = tomllib.loads(pathlib.Path(sys.argv[1]).read_text())["project"]
+info = pathlib.Path(sys.argv[2])
+info.mkdir()
+info.joinpath("METADATA").write_text("Metadata-Version: 2.1\nName: narrows\nVersion: 0\n")
+groups = [f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in entries.items())
+          for group, entries in project.get("entry-points", {}).items()]
+info.joinpath("entry_points.txt").write_text("\n".join(groups))
+EOF
 
 export PYTHONPATH="$site" PYTHONDONTWRITEBYTECODE=1 NARROWS_PROGRAM="$target/debug/narrows"
 # mypy leaves its caches in the working directory.
