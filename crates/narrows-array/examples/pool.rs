@@ -2,6 +2,9 @@
 //! `cargo run --release -p narrows-array --example pool -- [--rel 1e-3] [--mode archive] [--chunk N] FILE...`
 //! With `--probe`, prints for any files how many blocks of 64 KiB, from byte 3 on, look like numbers.
 
+use std::cell::RefCell;
+use std::time::Instant;
+
 use narrows_array::{
     ArrayView, BackEnd, Bound, Chooser, Coder, Dtype, Layout, Options, Pipeline, RAW_MAX, candidates, npy,
 };
@@ -37,7 +40,7 @@ impl Sum {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut options = Options::default();
     let (mut chunk_len, mut rel, mut details, mut files) = (256 << 10, None, false, Vec::new());
-    let (mut passes, mut probe_only) = (1, false);
+    let (mut passes, mut rounds, mut probe_only) = (1, 1, false);
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().ok_or("an option lacks its value");
@@ -47,6 +50,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             "--chunk" => chunk_len = value()?.parse()?,
             "--all" => details = true,
             "--probe" => probe_only = true,
+            "--rounds" => rounds = value()?.parse()?,
             "--passes" => passes = value()?.parse()?,
             _ => files.push(argument),
         }
@@ -88,27 +92,36 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let name = path.rsplit('/').next().unwrap_or(path);
         println!("{name} {dtype} {:?} in {} chunks", header.shape, views.len());
         for (i, (name, pipeline)) in fixed.iter().enumerate() {
-            let mut coder = Coder::new();
-            let sum = measure(&views, |view| {
-                coder
-                    .encode_with(view, pipeline, &Bound::default())
-                    .expect("valid")
-                    .filter(|c| c.len() < view.bytes.len())
+            let sum = measure(&views, rounds, || {
+                let mut coder = Coder::new();
+                move |view: &ArrayView<'_>| {
+                    coder
+                        .encode_with(view, pipeline, &Bound::default())
+                        .expect("valid")
+                        .filter(|c| c.len() < view.bytes.len())
+                }
             });
             sums[i].add(sum);
             println!("  {}", sum.line(name));
         }
         // The chooser; with several passes, as on an array so many times as long.
-        let mut chooser = Chooser::new(options.clone(), bound.clone())?;
         let views: Vec<_> = std::iter::repeat_n(&views, passes).flatten().copied().collect();
-        let sum = measure(&views, |view| chooser.encode(view).ok());
+        let chooser = RefCell::new(Chooser::new(options.clone(), bound.clone())?);
+        let sum = measure(&views, rounds, || {
+            chooser.replace(Chooser::new(options.clone(), bound.clone()).expect("checked"));
+            |view: &ArrayView<'_>| chooser.borrow_mut().encode(view).ok()
+        });
+        let chooser = chooser.into_inner();
         sums[3].add(sum);
         let pipeline = chooser.pipeline().map(ToString::to_string).unwrap_or_default();
         println!("  {}", sum.line(&format!("chooser, {} trials", chooser.trials())));
         println!("    {pipeline}");
         if let Some(winner) = chooser.pipeline().cloned().filter(|_| passes > 1) {
-            let mut coder = Coder::new();
-            let alone = measure(&views, |view| coder.encode_with(view, &winner, &bound).expect("valid"));
+            let alone = measure(&views, rounds, || {
+                let mut coder = Coder::new();
+                let (winner, bound) = (&winner, &bound);
+                move |view: &ArrayView<'_>| coder.encode_with(view, winner, bound).expect("valid")
+            });
             println!("    its time for all chunks / the chooser's: {:.2}", alone.encode_s / sum.encode_s);
         }
         // Everything, in hindsight.
@@ -181,26 +194,36 @@ fn core_s() -> f64 {
     text.split_whitespace().next().and_then(|ns| ns.parse::<f64>().ok()).unwrap_or_default() / 1e9
 }
 
-/// Encodes and decodes all chunks.
-fn measure(views: &[ArrayView<'_>], mut encode: impl FnMut(&ArrayView<'_>) -> Option<Vec<u8>>) -> Sum {
+/// Encodes and decodes all chunks. The fastest of several rounds counts for each: other programs only
+/// lengthen times. `start` gives the encoder of a round.
+fn measure<'a, E>(views: &[ArrayView<'_>], rounds: usize, mut start: impl FnMut() -> E) -> Sum
+where
+    E: FnMut(&ArrayView<'_>) -> Option<Vec<u8>> + 'a,
+{
+    let mut fastest = vec![(f64::INFINITY, f64::INFINITY); views.len()];
     let mut sum = Sum::default();
     let mut coder = Coder::new();
-    for view in views {
-        let started = core_s();
-        let chunk = encode(view);
-        sum.encode_s += core_s() - started;
-        sum.raw += view.bytes.len();
-        let Some(chunk) = chunk else {
-            sum.wire += view.bytes.len();
-            continue;
-        };
-        sum.wire += chunk.len();
-        let started = core_s();
-        let array = coder.decode(&chunk, RAW_MAX).expect("decodes");
-        sum.decode_s += core_s() - started;
-        let lossy = narrows_array::info(&chunk).expect("valid").bound.is_some();
-        assert!(lossy || array.bytes == view.bytes);
+    for round in 0..rounds {
+        let mut encode = start();
+        for (view, fastest) in views.iter().zip(&mut fastest) {
+            let started = Instant::now();
+            let chunk = encode(view);
+            fastest.0 = fastest.0.min(started.elapsed().as_secs_f64());
+            let wire = chunk.as_ref().map_or(view.bytes.len(), Vec::len);
+            if round == 0 {
+                sum.raw += view.bytes.len();
+                sum.wire += wire;
+            }
+            let Some(chunk) = chunk else { continue };
+            let started = Instant::now();
+            let array = coder.decode(&chunk, RAW_MAX).expect("decodes");
+            fastest.1 = fastest.1.min(started.elapsed().as_secs_f64());
+            let lossy = narrows_array::info(&chunk).expect("valid").bound.is_some();
+            assert!(lossy || array.bytes == view.bytes);
+        }
     }
+    sum.encode_s = fastest.iter().map(|f| f.0).filter(|s| s.is_finite()).sum();
+    sum.decode_s = fastest.iter().map(|f| f.1).filter(|s| s.is_finite()).sum();
     sum
 }
 

@@ -270,9 +270,8 @@ fn pco_decode(body: &[u8], stage: &Stage) -> Result<Words> {
     fn decode<W: Word, N: Number<W>>(body: &[u8], len: usize) -> Result<Words> {
         let corrupt = || Error::corrupt("a body of pco does not decode");
         let mut reader = Reader(body);
-        let mut words: Vec<W> = Vec::with_capacity(len);
-        while words.len() < len {
-            let count = SECTION.min(len - words.len());
+        let mut numbers = vec![N::of(W::default()); len];
+        for section in numbers.chunks_mut(SECTION) {
             let wire_len = reader.count(reader.0.len(), "length of a section")?;
             let wire = reader.take(wire_len)?;
             if !has_modest_memory(wire, W::BITS) {
@@ -280,18 +279,17 @@ fn pco_decode(body: &[u8], stage: &Stage) -> Result<Words> {
             }
             let (file, rest) = FileDecompressor::new(wire).map_err(|_| corrupt())?;
             let (mut chunk, rest) = file.chunk_decompressor::<N, _>(rest).map_err(|_| corrupt())?;
-            let mut page = chunk.page_decompressor(rest, count).map_err(|_| corrupt())?;
-            let mut numbers = vec![N::of(W::default()); count];
-            let progress = page.read(&mut numbers).map_err(|_| corrupt())?;
-            if !progress.finished || progress.n_processed != count || !page.into_src().is_empty() {
+            let mut page = chunk.page_decompressor(rest, section.len()).map_err(|_| corrupt())?;
+            let progress = page.read(section).map_err(|_| corrupt())?;
+            if !progress.finished || progress.n_processed != section.len() || !page.into_src().is_empty() {
                 return Err(corrupt());
             }
-            words.extend(numbers.into_iter().map(N::bits));
         }
         if !reader.0.is_empty() {
             return Err(corrupt());
         }
-        Ok(W::wrap(words))
+        // In place: both have the same length.
+        Ok(W::wrap(numbers.into_iter().map(N::bits).collect()))
     }
     let len = stage.len();
     match (stage.width, stage.kind) {

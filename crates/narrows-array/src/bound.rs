@@ -2,7 +2,9 @@
 
 use narrows::{Error, Result};
 
-use crate::numbers::{Float, to_f64, with_floats};
+use crate::numbers::{Float, half_bits, to_f64, with_floats};
+use crate::step::Stage;
+use crate::view::{ArrayView, Dtype};
 use crate::words::{Kind, Words};
 
 /// What may change, as hints. All that are stated hold at once. Nothing stated means lossless, and so
@@ -63,6 +65,12 @@ impl Bound {
         Keep::new(&self.fills, &self.exact, words, kind)
     }
 
+    /// As [`Bound::resolve`]. Truth values and records are no numbers that could be off.
+    pub(crate) fn for_array(&self, view: &ArrayView<'_>, loaded: &(Words, Stage)) -> Option<Tolerance> {
+        let numbers = !matches!(view.dtype, Dtype::Bool | Dtype::Record(_));
+        numbers.then(|| self.resolve(&loaded.0, loaded.1.kind))?
+    }
+
     /// The bound in force for a chunk, or `None` if it is lossless.
     pub(crate) fn resolve(&self, words: &Words, kind: Kind) -> Option<Tolerance> {
         if self.is_lossless() {
@@ -85,8 +93,18 @@ impl Bound {
         if digits.is_none() && bits.is_none() {
             tolerance.floor = self.floor.filter(|&f| f > 0.0);
         }
+        // Then `abs` is the tighter one everywhere.
+        if tolerance.floor.zip(tolerance.abs).is_some_and(|(floor, abs)| floor >= abs) {
+            (tolerance.rel, tolerance.floor) = (None, None);
+        }
         if kind != Kind::Float {
             tolerance = tolerance.for_integers(words, kind)?;
+        } else if let (Some(abs), Some(_)) = (tolerance.abs, tolerance.rel) {
+            // So it is, too, where no value is small: a share of values needs logarithms, or more exceptions.
+            let values = to_f64(words, kind).filter(|v| v.is_finite() && !tolerance.keep.has(*v));
+            if values.map(f64::abs).reduce(f64::min).is_some_and(|least| tolerance.at(least) >= abs) {
+                (tolerance.rel, tolerance.floor) = (None, None);
+            }
         }
         let useful = |v: Option<f64>| v.is_none_or(|v| v > 0.0 && v.is_finite());
         if tolerance.rel == Some(0.0) && tolerance.floor.is_some() {
@@ -109,7 +127,7 @@ pub(crate) struct Keep {
 impl Keep {
     fn new(fills: &[f64], exact: &[(f64, f64)], words: &Words, kind: Kind) -> Self {
         let cast = |&v: &f64| match (kind, words) {
-            (Kind::Float, Words::W2(_)) => half::f16::from_f64(v).to_f64(),
+            (Kind::Float, Words::W2(_)) => half::f16::from_bits(half_bits(v)).to_f64(),
             (Kind::Float, Words::W4(_)) => f64::from(v as f32),
             _ => v,
         };

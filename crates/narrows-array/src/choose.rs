@@ -8,12 +8,18 @@ use crate::back_end::{BackEnd, Coders};
 use crate::bound::{Bound, Tolerance};
 use crate::chunk::{self, Coder};
 use crate::pipeline::{self, Making, Pipeline};
-use crate::step::{Stage, Step, squeeze};
-use crate::view::{ArrayView, Dtype};
-use crate::words::{Kind, Word, Words, each};
+use crate::step::{Stage, Step};
+use crate::view::ArrayView;
+use crate::words::{Kind, Words};
 
 mod cost;
 mod fields;
+mod memory;
+mod piece;
+
+pub use self::memory::Memory;
+use self::memory::{Array, RETRY};
+use self::piece::{best_axes, cut_piece};
 
 /// What matters: how much time of a core a smaller chunk may cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -66,24 +72,22 @@ pub struct Options {
     pub method: Option<Pipeline>,
 }
 
-/// Chunks after which the winner is compared again: a trial costs about one encoding.
-const RETRY: u32 = 16;
-
+/// How far behind the winner what is compared again may be.
+const NEAR: f64 = 0.15;
 /// Change of the ratio that makes a new trial.
 const MOVED: f64 = 0.10;
-
-/// Chunks between two trials at least, for arrays whose ratio jumps; twice as many after each trial with
-/// the same winner.
-const RETRY_MIN: u32 = 2;
 
 /// Most candidates that a trial encodes whole.
 const FINALS: usize = 3;
 
-/// How far behind the best score on a piece a candidate is encoded whole. Estimates of chunks that shrink to
-/// a few percent are mostly of what does not grow with the piece.
-fn closeness(score: f64, raw_len: usize) -> f64 {
+/// The same of chunks that shrink to a few percent: what is estimated from a piece is then mostly what does
+/// not grow with it, and is wrong by a factor of two at times.
+const FINALS_TINY: usize = 12;
+
+/// How far behind the best score on a piece a candidate is encoded whole, and how many are.
+fn closeness(score: f64, raw_len: usize) -> (f64, usize) {
     let ratio = raw_len as f64 / score.exp();
-    if ratio > 30.0 { 1.4 } else { 0.04 }
+    if ratio > 30.0 { (1.4, FINALS_TINY) } else { (0.04, FINALS) }
 }
 
 /// Encodes the chunks of one array. The same chunks in the same order give the same bytes.
@@ -91,24 +95,8 @@ pub struct Chooser {
     options: Options,
     bound: Bound,
     coder: Coder,
-    memory: Option<Memory>,
-    trials: u64,
+    memory: Memory,
 }
-
-/// What is remembered of an array.
-struct Memory {
-    dtype: Dtype,
-    rank: usize,
-    /// Winners of trials, the one in use first.
-    winners: Vec<Pipeline>,
-    /// Lowest and highest ratio since the last trial.
-    ratios: (f64, f64),
-    age: u32,
-    patience: u32,
-}
-
-/// Winners that are remembered: levels or variables of an array may take turns.
-const WINNERS: usize = 3;
 
 impl Chooser {
     /// A chooser without memory of an array.
@@ -116,8 +104,22 @@ impl Chooser {
     /// # Errors
     /// The bound is no bound.
     pub fn new(options: Options, bound: Bound) -> Result<Self> {
+        Self::with(options, bound, Memory::default(), Coder::new())
+    }
+
+    /// A chooser that goes on from the memory of another, by the contexts of its thread: several threads
+    /// then serve an array, each chunk with a chooser of its own.
+    ///
+    /// # Errors
+    /// The bound is no bound.
+    pub fn with(options: Options, bound: Bound, memory: Memory, coder: Coder) -> Result<Self> {
         bound.check()?;
-        Ok(Self { options, bound, coder: Coder::new(), memory: None, trials: 0 })
+        Ok(Self { options, bound, coder, memory })
+    }
+
+    /// The memory, and the contexts.
+    pub fn into_parts(self) -> (Memory, Coder) {
+        (self.memory, self.coder)
     }
 
     /// Encodes the next chunk.
@@ -127,7 +129,7 @@ impl Chooser {
     pub fn encode(&mut self, view: &ArrayView<'_>) -> Result<Vec<u8>> {
         view.check()?;
         let loaded = chunk::load(view);
-        let tolerance = self.bound.resolve(&loaded.0, loaded.1.kind);
+        let tolerance = self.bound.for_array(view, &loaded);
         let tolerance = tolerance.as_ref();
         let coders = &mut self.coder.coders;
         let store = |coders: &mut Coders| chunk::store(view, &loaded, tolerance, coders);
@@ -139,8 +141,11 @@ impl Chooser {
             return Ok(made.unwrap_or_else(|| store(coders)));
         }
         let mut remembered = None;
-        if let Some(memory) = self.memory.as_mut().filter(|m| m.dtype == view.dtype && m.rank == view.shape.len()) {
+        if let Some(memory) = self.memory.array.as_mut().filter(|m| m.is_of(view)) {
             memory.age += 1;
+            if memory.age == RETRY && memory.stands(&loaded, tolerance, self.options.mode, coders) {
+                memory.age = 0;
+            }
             if memory.age < RETRY {
                 let encode = |pipeline: &Pipeline, coders: &mut Coders| {
                     chunk::encode_with(view, &loaded, pipeline, tolerance, coders)
@@ -169,18 +174,19 @@ impl Chooser {
                 remembered = made;
             }
         }
-        self.trials += 1;
+        self.memory.trials += 1;
         let limits = Limits::new(&self.options);
         let mut best: Option<(f64, Pipeline, Vec<u8>)> = None;
         let mut finals = 0;
         let tried = try_all(&loaded.0, &loaded.1, tolerance, &limits, coders);
-        let close = closeness(tried[0].0, view.bytes.len());
+        let (close, finals_max) = closeness(tried[0].0, view.bytes.len());
         let first = tried[0].0;
+        let near: Vec<_> = tried.iter().take_while(|t| t.0 <= first + NEAR).map(|t| t.1.clone()).collect();
         for (score, candidate) in tried {
-            if best.is_some() && (finals >= FINALS || score > first + close) {
+            if best.is_some() && (finals >= finals_max || score > first + close) {
                 break;
             }
-            let same = self.memory.as_ref().is_some_and(|m| m.winners[0] == candidate);
+            let same = self.memory.pipeline() == Some(&candidate);
             let made = match remembered.take_if(|_| same) {
                 Some(made) => Some(made),
                 None => chunk::encode_with(view, &loaded, &candidate, tolerance, coders),
@@ -198,28 +204,24 @@ impl Chooser {
             _ => (Pipeline::new([], BackEnd::Store), store(coders)),
         };
         let ratio = view.bytes.len() as f64 / made.len() as f64;
-        let before = self.memory.take().filter(|m| m.dtype == view.dtype && m.rank == view.shape.len());
-        let (mut winners, patience) = before.map_or((Vec::new(), RETRY_MIN), |memory| {
-            let known = memory.winners.contains(&pipeline);
-            (memory.winners, if known { (2 * memory.patience).min(RETRY) } else { RETRY_MIN })
-        });
-        winners.retain(|w| *w != pipeline);
-        winners.insert(0, pipeline);
-        winners.truncate(WINNERS);
-        let memory =
-            Memory { dtype: view.dtype, rank: view.shape.len(), winners, ratios: (ratio, ratio), age: 0, patience };
-        self.memory = Some(memory);
+        let before = self.memory.array.take().filter(|m| m.is_of(view));
+        self.memory.array = Some(Array::after_trial(before, view, pipeline, ratio, near));
         Ok(made)
     }
 
     /// The remembered winner.
     pub fn pipeline(&self) -> Option<&Pipeline> {
-        self.memory.as_ref().map(|m| &m.winners[0])
+        self.memory.pipeline()
     }
 
     /// Number of trials so far.
     pub fn trials(&self) -> u64 {
-        self.trials
+        self.memory.trials
+    }
+
+    /// Exchanges the contexts, so that many choosers can share those of a thread.
+    pub(crate) fn exchange(&mut self, coder: &mut Coder) {
+        std::mem::swap(&mut self.coder, coder);
     }
 
     /// The bound that all chunks keep.
@@ -253,8 +255,9 @@ pub fn candidates(view: &ArrayView<'_>, options: &Options, bound: &Bound) -> Res
     if view.bytes.is_empty() {
         return Ok(vec![Pipeline::new([], BackEnd::Store)]);
     }
-    let (words, stage) = chunk::load(view);
-    let tolerance = bound.resolve(&words, stage.kind);
+    let loaded = chunk::load(view);
+    let tolerance = bound.for_array(view, &loaded);
+    let (words, stage) = loaded;
     let mut coders = Coders::default();
     let limits = Limits { ns_max: f64::INFINITY, ..Limits::new(options) };
     let tried = try_all(&words, &stage, tolerance.as_ref(), &limits, &mut coders);
@@ -464,58 +467,4 @@ impl<'a> Trial<'a> {
         let zigzag = Step::Lorenzo { axes: 0, zigzag: true };
         self.offer(&base, &[Step::Interpolate, zigzag, Step::Split], BackEnd::Zstd(3));
     }
-}
-
-/// Share of a chunk that is tried: 1 of so many.
-const PIECE_SHARE: usize = 8;
-
-/// Least words of a piece: fewer tell nothing of repeats and distributions.
-const PIECE_MIN: usize = 4096;
-
-/// A block from the middle, shorter along the longest axes: neighbours along all axes stay neighbours.
-fn cut_piece(words: &Words, stage: &Stage) -> (Words, Stage) {
-    let axes = squeeze(&stage.axes, 4);
-    let mut cut = axes.clone();
-    let target = (stage.len() / PIECE_SHARE).max(PIECE_MIN);
-    while cut.iter().product::<usize>() > target {
-        let Some(longest) = cut.iter_mut().max_by_key(|d| **d).filter(|d| **d > 1) else { break };
-        *longest = longest.div_ceil(2);
-    }
-    // The last axis is contiguous.
-    let piece = each!(words, v => Word::wrap(block(v, &axes, &cut)));
-    (piece, Stage { axes: cut, ..stage.clone() })
-}
-
-fn block<W: Word>(v: &[W], axes: &[usize], cut: &[usize]) -> Vec<W> {
-    let (Some((&length, outer)), Some((&kept, outer_cut))) = (axes.split_first(), cut.split_first()) else {
-        return v.to_vec();
-    };
-    let start = (length - kept) / 2;
-    if outer.is_empty() {
-        return v[start..start + kept].to_vec();
-    }
-    let stride = v.len() / length;
-    (start..start + kept).flat_map(|i| block(&v[i * stride..(i + 1) * stride], outer, outer_cut)).collect()
-}
-
-/// The sets of axes whose differences have the fewest bits on the piece, best first; at least one.
-fn best_axes(base: &Base, count: usize) -> Vec<u8> {
-    let rank = squeeze(&base.piece_stage.axes, 4).len();
-    let whole_rank = squeeze(&base.stage.axes, 4).len();
-    // A piece may be so thin that it lacks an axis.
-    let rank = rank.min(whole_rank);
-    let mut scored: Vec<(u64, u8)> = (1..1u8 << rank)
-        .map(|axes| {
-            let mut words = base.piece.clone();
-            crate::step::lorenzo::apply(&mut words, base.piece_stage.kind, &base.piece_stage.axes, axes, true);
-            let bits = each!(&words, v => v.iter().map(|w| u64::from(64 - w.wide().leading_zeros())).sum::<u64>());
-            (bits, axes)
-        })
-        .collect();
-    scored.sort_unstable();
-    scored.truncate(count);
-    if scored.is_empty() {
-        scored.push((0, 1));
-    }
-    scored.into_iter().map(|(_, axes)| axes).collect()
 }

@@ -1,7 +1,7 @@
 //! Chunks: header and body, by docs/format.md, section 15.
 
 use narrows::{Error, Result};
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use crate::back_end::{BackEnd, Coders};
 use crate::bound::{Bound, Tolerance, Worst, verify};
@@ -53,8 +53,9 @@ pub struct Info {
     pub shape: Vec<usize>,
     /// Bytes of the elements.
     pub raw_len: usize,
-    /// XXH3 of the decoded bytes.
+    /// XXH3 of the decoded bytes, seeded with that of the header.
     pub check: u64,
+    seed: u64,
     /// The bound, if the chunk was made with one.
     pub bound: Option<Kept>,
 }
@@ -121,26 +122,37 @@ pub(crate) fn read_shape(reader: &mut Reader<'_>) -> Result<(Dtype, ByteOrder, L
     Ok((dtype, order, layout, flags, shape))
 }
 
-fn write_header(view: &ArrayView<'_>, check: u64, bound: Option<&Kept>, out: &mut Vec<u8>) {
+/// Appends the header. `xxh3` is that of the decoded bytes with the seed that it is given.
+fn write_header(view: &ArrayView<'_>, bound: Option<&Kept>, xxh3: impl FnOnce(u64) -> u64, out: &mut Vec<u8>) {
     out.extend(MAGIC);
     let flags = if bound.is_some() { BND } else { 0 };
     write_shape(view.dtype, view.order, view.layout, &view.slowest_first(), flags, out);
     put_varint(out, view.bytes.len() as u64);
-    out.extend(check.to_le_bytes());
+    let mut tail = Vec::new();
     if let Some(kept) = bound {
         let stated = [kept.abs, kept.rel, kept.floor];
         let which = stated.iter().enumerate().map(|(i, v)| u8::from(v.is_some()) << i).sum::<u8>();
-        out.push(which | u8::from(kept.keeps) << 3);
-        stated.iter().flatten().for_each(|v| out.extend(v.to_le_bytes()));
-        out.extend(kept.worst_abs.to_le_bytes());
+        tail.push(which | u8::from(kept.keeps) << 3);
+        stated.iter().flatten().for_each(|v| tail.extend(v.to_le_bytes()));
+        tail.extend(kept.worst_abs.to_le_bytes());
         if kept.rel.is_some() {
-            out.extend(kept.worst_rel.unwrap_or(0.0).to_le_bytes());
+            tail.extend(kept.worst_rel.unwrap_or(0.0).to_le_bytes());
         }
-        put_varint(out, kept.exceptions as u64);
+        put_varint(&mut tail, kept.exceptions as u64);
     }
+    let check = xxh3(seed(out, &tail));
+    out.extend(check.to_le_bytes());
+    out.append(&mut tail);
+}
+
+/// The seed of the check, from what stands before and behind it in the header: axes and type that are
+/// damaged would give the right bytes another meaning.
+fn seed(before: &[u8], behind: &[u8]) -> u64 {
+    xxh3_64_with_seed(behind, xxh3_64(before))
 }
 
 fn read_header(reader: &mut Reader<'_>) -> Result<Info> {
+    let whole = reader.0;
     let magic = reader.take(4)?;
     if magic[..3] != MAGIC[..3] {
         return Err(Error::corrupt("this is no chunk of an array: it does not begin with NrA"));
@@ -153,9 +165,12 @@ fn read_header(reader: &mut Reader<'_>) -> Result<Info> {
     if raw_len(dtype, &shape) != Some(stated) {
         return Err(Error::corrupt("the chunk's shape and length differ"));
     }
+    let before = &whole[..whole.len() - reader.0.len()];
     let check = reader.u64()?;
+    let rest = reader.0;
     let bound = if flags & BND != 0 { Some(read_bound(reader, stated)?) } else { None };
-    Ok(Info { dtype, order, layout, shape, raw_len: stated, check, bound })
+    let seed = seed(before, &rest[..rest.len() - reader.0.len()]);
+    Ok(Info { dtype, order, layout, shape, raw_len: stated, check, seed, bound })
 }
 
 fn read_bound(reader: &mut Reader<'_>, raw_len: usize) -> Result<Kept> {
@@ -216,7 +231,7 @@ pub(crate) fn encode_with(
     let mut making = Making { coders, tolerance, missed: 0 };
     pipeline::encode(pipeline, words.clone(), stage.clone(), &mut making, &mut body)?;
     let missed = making.missed;
-    let mut check = None;
+    let mut lossy = None;
     let mut worst = Worst::default();
     if pipeline.is_lossy() {
         if missed * EXCEPTIONS_MAX > words.len() {
@@ -225,11 +240,12 @@ pub(crate) fn encode_with(
         let mut reader = Reader(&body);
         let (decoded, _) = pipeline::decode(&mut reader, stage, coders, true, false).ok()?;
         worst = verify(words, &decoded, stage.kind, tolerance?)?;
-        check = Some(xxh3_64(&decoded.into_bytes(view.order)));
+        lossy = Some(decoded.into_bytes(view.order));
     }
     let kept = tolerance.map(|t| Kept::new(t, worst, missed));
     let mut out = Vec::with_capacity(64 + body.len());
-    write_header(view, check.unwrap_or_else(|| xxh3_64(view.bytes)), kept.as_ref(), &mut out);
+    let decoded = lossy.as_deref().unwrap_or(view.bytes);
+    write_header(view, kept.as_ref(), |seed| xxh3_64_with_seed(decoded, seed), &mut out);
     out.append(&mut body);
     Some(out)
 }
@@ -265,7 +281,7 @@ impl Coder {
         view.check()?;
         bound.check()?;
         let loaded = load(view);
-        let tolerance = bound.resolve(&loaded.0, loaded.1.kind);
+        let tolerance = bound.for_array(view, &loaded);
         Ok(encode_with(view, &loaded, pipeline, tolerance.as_ref(), &mut self.coders))
     }
 
@@ -286,7 +302,11 @@ impl Coder {
         if info.raw_len != out.len() {
             return Err(Error::misuse(format!("the chunk has {} bytes, and room is for {}", info.raw_len, out.len())));
         }
-        out.copy_from_slice(&self.decode(chunk, out.len())?.bytes);
+        let (words, info, _) = self.decode_words(chunk, out.len())?;
+        words.write(info.order, out);
+        if xxh3_64_with_seed(out, info.seed) != info.check {
+            return Err(damaged());
+        }
         Ok(info)
     }
 
@@ -295,6 +315,18 @@ impl Coder {
     /// # Errors
     /// As [`Coder::decode`].
     pub fn decode_all(&mut self, chunk: &[u8], raw_max: usize) -> Result<(Array, Info, Pipeline)> {
+        let (words, info, pipeline) = self.decode_words(chunk, raw_max)?;
+        let bytes = words.into_bytes(info.order);
+        if xxh3_64_with_seed(&bytes, info.seed) != info.check {
+            return Err(damaged());
+        }
+        let array =
+            Array { dtype: info.dtype, order: info.order, layout: info.layout, shape: info.shape.clone(), bytes };
+        Ok((array, info, pipeline))
+    }
+
+    /// Words of the right number; their check is not compared.
+    fn decode_words(&mut self, chunk: &[u8], raw_max: usize) -> Result<(Words, Info, Pipeline)> {
         let mut reader = Reader(chunk);
         let info = read_header(&mut reader)?;
         if info.raw_len > raw_max {
@@ -307,14 +339,15 @@ impl Coder {
         // Axes beside one of length 0 may be huge, and no step may multiply them.
         let stage = if info.raw_len == 0 { first_stage(info.dtype, vec![0]) } else { first_stage(info.dtype, axes) };
         let (words, pipeline) = pipeline::decode(&mut reader, &stage, &mut self.coders, info.bound.is_some(), false)?;
-        let bytes = words.into_bytes(info.order);
-        if bytes.len() != info.raw_len || xxh3_64(&bytes) != info.check {
-            return Err(Error::corrupt("the chunk's check differs: it is damaged"));
+        if words.len() * words.width() != info.raw_len {
+            return Err(damaged());
         }
-        let array =
-            Array { dtype: info.dtype, order: info.order, layout: info.layout, shape: info.shape.clone(), bytes };
-        Ok((array, info, pipeline))
+        Ok((words, info, pipeline))
     }
+}
+
+fn damaged() -> Error {
+    Error::corrupt("the chunk's check differs: it is damaged")
 }
 
 /// Reads the header of a chunk alone.

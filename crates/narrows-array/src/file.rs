@@ -110,7 +110,8 @@ pub struct Chunks<'a> {
     pub layout: Layout,
     /// Lengths of the axes, as the user sees them.
     pub shape: Vec<usize>,
-    rows: usize,
+    /// Rows of the slowest axis in each chunk but the last.
+    pub rows: usize,
     reader: Reader<'a>,
 }
 
@@ -151,6 +152,11 @@ impl<'a> Iterator for Chunks<'a> {
 }
 
 impl Chunks<'_> {
+    /// Bytes that are still to be read: behind the header, or behind the chunks so far.
+    pub fn unread(&self) -> usize {
+        self.reader.0.len()
+    }
+
     fn slowest_first(&self, shape: &[usize]) -> Vec<usize> {
         let mut axes = shape.to_vec();
         if self.layout == Layout::ColumnMajor {

@@ -44,6 +44,11 @@ const CODES: [(&str, Dtype); 14] = [
     ("c16", Dtype::C128),
 ];
 
+/// The type of one of NumPy's codes without its byte order, such as `f4`.
+pub fn dtype(code: &str) -> Option<Dtype> {
+    CODES.iter().find(|c| c.0 == code).map(|c| c.1)
+}
+
 /// Reads the header of a file.
 ///
 /// # Errors
@@ -87,8 +92,8 @@ pub fn parse(file: &[u8]) -> Result<Header> {
         Some((">", code)) => (ByteOrder::Big, code),
         _ => return Err(bad("its type has no byte order")),
     };
-    let dtype = match CODES.iter().find(|c| c.0 == code) {
-        Some(&(_, dtype)) => dtype,
+    let dtype = match dtype(code) {
+        Some(dtype) => dtype,
         None => match code.strip_prefix(['V', 'S']).and_then(|width| width.parse().ok()) {
             Some(width @ 1..) => Dtype::Record(width),
             _ => return Err(Error::unsupported(format!("chunks have no elements of type {descr}"))),

@@ -4,6 +4,29 @@ use half::f16;
 
 use crate::words::{Kind, Word, Words};
 
+/// The binary16 nearest to a value, ties to even. The library of the type rounds twice on machines with
+/// instructions for it, and cuts off before it rounds on others: chunks would not decode to the same bytes.
+pub(crate) fn half_bits(value: f64) -> u16 {
+    /// From half of the last unit above the largest number on, values become infinite.
+    const INFINITE: f64 = 65520.0;
+    /// Least normal number, 2^-14, and the units of those below it, 2^-24.
+    const NORMAL: f64 = 0.000_061_035_156_25;
+    const UNITS: f64 = 16_777_216.0;
+    let sign = (value.to_bits() >> 48) as u16 & 0x8000;
+    let magnitude = value.abs();
+    let bits = magnitude.to_bits();
+    sign | if value.is_nan() {
+        0x7e00
+    } else if magnitude >= INFINITE {
+        0x7c00
+    } else if magnitude < NORMAL {
+        (magnitude * UNITS).round_ties_even() as u16
+    } else {
+        // 42 bits of the significand fall away; the exponent's bias becomes 15.
+        (((bits + (1 << 41) - 1 + (bits >> 42 & 1)) >> 42) - ((1023 - 15) << 10)) as u16
+    }
+}
+
 /// A float type, by its bits.
 pub(crate) trait Float: Copy {
     type Bits: Word;
@@ -28,7 +51,7 @@ impl Float for f16 {
     }
     #[inline]
     fn bits(value: f64) -> u16 {
-        Self::from_f64(value).to_bits()
+        half_bits(value)
     }
     fn half_ulp(max: f64) -> f64 {
         max * 2f64.powi(-11)
@@ -118,4 +141,23 @@ pub(crate) fn to_i128(words: &Words, kind: Kind) -> Box<dyn Iterator<Item = i128
         }
     }
     crate::words::each!(words, v => integers(v, kind))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn halves_are_rounded_once_from_every_side() {
+        for bits in 0..0x7c00u16 {
+            let (low, high) = (f16::value(bits), f16::value(bits + 1));
+            let high = if high.is_finite() { high } else { 65536.0 };
+            let middle = (low + high) / 2.0;
+            assert_eq!(half_bits(low), bits);
+            assert_eq!(half_bits(-middle.next_down()), bits | 0x8000);
+            assert_eq!(half_bits(middle), bits + (bits & 1));
+            assert_eq!(half_bits(middle.next_up()), bits + 1);
+        }
+        assert_eq!([1e300, f64::INFINITY, 1e-300, -0.0].map(half_bits), [0x7c00, 0x7c00, 0, 0x8000]);
+    }
 }

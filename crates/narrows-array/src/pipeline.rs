@@ -1,6 +1,7 @@
 //! Pipelines: steps and a back end, and how a chunk's body is made of them and read.
 
 use std::fmt;
+use std::str::FromStr;
 
 use narrows::{Error, Result};
 
@@ -86,6 +87,57 @@ impl fmt::Display for Pipeline {
             write!(f, "{}{column}", if i > 0 { ", " } else { "" })?;
         }
         f.write_str("]")
+    }
+}
+
+impl FromStr for Pipeline {
+    type Err = Error;
+
+    /// Reads what [`fmt::Display`] prints, but columns, whose widths it does not print.
+    fn from_str(s: &str) -> Result<Self> {
+        let wrong = |part: &str| {
+            Error::misuse(format!(
+                "'{part}' is no part of a pipeline: steps are split, lorenzo 11 (axes, the last one right; 11z for \
+                 unsigned differences), rank, unpack12, mask, linear, loglinear, bits, interpolate, joined by +; the \
+                 end is store, lz4, zstd 3, xz 6 or pco 8"
+            ))
+        };
+        let mut parts: Vec<&str> = s.split('+').map(str::trim).collect();
+        let end = parts.pop().unwrap_or_default();
+        let level = |name: &str| end.strip_prefix(name).and_then(|level| level.trim().parse::<u8>().ok());
+        let back_end = match end {
+            "store" => BackEnd::Store,
+            "lz4" => BackEnd::Lz4,
+            _ => level("zstd")
+                .filter(|l| (1..=22).contains(l))
+                .map(|l| BackEnd::Zstd(l.into()))
+                .or_else(|| level("xz").filter(|l| *l <= 9).map(|l| BackEnd::Xz(l.into())))
+                .or_else(|| level("pco").filter(|l| *l <= 12).map(BackEnd::Pco))
+                .ok_or_else(|| wrong(end))?,
+        };
+        let step = |part: &&str| {
+            Ok(match *part {
+                "split" => Step::Split,
+                "rank" => Step::Rank,
+                "unpack12" => Step::Unpack12,
+                "mask" => Step::Mask,
+                "linear" => Step::Linear,
+                "loglinear" => Step::LogLinear,
+                "bits" => Step::Bits,
+                "interpolate" => Step::Interpolate,
+                _ => {
+                    let axes = part.strip_prefix("lorenzo").map(str::trim).ok_or_else(|| wrong(part))?;
+                    let (axes, zigzag) = axes.strip_suffix('z').map_or((axes, false), |axes| (axes, true));
+                    let axes = u8::from_str_radix(axes, 2).ok().filter(|a| *a < 16 && (*a > 0 || zigzag));
+                    Step::Lorenzo { axes: axes.ok_or_else(|| wrong(part))?, zigzag }
+                }
+            })
+        };
+        let steps = parts.iter().map(step).collect::<Result<Vec<_>>>()?;
+        if steps.len() > STEPS_MAX {
+            return Err(Error::misuse(format!("a pipeline has at most {STEPS_MAX} steps")));
+        }
+        Ok(Self::new(steps, back_end))
     }
 }
 
@@ -352,6 +404,7 @@ fn decode_columns(
     let mut whole = Words::read(&vec![0; if same { stage.bytes() } else { 0 }], stage.width, Default::default());
     let mut pipelines = Vec::with_capacity(stages.len());
     let mut offset = 0;
+    let mut first = None;
     for (stage, &width) in stages.iter().zip(widths) {
         let len = reader.count(reader.0.len(), "length of a column")?;
         let mut body = Reader(reader.take(len)?);
@@ -359,7 +412,12 @@ fn decode_columns(
         pipelines.push(pipeline);
         let width = usize::from(width);
         if same {
-            each!(&mut whole, v => put_column(v, &words, offset / width, widths.len()));
+            // Two columns are put together at once, which is twice as fast.
+            match first.take() {
+                None if widths.len() == 2 && offset == 0 => first = Some(words),
+                Some(first) => each!(&mut whole, v => put_pair(v, &first, &words)),
+                None => each!(&mut whole, v => put_column(v, &words, offset / width, widths.len())),
+            }
             offset += width;
             continue;
         }
@@ -375,6 +433,13 @@ fn decode_columns(
         return Err(Error::corrupt("bytes behind the last column"));
     }
     Ok((if same { whole } else { Words::read(&bytes, stage.width, Default::default()) }, pipelines))
+}
+
+fn put_pair<W: Word>(v: &mut [W], first: &Words, second: &Words) {
+    if let (Some(first), Some(second)) = (W::get(first), W::get(second)) {
+        let both = first.iter().zip(second);
+        v.chunks_exact_mut(2).zip(both).for_each(|(to, (a, b))| (to[0], to[1]) = (*a, *b));
+    }
 }
 
 fn put_column<W: Word>(v: &mut [W], column: &Words, first: usize, count: usize) {

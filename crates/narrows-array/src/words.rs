@@ -55,6 +55,10 @@ pub(crate) trait Word: Copy + Default + Ord + std::hash::Hash + std::fmt::Debug 
     fn read_be(bytes: &[u8]) -> Self;
     fn put_le(self, out: &mut [u8]);
     fn put_be(self, out: &mut [u8]);
+    /// Byte i, the lowest first.
+    fn byte(self, i: usize) -> u8;
+    /// With byte i, which is 0, replaced.
+    fn with_byte(self, i: usize, byte: u8) -> Self;
     fn sub(self, other: Self) -> Self;
     fn add(self, other: Self) -> Self;
     fn zigzag(self) -> Self;
@@ -107,6 +111,14 @@ macro_rules! word {
             #[inline]
             fn put_be(self, out: &mut [u8]) {
                 out.copy_from_slice(&self.to_be_bytes());
+            }
+            #[inline]
+            fn byte(self, i: usize) -> u8 {
+                (self >> (8 * i)) as u8
+            }
+            #[inline]
+            fn with_byte(self, i: usize, byte: u8) -> Self {
+                self | Self::from(byte) << (8 * i)
             }
             #[inline]
             fn sub(self, other: Self) -> Self {
@@ -181,14 +193,23 @@ impl Words {
             return v;
         }
         let mut bytes = vec![0; self.len() * self.width()];
-        each!(&self, v => {
-            let out = bytes.chunks_exact_mut(self.width());
+        self.write(order, &mut bytes);
+        bytes
+    }
+
+    /// Writes the bytes to `out`, which has room for exactly these.
+    pub(crate) fn write(&self, order: ByteOrder, out: &mut [u8]) {
+        fn write<W: Word>(v: &[W], order: ByteOrder, out: &mut [u8]) {
+            let out = out.chunks_exact_mut(W::BYTES);
             match order {
                 ByteOrder::Little => out.zip(v).for_each(|(out, w)| w.put_le(out)),
                 ByteOrder::Big => out.zip(v).for_each(|(out, w)| w.put_be(out)),
             }
-        });
-        bytes
+        }
+        match self {
+            Self::W1(v) => out.copy_from_slice(v),
+            _ => each!(self, v => write(v, order, out)),
+        }
     }
 }
 

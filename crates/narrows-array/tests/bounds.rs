@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Random, elements, float, view};
+use common::{Random, elements, float, scalar, view};
 use narrows_array::{
     ArrayView, BackEnd, Bound, ByteOrder, Chooser, Coder, Dtype, Kept, Options, Pipeline, RAW_MAX, Step,
 };
@@ -61,8 +61,10 @@ fn random_bound(random: &mut Random) -> Bound {
 
 /// Encodes and checks every element; returns the number of elements that changed.
 fn check(view: &ArrayView<'_>, bound: &Bound, chunk: &[u8]) -> usize {
-    let array = Coder::new().decode(chunk, RAW_MAX).unwrap();
+    let array = scalar::decode(chunk);
+    assert_eq!(Coder::new().decode(chunk, RAW_MAX).unwrap().bytes, array.bytes, "two decoders differ");
     let kept: Option<Kept> = narrows_array::info(chunk).unwrap().bound;
+    assert_eq!(kept.map(|k| ([k.abs, k.rel, k.floor], k.worst_abs, k.worst_rel)), array.bound);
     let words = view.bytes.len() * view.dtype.bytes().max(1)
         / view.dtype.bytes().max(1)
         / match view.dtype {
@@ -254,4 +256,104 @@ fn rounded_bits_stay_within_half_a_unit_and_keep_fills() {
     }
     let ints = ArrayView::new(Dtype::I32, &[2], &[0; 8]);
     assert!(narrows_array::round_bits(&ints, 7, &bound).is_err());
+}
+
+/// Every kind of extreme value of a float type, among ordinary ones.
+fn extremes(dtype: Dtype, order: ByteOrder) -> Vec<u8> {
+    let (width, exponent_at, sign_at) = match dtype {
+        Dtype::F16 => (2, 10, 15),
+        Dtype::F32 | Dtype::C64 => (4, 23, 31),
+        _ => (8, 52, 63),
+    };
+    let infinity = (1u64 << sign_at) - (1 << exponent_at);
+    let mut magnitudes = vec![0, 1, 2, 77, (1 << exponent_at) - 1, 1 << exponent_at, infinity - 1, infinity];
+    // Not-a-numbers, quiet and signalling, with payloads; one; neighbours of one.
+    let one = (infinity >> exponent_at >> 1) << exponent_at;
+    magnitudes.extend([infinity + 1, infinity | 1 << (exponent_at - 1), infinity | 123, one, one + 1, one - 1]);
+    magnitudes.extend((0..50).map(|i| one + (i << exponent_at >> 3)));
+    let words = magnitudes.iter().flat_map(|&m| [m, m | 1 << sign_at]);
+    let bytes = |word: u64| {
+        let mut bytes = word.to_le_bytes()[..width].to_vec();
+        if order == ByteOrder::Big {
+            bytes.reverse();
+        }
+        bytes
+    };
+    words.flat_map(bytes).collect()
+}
+
+#[test]
+fn extreme_values_and_extreme_bounds_hold() {
+    let tiny = [f64::from_bits(1), 1e-310, f64::MIN_POSITIVE, 1e-45, 6e-8, 1e-12];
+    let sizes = [1e-3, 0.5, 1.0, 1e3, 65504.0, 1e30, 1e300, f64::MAX];
+    let mut bounds = Vec::new();
+    for &v in tiny.iter().chain(&sizes) {
+        bounds.push(Bound::abs(v));
+        bounds.push(Bound { range_rel: Some(v), ..Bound::default() });
+        bounds.push(Bound { rel: Some(v), ..Bound::default() });
+        bounds.push(Bound { rel: Some(1e-3), floor: Some(v), ..Bound::default() });
+        bounds.push(Bound { rel: Some(v), floor: Some(1e-5), abs: Some(0.1), ..Bound::default() });
+    }
+    bounds.extend([1, 3, 7, 15, 324].map(|d| Bound { digits: Some(d), ..Bound::default() }));
+    bounds.extend([0, 1, 10, 52, 1074].map(|b| Bound { bits: Some(b), ..Bound::default() }));
+    let mut coder = Coder::new();
+    let mut changed = 0;
+    for dtype in FLOATS {
+        for order in [ByteOrder::Little, ByteOrder::Big] {
+            let bytes = extremes(dtype, order);
+            for bound in &bounds {
+                for shape in
+                    [vec![bytes.len() / dtype.bytes()], vec![2, bytes.len() / dtype.bytes() / 2], vec![], vec![0, 4]]
+                {
+                    let len = shape.iter().product::<usize>() * dtype.bytes();
+                    let view = view(dtype, order, &shape, &bytes[..len]);
+                    let mut chooser = Chooser::new(Options::default(), bound.clone()).unwrap();
+                    changed += check(&view, bound, &chooser.encode(&view).unwrap());
+                    for step in [Step::Linear, Step::LogLinear, Step::Bits, Step::Interpolate] {
+                        let pipeline = Pipeline::new([step], BackEnd::Zstd(1));
+                        if let Some(chunk) = coder.encode_with(&view, &pipeline, bound).unwrap() {
+                            changed += check(&view, bound, &chunk);
+                        }
+                    }
+                }
+            }
+        }
+    }
+    assert!(changed > 1000, "{changed}");
+}
+
+#[test]
+fn extreme_integers_stay_within_their_bound() {
+    let mut coder = Coder::new();
+    for (dtype, values) in [
+        (Dtype::I64, [i64::MIN, i64::MIN + 1, -1, 0, 1, i64::MAX - 1, i64::MAX, 1 << 53].map(i128::from)),
+        (Dtype::U64, [0, 1, u64::MAX - 1, u64::MAX, 1 << 63, (1 << 63) - 1, 1 << 53, 7].map(i128::from)),
+    ] {
+        let bytes: Vec<u8> = values.iter().cycle().take(400).flat_map(|v| (*v as u64).to_le_bytes()).collect();
+        let view = view(dtype, ByteOrder::Little, &[20, 20], &bytes);
+        for abs in [0.5, 1.0, 3.0, 1e9, 9e15, 1.8e16, 9.2e18, 1.8e19, 1e300] {
+            let bound = Bound::abs(abs);
+            let mut chooser = Chooser::new(Options::default(), bound.clone()).unwrap();
+            let mut chunks = vec![chooser.encode(&view).unwrap()];
+            chunks.extend(coder.encode_with(&view, &Pipeline::new([Step::Linear], BackEnd::Lz4), &bound).unwrap());
+            for chunk in chunks {
+                let decoded = coder.decode(&chunk, RAW_MAX).unwrap().bytes;
+                assert_eq!(scalar::decode(&chunk).bytes, decoded);
+                for (x, y) in values.iter().cycle().zip(decoded.chunks_exact(8)) {
+                    let y = u64::from_le_bytes(y.try_into().unwrap());
+                    let y = if dtype == Dtype::I64 { i128::from(y as i64) } else { i128::from(y) };
+                    assert!(x.abs_diff(y) as f64 <= abs, "{x} became {y} within {abs}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_share_of_values_that_are_never_small_costs_nothing_beside_an_absolute_bound() {
+    let bytes: Vec<u8> = (0..20_000u32).flat_map(|i| (280.0 + (i as f32 / 50.0).sin()).to_le_bytes()).collect();
+    let view = ArrayView::new(Dtype::F32, &[20_000], &bytes);
+    let encoded = |bound| Chooser::new(Options::default(), bound).unwrap().encode(&view).unwrap().len();
+    let abs = Bound { abs: Some(0.01), ..Bound::default() };
+    assert_eq!(encoded(Bound { rel: Some(1e-3), ..abs.clone() }), encoded(abs));
 }

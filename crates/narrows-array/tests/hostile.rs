@@ -76,9 +76,32 @@ fn every_changed_byte_gives_an_error_or_the_same_values() {
             for change in [1, 2, 4, 8, 16, 32, 64, 128, 255] {
                 let mut damaged = chunk.clone();
                 damaged[at] ^= change;
-                // Type, bound and shape are not under the check; the values are.
                 if let Ok(array) = coder.decode(&damaged, 1 << 20) {
                     assert_eq!(array.bytes, bytes, "byte {at} changed by {change}");
+                }
+            }
+        }
+    }
+}
+
+/// The same bytes as another type, with other axes or another bound are other values.
+#[test]
+fn every_bit_of_a_header_is_under_the_check() {
+    let bytes = vec![7; 4 * 64];
+    let mut coder = Coder::new();
+    let zstd = Pipeline::new([], BackEnd::Zstd(3));
+    for (dtype, shape) in
+        [(Dtype::F32, &[8, 8][..]), (Dtype::I64, &[4, 8]), (Dtype::C64, &[32]), (Dtype::Bool, &[16, 16])]
+    {
+        for bound in [Bound::default(), Bound::abs(0.5)] {
+            let view = ArrayView::new(dtype, shape, &bytes);
+            let chunk = coder.encode_with(&view, &zstd, &bound).unwrap().unwrap();
+            let good = coder.decode_all(&chunk, RAW_MAX).unwrap();
+            for bit in 0..8 * chunk.len() {
+                let mut bad = chunk.clone();
+                bad[bit / 8] ^= 1 << (bit % 8);
+                if let Ok(other) = coder.decode_all(&bad, RAW_MAX) {
+                    assert_eq!((&good.0, &good.1), (&other.0, &other.1), "{dtype}: bit {bit}");
                 }
             }
         }

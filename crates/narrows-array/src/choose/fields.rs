@@ -4,9 +4,9 @@
 use super::{Trial, cost};
 use crate::back_end::BackEnd;
 use crate::pipeline::{self, Making, Pipeline, Rows};
-use crate::probe::{self, record_width};
 use crate::step::{COLUMNS_MAX, Stage, Step};
 use crate::words::Words;
+use narrows::probe::{self, record_width};
 
 /// Offers columns where the words may be records.
 pub(super) fn try_fields(words: &Words, stage: &Stage, trial: &mut Trial<'_>) {

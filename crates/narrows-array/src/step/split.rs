@@ -16,7 +16,7 @@ fn planes<W: Word>(v: &[W]) -> Vec<u8> {
         let block = &v[start..n.min(start + BLOCK)];
         for (i, plane) in out.chunks_exact_mut(n).enumerate() {
             let plane = &mut plane[start..start + block.len()];
-            plane.iter_mut().zip(block).for_each(|(b, w)| *b = (w.wide() >> (8 * i)) as u8);
+            plane.iter_mut().zip(block).for_each(|(b, w)| *b = w.byte(i));
         }
     }
     out
@@ -40,7 +40,7 @@ fn words<W: Word>(planes: &[u8]) -> Vec<W> {
         let block = &mut out[start..start + len];
         for (i, plane) in planes.chunks_exact(n).enumerate() {
             let plane = &plane[start..start + len];
-            block.iter_mut().zip(plane).for_each(|(w, b)| *w = W::low(w.wide() | u64::from(*b) << (8 * i)));
+            block.iter_mut().zip(plane).for_each(|(w, b)| *w = w.with_byte(i, *b));
         }
     }
     out

@@ -67,7 +67,20 @@ pub(crate) fn invert(words: &[u16], rest: &Rest<'_>) -> Option<Vec<u8>> {
     let mut bytes = vec![0; phase + words.len() / 2 * 3];
     bytes[..phase].copy_from_slice(rest.before);
     let mut all = 0;
-    for (t, pair) in bytes[phase..].chunks_exact_mut(3).zip(words.chunks_exact(2)) {
+    // Four pairs at once, as two words.
+    let mut many = bytes[phase..].chunks_exact_mut(12);
+    let mut pairs = words.chunks_exact(8);
+    for (t, w) in many.by_ref().zip(pairs.by_ref()) {
+        all |= w.iter().fold(0, |all, w| all | w);
+        let pair = |i: usize| {
+            let (a, c) = (u64::from(w[2 * i]), u64::from(w[2 * i + 1]));
+            a | c >> 8 << 12 | (c & 255) << 16
+        };
+        let (third, fourth) = (pair(2), pair(3));
+        t[..8].copy_from_slice(&(pair(0) | pair(1) << 24 | third << 48).to_le_bytes());
+        t[8..].copy_from_slice(&((third >> 16 | fourth << 8) as u32).to_le_bytes());
+    }
+    for (t, pair) in many.into_remainder().chunks_exact_mut(3).zip(pairs.remainder().chunks_exact(2)) {
         let (a, c) = (pair[0], pair[1]);
         all |= a | c;
         (t[0], t[1], t[2]) = (a as u8, (a >> 8 | c >> 8 << 4) as u8, c as u8);

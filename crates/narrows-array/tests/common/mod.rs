@@ -4,6 +4,8 @@
 
 use narrows_array::{ArrayView, ByteOrder, Dtype, Layout};
 
+pub(crate) mod scalar;
+
 /// Xorshift: the same values on every machine.
 pub(crate) struct Random(pub(crate) u64);
 
