@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use narrows::block::BufferPool;
 use narrows::calibration::Calibration;
-use narrows::frame::BASELINE_HISTORY;
+use narrows::frame::{BASELINE_HISTORY, NAMED_CODECS};
 use narrows::policy::PolicySpec;
 use narrows::pool::{Pool, Queue};
 use narrows::receiver::Receiver;
@@ -174,7 +174,9 @@ impl Compressor {
 
     /// A program waits for an answer to what it wrote: no policy may hold it back for a whole block.
     fn options(&self, policy: PolicySpec) -> SendOptions {
-        SendOptions::new(policy).threads(self.encoders).gather_ns(0).calibration(self.calibration.as_ref())
+        let options = SendOptions::new(policy).threads(self.encoders).gather_ns(0);
+        // The peer has said nothing of its codecs.
+        options.codecs(!NAMED_CODECS).calibration(self.calibration.as_ref())
     }
 
     pub fn receiver(&self, buffers: &BufferPool) -> Receiver {

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
+use narrows::frame::NAMED_CODECS;
 use narrows::policy::PolicySpec;
 use narrows::stream::{self, Control, ReceiveOptions, SendOptions};
 use narrows::transport::Link;
@@ -163,6 +164,8 @@ fn carry_both(client: TcpStream, server: TcpStream, spec: PolicySpec) -> io::Res
     })?;
     let back = direction(&ends, move |ends| {
         let options = SendOptions::new(spec).memory_max(MEMORY_MAX).history(MESSAGE_HISTORY).threads(1);
+        // The client has said nothing of its codecs.
+        let options = options.codecs(!NAMED_CODECS);
         stream::send(FromServer(Arc::clone(ends)), write, options.control(&ends.control))?;
         Ok(ends.client.shutdown(Shutdown::Write)?)
     });

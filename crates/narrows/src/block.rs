@@ -11,9 +11,32 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 /// An immutable range of a shared buffer.
 #[derive(Clone, Default)]
 pub struct Block {
-    buf: Arc<Vec<u8>>,
+    buf: Buffer,
     start: usize,
     end: usize,
+}
+
+/// What a block lies in.
+#[derive(Clone)]
+enum Buffer {
+    Own(Arc<Vec<u8>>),
+    /// Memory of somebody else, who keeps it as it is.
+    Lent(Arc<dyn AsRef<[u8]> + Send + Sync>),
+}
+
+impl Default for Buffer {
+    fn default() -> Self {
+        Self::Own(Arc::default())
+    }
+}
+
+impl Buffer {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Own(bytes) => bytes,
+            Self::Lent(owner) => (**owner).as_ref(),
+        }
+    }
 }
 
 impl Block {
@@ -32,13 +55,19 @@ impl Block {
     /// A block over all bytes of `bytes`, without copying.
     pub fn from_vec(bytes: Vec<u8>) -> Self {
         let end = bytes.len();
-        Self { buf: Arc::new(bytes), start: 0, end }
+        Self { buf: Buffer::Own(Arc::new(bytes)), start: 0, end }
+    }
+
+    /// A block over all bytes of `owner`, without copying. It must give the same bytes at every call.
+    pub fn lent(owner: Arc<dyn AsRef<[u8]> + Send + Sync>) -> Self {
+        let end = (*owner).as_ref().len();
+        Self { buf: Buffer::Lent(owner), start: 0, end }
     }
 
     /// A block over a range of a buffer that its owner may write again once the block is gone.
     pub(crate) fn of(buffer: &Arc<Vec<u8>>, range: Range<usize>) -> Self {
         assert!(range.start <= range.end && range.end <= buffer.len());
-        Self { buf: Arc::clone(buffer), start: range.start, end: range.end }
+        Self { buf: Buffer::Own(Arc::clone(buffer)), start: range.start, end: range.end }
     }
 
     /// The part `range` of this block, over the same buffer.
@@ -48,7 +77,7 @@ impl Block {
     #[must_use]
     pub fn slice(&self, range: Range<usize>) -> Self {
         assert!(range.start <= range.end && range.end <= self.len());
-        Self { buf: Arc::clone(&self.buf), start: self.start + range.start, end: self.start + range.end }
+        Self { buf: self.buf.clone(), start: self.start + range.start, end: self.start + range.end }
     }
 
     /// Splits off and returns the first `len` bytes.
@@ -62,12 +91,12 @@ impl Block {
     /// Up to `len` bytes that lie directly before this block in its buffer.
     #[must_use]
     pub fn before(&self, len: usize) -> Self {
-        Self { buf: Arc::clone(&self.buf), start: self.start.saturating_sub(len), end: self.start }
+        Self { buf: self.buf.clone(), start: self.start.saturating_sub(len), end: self.start }
     }
 
     /// Length of the whole buffer that this block keeps alive, in bytes.
     pub fn buffer_len(&self) -> usize {
-        self.buf.len()
+        self.buf.bytes().len()
     }
 }
 
@@ -79,7 +108,7 @@ fn pooled_len(len: usize) -> usize {
 impl Deref for Block {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        &self.buf[self.start..self.end]
+        &self.buf.bytes()[self.start..self.end]
     }
 }
 
@@ -113,7 +142,7 @@ impl BlockMut {
     #[must_use]
     pub fn freeze(self, len: usize) -> Block {
         assert!(len <= self.buf.len());
-        Block { buf: self.buf, start: 0, end: len }
+        Block { buf: Buffer::Own(self.buf), start: 0, end: len }
     }
 }
 
@@ -147,14 +176,15 @@ impl BufferPool {
 
     /// Remembers the buffer under `block` for reuse once all blocks over it are dropped.
     pub fn recycle(&self, block: &Block) {
+        let Buffer::Own(buf) = &block.buf else { return };
         let mut shelves = self.shelves.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut bytes: usize = shelves.iter().map(|b| b.len()).sum::<usize>() + block.buf.len();
+        let mut bytes: usize = shelves.iter().map(|b| b.len()).sum::<usize>() + buf.len();
         while bytes > REMEMBERED_MAX_BYTES || shelves.len() >= REMEMBERED_MAX {
             // Sizes change during a flow: an unused buffer makes room.
             let Some(unused) = shelves.iter().position(|b| Arc::strong_count(b) == 1) else { return };
             bytes -= shelves.remove(unused).len();
         }
-        shelves.push(Arc::clone(&block.buf));
+        shelves.push(Arc::clone(buf));
     }
 
     /// Frees all remembered buffers that are not in use.
@@ -178,10 +208,24 @@ mod tests {
         let first = block.slice(0..1);
         drop(block);
         let other = pool.get(5000).freeze(1);
-        assert!(!Arc::ptr_eq(&other.buf, &first.buf));
-        let address = Arc::as_ptr(&first.buf);
+        assert_ne!(other.as_ptr(), first.as_ptr());
+        let address = first.as_ptr();
         drop(first);
-        assert_eq!(Arc::as_ptr(&pool.get(5000).buf), address);
+        assert_eq!(pool.get(5000).bytes_mut().as_ptr(), address);
+    }
+
+    #[test]
+    fn lent_bytes_are_not_copied_and_their_owner_goes_with_the_last_block() {
+        let owner: Arc<Vec<u8>> = Arc::new((0..100).collect());
+        let pool = BufferPool::default();
+        let block = Block::lent(owner.clone());
+        pool.recycle(&block);
+        let part = block.slice(10..20);
+        drop(block);
+        assert!(part.as_ptr() == owner[10..].as_ptr() && part[..] == owner[10..20]);
+        assert!(part.before(4)[..] == owner[6..10] && Arc::strong_count(&owner) == 2);
+        drop(part);
+        assert_eq!(Arc::strong_count(&owner), 1);
     }
 
     #[test]

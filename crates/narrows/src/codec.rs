@@ -36,6 +36,7 @@ codecs! {
     bzip2,
     xz,
     snappy,
+    split,
     #[cfg(feature = "older-codecs")]
     lzo,
     #[cfg(feature = "older-codecs")]
@@ -81,6 +82,8 @@ impl CodecId {
     pub const LZF: Self = Self(9);
     /// LZW (feature `older-codecs`).
     pub const LZW: Self = Self(10);
+    /// Numbers of one width, their bytes sorted by place, behind zstd.
+    pub const SPLIT: Self = Self(32);
 
     /// The codec with this number, if this build has it.
     pub fn codec(self) -> Option<&'static dyn Codec> {
@@ -103,6 +106,9 @@ pub const DEFAULT_METHODS: &[Method] = &[
     Method::zstd(15),
     Method::new(CodecId::BZIP2, 9),
     Method::new(CodecId::XZ, 6),
+    Method::split(1),
+    Method::split(3),
+    Method::split(9),
 ];
 
 /// The effort of a codec, on the codec's own scale: see [`Codec::levels`].
@@ -223,6 +229,17 @@ impl Method {
     /// Zstandard at this level.
     pub const fn zstd(level: Level) -> Self {
         Self::new(CodecId::ZSTD, level)
+    }
+
+    /// Numbers split by their width, behind zstd at this level.
+    pub const fn split(level: Level) -> Self {
+        Self::new(CodecId::SPLIT, level)
+    }
+
+    /// Whether it is for bytes that look like numbers ([`probe`](crate::probe)) and gains nothing on
+    /// others.
+    pub fn is_for_numbers(self) -> bool {
+        self.codec == CodecId::SPLIT
     }
 
     /// The codec's entry in the registry.
@@ -374,7 +391,7 @@ mod tests {
         assert_eq!(
             Method::print_list(DEFAULT_METHODS),
             "store,constant,lz4:accel=64,lz4:accel=16,lz4,zstd:level=1,zstd,zstd:level=6,zstd:level=9,zstd:level=15,\
-             bzip2,xz"
+             bzip2,xz,split:level=1,split,split:level=9"
         );
     }
 

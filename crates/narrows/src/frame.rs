@@ -24,7 +24,7 @@ pub use control::{
 pub use copies::{COPY_MIN, Copy, Plan, PlanLengths, REACH_MAX_HARD, check_plan, put_plan};
 pub use preface::{
     BASELINE_BLOCK_MAX, BASELINE_CODECS, BASELINE_HISTORY, BLOCK_MAX_HARD, HISTORY_DEFAULT, HISTORY_MAX_HARD, MAGIC,
-    PREFACE_LEN, Preface, Role, VERSION, codecs_of_this_build, feature,
+    NAMED_CODECS, PREFACE_LEN, Preface, Role, VERSION, codecs_of_this_build, feature,
 };
 pub use sums::{SUMS_LOG, Sums, parse_sums};
 

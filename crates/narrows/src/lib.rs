@@ -38,6 +38,7 @@
 //! | [`policy`] | rules: `balance`, `messages`, `fixed`, or your own [`Policy`](policy::Policy) |
 //! | [`monitor`] | measurements for policies: data, link, CPU, costs, receiver |
 //! | [`codec`] | codecs of blocks, and their registry |
+//! | [`probe`] | whether bytes look like numbers, and how wide they are |
 //! | [`frame`] | the wire format of `docs/format.md` |
 //! | [`message`] | the two ends of a message flow, in which the application sets the borders |
 //! | [`repeats`] | raw bytes that came before in a flow, far back |
@@ -70,6 +71,7 @@ pub mod oracle;
 mod past;
 pub mod policy;
 pub mod pool;
+pub mod probe;
 pub mod receiver;
 pub mod repeats;
 pub mod sender;

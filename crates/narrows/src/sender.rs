@@ -140,12 +140,14 @@ struct Workers {
 
 impl Sender {
     /// A sender of a new flow.
-    pub fn new(config: SenderConfig, policy: Box<dyn Policy>, pool: BufferPool) -> Self {
+    pub fn new(mut config: SenderConfig, policy: Box<dyn Policy>, pool: BufferPool) -> Self {
+        config.codecs = config.codecs & frame::codecs_of_this_build() | 1 << Method::STORE.codec.0;
         let limits = Limits {
             block_max: config.block_max,
             // A duplex receiver may keep less, and says so later.
             history: if config.duplex { config.history.min(frame::BASELINE_HISTORY) } else { config.history },
-            codecs: frame::codecs_of_this_build(),
+            // Before its preface a duplex receiver is known to have the usual ones only.
+            codecs: config.codecs & if config.duplex { !frame::NAMED_CODECS } else { u64::MAX },
             behind: 0,
             dictionary: None,
         };
@@ -165,7 +167,7 @@ impl Sender {
             block_max: reach.raw_max,
             history: config.history,
             reach: reach.own,
-            codecs: limits.codecs,
+            codecs: config.codecs,
         };
         let preface = Frame { header: HeaderBytes::preface(&preface), body: Block::default() };
         let mut link = if config.relayed { LinkMonitor::relayed() } else { LinkMonitor::default() };

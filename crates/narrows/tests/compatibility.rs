@@ -27,6 +27,10 @@ fn folder() -> PathBuf {
 }
 
 fn write(policy: &str) -> Vec<u8> {
+    write_of(policy, raw(), 4096)
+}
+
+fn write_of(policy: &str, raw: Vec<u8>, block_max: usize) -> Vec<u8> {
     #[derive(Clone, Default)]
     struct Sink(Arc<Mutex<Vec<u8>>>);
     impl std::io::Write for Sink {
@@ -40,8 +44,8 @@ fn write(policy: &str) -> Vec<u8> {
     }
     let sink = Sink::default();
     let spec: PolicySpec = policy.parse().unwrap();
-    let options = SendOptions::new(spec).block_max(4096).history(64 << 10).index(true).threads(1);
-    send(Cursor::new(raw()), Link::writer(sink.clone()), options).unwrap();
+    let options = SendOptions::new(spec).block_max(block_max).history(64 << 10).index(true).threads(1);
+    send(Cursor::new(raw), Link::writer(sink.clone()), options).unwrap();
     sink.0.lock().unwrap().clone()
 }
 
@@ -83,6 +87,29 @@ fn stored_streams_decode() {
         for cut in [1, 7, 1000, stream.len()] {
             assert!(read(&stream, cut).as_ref() == Ok(&raw()), "{name} in pieces of {cut}");
         }
+    }
+}
+
+/// Numbers of 2, 4 and 8 bytes and records of 12, in blocks that are long enough to be split.
+fn numbers() -> Vec<u8> {
+    let mut raw: Vec<u8> = (0..8192u32).flat_map(|i| ((i / 3 * 7 + i * i % 11) as u16).to_be_bytes()).collect();
+    raw.extend((0..4096u32).flat_map(|i| (0x4370_0000 + i * 31 + i * 7919 % 1000).to_le_bytes()));
+    raw.extend((0..2048u64).flat_map(|i| (0x4071_8000_0000_0000 + i * 0x1_0001 + i * 7919 % 65_521).to_le_bytes()));
+    let record = |i: u32| [i, 500 + i * 13 % 17, 0x3f80_0000 + i * 7919 % 1000];
+    raw.extend((0..1366).flat_map(record).flat_map(u32::to_le_bytes));
+    raw
+}
+
+#[test]
+fn a_stored_stream_of_split_numbers_decodes() {
+    let path = folder().join("v1-split-numbers.nrw");
+    if std::env::var_os("UPDATE_STREAMS").is_some() && !path.exists() {
+        std::fs::write(&path, write_of("fixed:split", numbers(), 16 << 10)).unwrap();
+    }
+    let stream = std::fs::read(&path).unwrap();
+    assert!(stream.len() * 2 < numbers().len(), "{}: nothing was split", stream.len());
+    for cut in [1, 1000, stream.len()] {
+        assert!(read(&stream, cut).as_ref() == Ok(&numbers()), "in pieces of {cut}");
     }
 }
 

@@ -306,6 +306,26 @@ fn a_full_window_is_looked_at_before_the_link_is_dry() {
 }
 
 #[test]
+fn what_the_driver_writes_between_frames_counts_as_none_of_them() {
+    let pool = BufferPool::default();
+    let mut sender = Sender::new(config(2), fixed(Method::STORE, 1000, false), pool.clone());
+    let preface_len = sender.poll_transmit().map_or(0, |frame| frame.wire_len() as u64);
+    sender.on_link(LinkSample { accepted: preface_len, ..LinkSample::default() });
+    sender.pass(5000);
+    assert!(sender.has_work(), "they are on their way");
+    sender.on_link(LinkSample { begin_ns: MS, end_ns: MS, accepted: 5000, ..LinkSample::default() });
+    assert!(!sender.has_work());
+    sender.write(&[1; 1000], 2 * MS);
+    sender.flush();
+    let job = sender.poll_job(2 * MS).expect("the bytes are flushed");
+    sender.finish(job.run(&mut Contexts::default(), &pool), 2 * MS);
+    let frame_len = sender.poll_transmit().map_or(0, |frame| frame.wire_len() as u64);
+    assert!(sender.has_work(), "the link has not taken the frame");
+    sender.on_link(LinkSample { begin_ns: 3 * MS, end_ns: 3 * MS, accepted: frame_len, ..LinkSample::default() });
+    assert!(!sender.has_work());
+}
+
+#[test]
 fn a_look_comes_soon_however_low_the_rate_is_believed_to_be() {
     let pool = BufferPool::default();
     let mut contexts = Contexts::default();

@@ -1,7 +1,7 @@
 //! The first bytes of a direction: version, features, limits (format.md section 2).
 
 use super::{REACH_MAX_HARD, u32_at, u64_at};
-use crate::codec::CODECS;
+use crate::codec::{CODECS, CodecId};
 use crate::error::{Error, Result};
 
 /// The first bytes of every stream: `NRW` and SUB.
@@ -27,6 +27,9 @@ pub const BASELINE_HISTORY: usize = 64 << 10;
 pub const HISTORY_DEFAULT: usize = 2 << 20;
 /// Codecs that every reader of version 1 decodes before it states its limits: bit n for codec n.
 pub const BASELINE_CODECS: u64 = 0xff;
+/// Codecs that a receiver must name before a sender uses them, where a receiver has a say: not every
+/// reader of version 1 has them.
+pub const NAMED_CODECS: u64 = 1 << CodecId::SPLIT.0;
 
 /// Feature bits of a preface (format.md section 2).
 pub mod feature {

@@ -14,10 +14,12 @@ use crate::codec::Method;
 
 mod kinds;
 mod linked;
+mod numbers;
 mod prior;
 
 pub use linked::histories;
 use linked::{Links, Reach, Scale};
+use numbers::Numbers;
 use prior::Forms;
 pub use prior::Prior;
 
@@ -123,6 +125,8 @@ struct Context {
     cost: Filter,
     /// How much this kind gains by links.
     linked: Scale,
+    /// Whether blocks of this kind look like numbers.
+    numbers: Numbers,
     /// Number of blocks in a row that did not shrink.
     stubborn: u32,
     last_used: u64,
@@ -214,6 +218,7 @@ impl CostModel {
             size: Filter { x: [0.0; METHODS_MAX], p: self.forms.size_between, scale: 1.0 },
             cost: Filter { x: [0.0; METHODS_MAX], p: self.forms.cost_between, scale: 1.0 },
             linked: Scale::default(),
+            numbers: Numbers::default(),
             stubborn: 0,
             last_used: self.clock,
             blocks: [0; METHODS_MAX],
@@ -232,7 +237,8 @@ impl CostModel {
     pub fn predict(&self, context: usize, features: &Features, len: usize) -> Prediction {
         let terms = features.with_len(len).terms();
         let n = len as f32;
-        let context = &self.contexts[context.min(self.contexts.len() - 1)];
+        let at = context.min(self.contexts.len() - 1);
+        let context = &self.contexts[at];
         let (mut size, mut encode, mut decode) = ([0.0; METHODS_MAX], context.cost.x, [0.0; METHODS_MAX]);
         for (k, term) in terms.iter().enumerate() {
             for m in 0..METHODS_MAX {
@@ -250,6 +256,9 @@ impl CostModel {
             let optimism = hope * context.size.p[m][m].max(0.0).sqrt().min(1.0);
             let log_ratio = (size[m].clamp(0.0, LOG_RATIO_MAX) + context.size.x[m] + optimism).max(0.0);
             p.wire_len[m] = n * (-log_ratio).exp() + HEADER_LEN;
+            if !self.offers(at, m) {
+                p.wire_len[m] = n + HEADER_LEN;
+            }
             p.encode_s[m] = n * (encode[m] + slow_log).clamp(-23.5, -9.0).exp() + FIXED_S;
             p.decode_s[m] = n * (decode[m] + self.receiver_log).clamp(-24.0, -11.0).exp() + DECODE_FIXED_S;
         }
@@ -333,6 +342,7 @@ impl CostModel {
         if let Some(gain) = gain {
             // The scale of the gain and the ratio without it are corrected together.
             let best_log = (1..self.methods.len())
+                .filter(|&i| context.numbers.offer(self.methods[i]))
                 .map(|i| dot(&self.forms.size, &terms, i).clamp(0.0, LOG_RATIO_MAX) + context.size.x[i])
                 .fold(0.0, f32::max);
             let unit = gain * best_log;

@@ -13,6 +13,7 @@ use crate::monitor::cost::{CostModel, FIXED_S, METHODS_MAX, Prediction, Seen};
 use crate::monitor::data::{Features, constant_prefix, is_constant};
 use crate::monitor::expectation::Kind;
 use crate::monitor::{Ask, PendingState, View};
+use crate::probe;
 
 mod price;
 mod small;
@@ -90,6 +91,8 @@ const UNPROVEN_SHARE: f32 = 0.5;
 /// Maximum block length for xz: its tables take 11 bytes per byte of dictionary, and longer blocks
 /// would exceed the memory of a flow.
 const XZ_BLOCK_MAX: usize = 512 << 10;
+/// In bytes/s for each core: on faster links no method for numbers pays, and bytes are not probed.
+const NUMBERS_BELOW: f32 = 300e6;
 /// Number of latest blocks whose choice is remembered until the outcome comes, at least; more than
 /// two windows.
 const REMEMBERED: usize = 64;
@@ -278,6 +281,16 @@ impl Balance {
             class = class.min(1);
         }
         CLASSES[class]
+    }
+
+    /// Asks the probe now and then whether blocks of this kind look like numbers.
+    fn notice_numbers(&mut self, view: &View<'_>, context: usize, len: usize, rate: f32) {
+        let pays = view.limits.allows(Method::split(1)) && rate < NUMBERS_BELOW * self.cores;
+        if pays && self.costs.wants_probe(context, len) {
+            // Split blocks see no history, in which lines of text repeat.
+            let found = probe::probe(&view.upcoming[..len]);
+            self.costs.observe_probe(context, found.is_some_and(|found| !found.is_text));
+        }
     }
 
     /// Step 5: the costs of the next block, linked for each method where the score gains by it, with
@@ -530,6 +543,7 @@ impl Policy for Balance {
         }
         let features = Features::sample(&view.upcoming[..len]);
         let context = self.costs.context(&features);
+        self.notice_numbers(view, context, len, rate);
         // Whether linking pays depends on the price, and the price on the costs: the ring gets the
         // costs at the price of the block before.
         let before = Now { rate, decoders, backlog_s, price: price::sigmoid(self.price) };
@@ -644,7 +658,7 @@ impl Policy for Balance {
         let never_pays_s = self.cores * p.wire_len[0] / sane_rate(view);
         let m = (1..self.costs.methods().len())
             .filter(|&m| p.encode_s[m] < never_pays_s && 1.3 * p.encode_s[m] < spare_s)
-            .filter(|&m| uncertain(m) > 0.6 && self.allowed(view, m, len))
+            .filter(|&m| uncertain(m) > 0.6 && self.allowed(view, m, len) && self.costs.offers(context, m))
             .max_by(|a, b| uncertain(*a).total_cmp(&uncertain(*b)))?;
         self.probe = Some((context, features));
         Some(self.choice(m, len, p.encode_s[m]))

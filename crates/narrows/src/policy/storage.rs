@@ -11,7 +11,8 @@
 //! are lost at their borders: compared to `zstd` itself on files of 5 to 9 MB, blocks of 2 MiB are at
 //! most 1.2 % larger, of 1 MiB 3.5 %, of 512 KiB 5 %. Its blocks are not linked: 64 KiB of history
 //! gain nothing for such lengths, and unlinked blocks can be decoded in parallel and found by an
-//! index.
+//! index. A block that looks like numbers is split by their width before; its encoder keeps it as it is
+//! where that is shorter.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,8 +21,9 @@ use super::{Choice, Outcome, Policy, PolicySettings, PolicySetup, Registered};
 use crate::codec::Method;
 use crate::error::{Error, Result};
 use crate::monitor::View;
-use crate::monitor::cost::{CostModel, METHODS_MAX, Seen};
+use crate::monitor::cost::{CostModel, METHODS_MAX, Prediction, Seen};
 use crate::monitor::data::{Features, is_constant};
+use crate::probe;
 
 /// The policy without a mode: zstd in long, unlinked blocks.
 pub struct Storage {
@@ -33,6 +35,8 @@ impl Storage {
     pub const BLOCK_MAX: usize = 2 << 20;
     const BLOCK_MIN: usize = 512 << 10;
     const METHOD: Method = Method::zstd(3);
+    /// Of blocks that look like numbers.
+    const FOR_NUMBERS: Method = Method::split(3);
 
     /// A policy for one flow, with a block length that suits this number of encoding cores.
     pub fn new(cores: usize) -> Self {
@@ -46,7 +50,13 @@ impl Storage {
 impl Policy for Storage {
     fn choose(&mut self, view: &View<'_>) -> Choice {
         let block_len = self.block_len.min(view.limits.block_max);
-        let method = if view.limits.allows(Self::METHOD) { Self::METHOD } else { Method::STORE };
+        let block = &view.upcoming[..view.upcoming.len().min(block_len)];
+        // A probe takes less than a hundredth of the time that such a block does.
+        let method = match view.limits.allows(Self::METHOD) {
+            true if view.limits.allows(Self::FOR_NUMBERS) && probe::probe(block).is_some() => Self::FOR_NUMBERS,
+            true => Self::METHOD,
+            false => Method::STORE,
+        };
         let encode_ns = method.nominal_encode_ns(block_len.min(view.upcoming.len()));
         Choice { encode_ns, ..Choice::new(method, block_len) }
     }
@@ -98,6 +108,12 @@ impl Mode {
             Self::Archive => &[1, 3, 9, 15, 19],
         };
         methods.extend(levels.iter().map(|level| Method::zstd(*level)));
+        let for_numbers: &[i32] = match self {
+            Self::Fast => &[],
+            Self::Balanced => &[3, 6],
+            Self::Archive => &[3, 9, 19],
+        };
+        methods.extend(for_numbers.iter().map(|level| Method::split(*level)));
         methods
     }
 
@@ -113,6 +129,8 @@ impl Mode {
 /// Behind its floor a flow may be by so many seconds of a core: a slow block in the beginning is no
 /// reason to store the next ones.
 const CREDIT_S: f32 = 0.05;
+/// A split must leave this share of what zstd alone does, at most: a linked block gains that much anyway.
+const LINK_GAIN: f32 = 0.98;
 /// Choices that are remembered until their outcome comes; more than are in flight.
 const REMEMBERED: usize = 64;
 
@@ -142,6 +160,20 @@ impl Priced {
     }
 }
 
+impl Priced {
+    /// The method of an archive's block of numbers: split, if that gains more than links do.
+    fn split_instead(&self, m: usize, context: usize, p: &Prediction, allowance_s: f32, view: &View<'_>) -> usize {
+        let split = Method::split(self.costs.methods()[m].level);
+        let Some(at) =
+            self.costs.index_of(split).filter(|at| view.limits.allows(split) && self.costs.offers(context, *at))
+        else {
+            return m;
+        };
+        let pays = p.wire_len[at] < LINK_GAIN * p.wire_len[m] && p.encode_s[at] <= allowance_s;
+        if pays { at } else { m }
+    }
+}
+
 impl Policy for Priced {
     fn choose(&mut self, view: &View<'_>) -> Choice {
         let block_len = self.mode.block_len().min(view.limits.block_max);
@@ -151,6 +183,9 @@ impl Policy for Priced {
         }
         let features = Features::sample(block);
         let context = self.costs.context(&features);
+        if view.limits.allows(Method::split(3)) && self.costs.wants_probe(context, block.len()) {
+            self.costs.observe_probe(context, probe::probe(block).is_some());
+        }
         let predicted = self.costs.predict(context, &features, block.len());
         let allowance_s = self.floor_s * block.len() as f32 + self.credit_s.max(0.0) / 4.0;
         let (mut best, mut best_cost) = (0, f32::INFINITY);
@@ -159,12 +194,16 @@ impl Policy for Priced {
             // Archives take the heaviest method that is in time: what it is linked to, the prediction
             // does not know.
             let cost = match self.mode {
+                Mode::Archive if method.is_for_numbers() => continue,
                 Mode::Archive => -(m as f32),
                 mode => predicted.encode_s[m] + mode.price() * predicted.wire_len[m],
             };
             if in_time && view.limits.allows(*method) && cost < best_cost {
                 (best, best_cost) = (m, cost);
             }
+        }
+        if self.mode == Mode::Archive {
+            best = self.split_instead(best, context, &predicted, allowance_s, view);
         }
         let method = self.costs.methods()[best];
         if self.infos.len() >= REMEMBERED {
@@ -257,7 +296,7 @@ impl PolicySettings for Settings {
     }
 
     fn methods(&self) -> Vec<Method> {
-        self.mode.map_or_else(|| vec![Method::STORE, Storage::METHOD], Mode::methods)
+        self.mode.map_or_else(|| vec![Method::STORE, Storage::METHOD, Storage::FOR_NUMBERS], Mode::methods)
     }
 
     fn links(&self) -> bool {

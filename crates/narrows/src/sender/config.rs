@@ -13,6 +13,9 @@ pub struct SenderConfig {
     /// for receivers that are known to keep so much. On a duplex link the baseline of 64 KiB holds
     /// until the receiver has stated its limit, then the smaller of both.
     pub history: usize,
+    /// Codecs that may be used, bit n for codec n; those that this build lacks do not count. `store` is
+    /// always used.
+    pub codecs: u64,
     /// How far back copies may refer, in raw bytes, a power of two; 0: none are sent. On a duplex
     /// link the receiver decides too.
     pub reach: usize,
@@ -52,6 +55,7 @@ impl Default for SenderConfig {
         Self {
             block_max: frame::BASELINE_BLOCK_MAX,
             history: frame::HISTORY_DEFAULT,
+            codecs: u64::MAX,
             reach: 0,
             check: true,
             cores: 1,

@@ -126,7 +126,7 @@ impl Sender {
                 self.limits.history = self.config.history.min(p.history);
                 self.history.shrink_to(self.limits.history);
                 // Every receiver has `store`.
-                self.limits.codecs &= p.codecs | 1 << CodecId::STORE.0;
+                self.limits.codecs = self.config.codecs & (p.codecs | 1 << CodecId::STORE.0);
             }
             Event::Feedback(f) => self.on_feedback(f),
             Event::Note(words) => {

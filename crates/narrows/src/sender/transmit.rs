@@ -157,6 +157,12 @@ impl Sender {
 
     // --- link ---
 
+    /// Counts bytes that the driver writes between frames and that are none of the stream's. They
+    /// use the link as frames do: the driver reports them with `on_link` too, after this call.
+    pub fn pass(&mut self, len: usize) {
+        self.output.wire_total += len as u64;
+    }
+
     /// Reports a write, or with `accepted` 0 a look at the link.
     pub fn on_link(&mut self, sample: LinkSample) {
         self.tick(sample.end_ns);

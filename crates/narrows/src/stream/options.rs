@@ -151,6 +151,13 @@ impl SendOptions {
         Self { history: Some(len), ..self }
     }
 
+    /// Codecs that may be used, bit n for codec n. Default: all of this build. A duplex receiver decides
+    /// too; for a one-way link leave out what its reader may lack
+    /// ([`NAMED_CODECS`](crate::frame::NAMED_CODECS)).
+    pub fn codecs(self, codecs: u64) -> Self {
+        Self { rest: SenderConfig { codecs, ..self.rest }, ..self }
+    }
+
     /// How far back repeats are looked for and sent as copies, in raw bytes, rounded down to a power
     /// of two, 1 GiB at most, and to the known length. Both ends keep so much in memory, unless they
     /// read it back, and the sender an index of 8 MiB.
