@@ -1,5 +1,6 @@
 //! Scrubbing: every block of a file is decoded and compared.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::PoisonError;
@@ -9,9 +10,13 @@ use narrows::frame::{PREFACE_LEN, Sums};
 use narrows::{Error, ErrorKind, Result};
 
 use crate::file::File;
-use crate::footer::parse_preface;
-use crate::index::IndexOrigin;
+use crate::footer::{Tail, parse_preface};
+use crate::index::{IndexOrigin, Member};
 use crate::read_at::ReadAt;
+use crate::scan::scan;
+
+/// Most damaged ranges that are told apart: 4 MiB of text.
+const DAMAGED_MAX: usize = 1 << 16;
 
 /// What a scrub found.
 #[derive(Debug, Clone, Default)]
@@ -20,7 +25,8 @@ pub struct Report {
     pub good_bytes: u64,
     /// Blocks that are whole.
     pub good_blocks: u64,
-    /// Raw ranges that cannot be read, in order, with the error of the first block of each.
+    /// Raw ranges that cannot be read, in order, with the error of the first block of each. Beyond 65,536
+    /// of them some are joined across good bytes.
     pub damaged: Vec<(Range<u64>, String)>,
     /// What else is wrong.
     pub faults: Vec<String>,
@@ -46,7 +52,7 @@ struct Run {
 /// The source fails. Damage is no error; the report has it.
 pub fn check<R: ReadAt>(file: &File<R>, threads: usize, sums: bool) -> Result<Report> {
     let runs = runs(file);
-    let (next, results) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let (next, found) = (AtomicUsize::new(0), Mutex::new(Found::default()));
     std::thread::scope(|scope| {
         for _ in 0..threads.clamp(1, runs.len().max(1)) {
             scope.spawn(|| {
@@ -54,29 +60,19 @@ pub fn check<R: ReadAt>(file: &File<R>, threads: usize, sums: bool) -> Result<Re
                     let i = next.fetch_add(1, Ordering::Relaxed);
                     let Some(run) = runs.get(i) else { break };
                     let result = check_run(file, run);
-                    let failed = result.is_err();
-                    results.lock().unwrap_or_else(PoisonError::into_inner).push((i, result));
-                    if failed {
-                        next.store(runs.len(), Ordering::Relaxed);
+                    let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+                    match result {
+                        Ok(part) => found.add(part),
+                        Err(error) => {
+                            found.error.get_or_insert(error);
+                            next.store(runs.len(), Ordering::Relaxed);
+                        }
                     }
                 }
             });
         }
     });
-    let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
-    results.sort_by_key(|(i, _)| *i);
-    let mut report = Report::default();
-    for (_, result) in results {
-        let part = result?;
-        report.good_bytes += part.good_bytes;
-        report.good_blocks += part.good_blocks;
-        for (range, why) in part.damaged {
-            match report.damaged.last_mut() {
-                Some((last, _)) if last.end == range.start => last.end = range.end,
-                _ => report.damaged.push((range, why)),
-            }
-        }
-    }
+    let mut report = found.into_inner().unwrap_or_else(PoisonError::into_inner).report()?;
     if !prefaces_are_whole(file)? {
         report.faults.push("a preface is damaged".to_owned());
     }
@@ -85,11 +81,76 @@ pub fn check<R: ReadAt>(file: &File<R>, threads: usize, sums: bool) -> Result<Re
             report.faults.push("the index or the end is damaged or missing".to_owned());
         }
         report.faults.extend(member.broken.clone());
+        if member.origin == IndexOrigin::Stored && report.damaged.is_empty() {
+            compare_headers(file, member, &mut report)?;
+        }
         if sums && report.damaged.is_empty() && !member.sums.1.is_empty() {
             compare_sums(file, number, &mut report)?;
         }
     }
     Ok(report)
+}
+
+/// What the runs have had, in any order.
+#[derive(Default)]
+struct Found {
+    good_bytes: u64,
+    good_blocks: u64,
+    /// Damaged ranges by their beginning, none of which touch.
+    damaged: BTreeMap<u64, (u64, String)>,
+    error: Option<Error>,
+}
+
+impl Found {
+    fn add(&mut self, part: RunReport) {
+        self.good_bytes += part.good_bytes;
+        self.good_blocks += part.good_blocks;
+        let Some((range, mut why)) = part.damaged else { return };
+        let (mut begin, mut end) = (range.start, range.end);
+        if let Some((after_end, _)) = self.damaged.remove(&end) {
+            end = after_end;
+        }
+        let before = self.damaged.range(..begin).next_back().map(|(at, (end, _))| (*at, *end));
+        if let Some((at, before_end)) = before
+            && before_end == begin
+            && let Some((_, first)) = self.damaged.remove(&at)
+        {
+            (begin, why) = (at, first);
+        }
+        self.damaged.insert(begin, (end, why));
+        // When there are too many, the good bytes between the first two are given up.
+        if self.damaged.len() > DAMAGED_MAX
+            && let Some((begin, (_, why))) = self.damaged.pop_first()
+            && let Some((_, (end, _))) = self.damaged.pop_first()
+        {
+            self.damaged.insert(begin, (end, why));
+        }
+    }
+
+    fn report(self) -> Result<Report> {
+        match self.error {
+            Some(error) => Err(error),
+            None => Ok(Report {
+                good_bytes: self.good_bytes,
+                good_blocks: self.good_blocks,
+                damaged: self.damaged.into_iter().map(|(begin, (end, why))| (begin..end, why)).collect(),
+                faults: Vec::new(),
+            }),
+        }
+    }
+}
+
+/// Compares index and footer with the headers of all frames: no single block tells whether the digest
+/// in the footer is that of all blocks.
+fn compare_headers<R: ReadAt>(file: &File<R>, member: &Member, report: &mut Report) -> Result<()> {
+    let nothing = Tail::new(file.wire_len(), Vec::new());
+    let scanned = scan(file.source(), &nothing, member.wire_begin, member.wire_end())?;
+    if let Some(why) = scanned.broken {
+        report.faults.push(why);
+    } else if scanned.frames != member.frames || scanned.wire_end() != member.wire_end() {
+        report.faults.push("the index is not that of the frames".to_owned());
+    }
+    Ok(())
 }
 
 /// Whether all streams begin with the preface of which the index has a copy.
@@ -122,8 +183,16 @@ fn runs<R: ReadAt>(file: &File<R>) -> Vec<Run> {
     runs
 }
 
-fn check_run<R: ReadAt>(file: &File<R>, run: &Run) -> Result<Report> {
-    let mut report = Report::default();
+/// What a run had; the first damaged block ends it.
+#[derive(Default)]
+struct RunReport {
+    good_bytes: u64,
+    good_blocks: u64,
+    damaged: Option<(Range<u64>, String)>,
+}
+
+fn check_run<R: ReadAt>(file: &File<R>, run: &Run) -> Result<RunReport> {
+    let mut report = RunReport::default();
     let member = &file.members()[run.member];
     for i in run.blocks.clone() {
         match file.block(run.member, i) {
@@ -138,7 +207,7 @@ fn check_run<R: ReadAt>(file: &File<R>, run: &Run) -> Result<Report> {
                 let raw_end =
                     run.blocks.end.checked_sub(1).and_then(|last| member.entry(last)).map_or(0, |e| e.raw_end);
                 let raw_begin = member.entry(i).map_or(0, |e| e.raw_begin);
-                report.damaged.push((member.raw_begin + raw_begin..member.raw_begin + raw_end, e.to_string()));
+                report.damaged = Some((member.raw_begin + raw_begin..member.raw_begin + raw_end, e.to_string()));
                 break;
             }
         }
@@ -198,4 +267,35 @@ pub fn read_whole<R: ReadAt>(
         }
     }
     Ok(missing)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(ranges: impl IntoIterator<Item = Range<u64>>) -> Vec<Range<u64>> {
+        let mut found = Found::default();
+        for range in ranges {
+            let why = range.start.to_string();
+            found.add(RunReport { good_bytes: 1, good_blocks: 1, damaged: Some((range, why)) });
+        }
+        let report = found.report().unwrap();
+        for (range, why) in &report.damaged {
+            assert_eq!(*why, range.start.to_string(), "the error of the first block of a range");
+        }
+        report.damaged.into_iter().map(|(range, _)| range).collect()
+    }
+
+    #[test]
+    fn ranges_that_touch_are_joined_in_any_order() {
+        assert_eq!(found([4..6, 0..2, 2..4, 8..9]), [0..6, 8..9]);
+        assert_eq!(found([2..4, 8..9, 4..6, 0..2, 6..8, 10..11]), [0..9, 10..11]);
+    }
+
+    #[test]
+    fn the_ranges_that_are_told_apart_are_bounded_and_cover_all_damage() {
+        let ranges = found((0..2 * DAMAGED_MAX as u64).map(|i| 3 * i..3 * i + 1));
+        assert_eq!(ranges.len(), DAMAGED_MAX);
+        assert_eq!((ranges[0].start, ranges.last().map(|r| r.end)), (0, Some(6 * DAMAGED_MAX as u64 - 2)));
+    }
 }

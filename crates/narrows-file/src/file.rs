@@ -11,7 +11,7 @@ use narrows::{Error, ErrorKind, Result};
 use crate::cache::Cache;
 use crate::cursor::{Cursor, Limits};
 use crate::footer::{TAIL_LEN, Tail, is_about_content, read_member, read_totals};
-use crate::index::{Entry, IndexOrigin, Member};
+use crate::index::{ENTRIES_MAX, Entry, IndexOrigin, Member, too_many_blocks};
 use crate::read_at::ReadAt;
 use crate::scan::scan;
 
@@ -102,7 +102,8 @@ impl OpenOptions {
 
 /// All streams by their footers, from the last one on.
 fn read_members(source: &impl ReadAt, tail: &Tail, len: u64, options: &OpenOptions) -> Result<Vec<Member>> {
-    let mut members = Vec::new();
+    let mut members: Vec<Member> = Vec::new();
+    let mut blocks = 0;
     let mut end = len;
     while end > 0 {
         let totals = read_totals(source, tail, end)?;
@@ -120,6 +121,10 @@ fn read_members(source: &impl ReadAt, tail: &Tail, len: u64, options: &OpenOptio
             }
         } else {
             members.push(scanned(source, tail, begin, end, options, IndexOrigin::Scanned)?);
+        }
+        blocks += members.last().map_or(0, Member::blocks);
+        if blocks > ENTRIES_MAX {
+            return Err(too_many_blocks());
         }
         end = begin;
     }
@@ -155,6 +160,7 @@ fn scan_members(
     why: &Error,
 ) -> Result<Vec<Member>> {
     let mut members: Vec<Member> = Vec::new();
+    let mut blocks = 0;
     let mut begin = 0;
     while begin < len {
         let mut member = match scan(source, tail, begin, len) {
@@ -170,6 +176,10 @@ fn scan_members(
             return Err(Error::limit(format!("the file has more than {MEMBERS_MAX} streams; write it anew as one")));
         }
         member.origin = IndexOrigin::Rebuilt;
+        blocks += member.blocks();
+        if blocks > ENTRIES_MAX {
+            return Err(too_many_blocks());
+        }
         if let Some(broken) = &member.broken {
             if !options.broken {
                 let kind = if why.kind == ErrorKind::Truncated { ErrorKind::Truncated } else { ErrorKind::Corrupt };
@@ -337,7 +347,7 @@ impl<R: ReadAt> File<R> {
                 entries.push(entry);
             }
             let end = entries.last().ok_or_else(none)?.wire_end;
-            // A run of copies may begin with any number of control frames, which have no raw bytes.
+            // The index bounds what control frames before a block have; they have no raw bytes.
             let len = usize::try_from(end - begin).map_err(|_| none())?;
             let mut buffer = self.pool.get(len);
             self.source.read_exact_at(&mut buffer.bytes_mut()[..len], member.wire_begin + begin)?;

@@ -7,8 +7,11 @@ use narrows::{Error, Result};
 const HEADER_MAX: u64 = 19;
 /// Longest control frame: kind, length, check, body.
 const CONTROL_MAX: u64 = 12 + frame::CONTROL_BODY_MAX as u64;
-/// Most entries: 128 TiB of blocks of 2 MiB, and 1 GiB of memory.
-const ENTRIES_MAX: usize = 64 << 20;
+/// Most blocks of a stream and of a file: 128 TiB of blocks of 2 MiB, and 1 GiB of memory.
+pub(crate) const ENTRIES_MAX: usize = 64 << 20;
+/// Most bytes of control frames before a block, which are read with it: writers put a few short ones
+/// there, 256 of the longest fit.
+const CONTROLS_MAX: u64 = 16 << 20;
 /// Marks the end of a frame at which a run begins.
 const RUN: u64 = 1 << 63;
 
@@ -81,7 +84,7 @@ impl Member {
 }
 
 /// The blocks of a stream in order.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Frames {
     /// Ends of each block: raw, and on the wire with [`RUN`].
     ends: Vec<(u64, u64)>,
@@ -118,6 +121,11 @@ impl Frames {
     }
 }
 
+/// The error of a file with more blocks than [`ENTRIES_MAX`].
+pub(crate) fn too_many_blocks() -> Error {
+    Error::limit(format!("the file has more than {ENTRIES_MAX} blocks; read it from its beginning"))
+}
+
 /// Makes [`Frames`] of pairs in order.
 pub(crate) struct Builder {
     frames: Frames,
@@ -128,6 +136,8 @@ pub(crate) struct Builder {
     block_max: u64,
     raw_end: u64,
     wire_end: u64,
+    /// Bytes of control frames since the last block.
+    controls: u64,
     begins_run: bool,
 }
 
@@ -141,6 +151,7 @@ impl Builder {
             block_max: preface.block_max.min(BLOCK_MAX_HARD) as u64,
             raw_end: 0,
             wire_end: PREFACE_LEN as u64,
+            controls: 0,
             begins_run: true,
         }
     }
@@ -158,13 +169,17 @@ impl Builder {
         self.raw_end = self.raw_end.checked_add(raw_len).filter(|end| *end < RUN).ok_or_else(impossible)?;
         self.wire_end = self.wire_end.checked_add(wire_len).filter(|end| *end < RUN).ok_or_else(impossible)?;
         if raw_len == 0 {
+            self.controls += wire_len;
             self.begins_run |= wire_len == RESET_FRAME_LEN as u64 && !self.copies;
             return Ok(());
         }
-        if self.frames.ends.len() >= ENTRIES_MAX {
+        if std::mem::take(&mut self.controls) > CONTROLS_MAX {
             return Err(Error::limit(format!(
-                "the file has more than {ENTRIES_MAX} blocks; read it from its beginning"
+                "the file has more than {CONTROLS_MAX} bytes without content in one place; read it from its beginning"
             )));
+        }
+        if self.frames.ends.len() >= ENTRIES_MAX {
+            return Err(too_many_blocks());
         }
         let run = if self.begins_run || self.alone { RUN } else { 0 };
         self.frames.ends.push((self.raw_end, self.wire_end | run));

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use narrows::block::Block;
 use narrows::{Error, Result};
-use zstd::zstd_safe::{CCtx, CParameter, DCtx, compress_bound, get_frame_content_size};
+use zstd::zstd_safe::{CCtx, CParameter, DCtx, compress_bound, find_frame_compressed_size, get_frame_content_size};
 
 use crate::cache::Cache;
 use crate::read_at::ReadAt;
@@ -22,8 +22,10 @@ const TABLE_FOOTER_LEN: usize = 9;
 const CHECKSUMS: u8 = 0x80;
 /// Reserved bits of the flags.
 const RESERVED: u8 = 0x7c;
-/// Longest header of a zstd frame.
-const HEADER_MAX: usize = 18;
+/// Longest zstd frame without content: its header of 18 bytes, an empty block, a checksum.
+const EMPTY_MAX: usize = 25;
+/// Entries of a table that are read at a time: 1 MiB.
+const TABLE_STEP: usize = 1 << 17;
 /// Most frames of the format.
 const FRAMES_MAX: u32 = 0x0800_0000;
 /// Longest frame that is read at any byte; longer ones are read from the beginning of the file.
@@ -135,31 +137,33 @@ impl<R: ReadAt> SeekableFile<R> {
         let (len, tail) = source.read_tail(64 << 10)?;
         let Some((entry_len, table_len)) = footer(&tail) else { return Ok(None) };
         let Some(begin) = len.checked_sub(table_len) else { return Ok(None) };
-        let mut table = vec![0; table_len as usize];
-        source.read_exact_at(&mut table, begin)?;
-        let words: Vec<u32> =
-            table[..TABLE_HEADER_LEN].as_chunks::<4>().0.iter().map(|b| u32::from_le_bytes(*b)).collect();
-        if words != [SKIPPABLE_MAGIC, (table_len - TABLE_HEADER_LEN as u64) as u32] {
+        let mut header = [0; TABLE_HEADER_LEN];
+        source.read_exact_at(&mut header, begin)?;
+        if header[..4] != SKIPPABLE_MAGIC.to_le_bytes()
+            || header[4..] != ((table_len - TABLE_HEADER_LEN as u64) as u32).to_le_bytes()
+        {
             return Ok(None);
         }
-        let entries = &table[TABLE_HEADER_LEN..table.len() - TABLE_FOOTER_LEN];
-        let mut ends = Vec::with_capacity(entries.len() / entry_len);
+        let entries_end = len - TABLE_FOOTER_LEN as u64;
+        let mut at = begin + TABLE_HEADER_LEN as u64;
+        let mut step = vec![0; TABLE_STEP * entry_len];
+        let mut ends = Vec::new();
         let (mut raw_end, mut wire_end) = (0, 0);
-        for entry in entries.chunks_exact(entry_len) {
-            let number = |at: usize| u32::from_le_bytes([entry[at], entry[at + 1], entry[at + 2], entry[at + 3]]);
-            if number(4) > FRAME_MAX || number(0) > 2 * FRAME_MAX {
-                return Ok(None);
+        while at < entries_end {
+            let n = step.len().min((entries_end - at) as usize);
+            let entries = &mut step[..n];
+            source.read_exact_at(entries, at)?;
+            at += n as u64;
+            for entry in entries.chunks_exact(entry_len) {
+                let number = |at: usize| u32::from_le_bytes([entry[at], entry[at + 1], entry[at + 2], entry[at + 3]]);
+                let (wire_len, raw_len) = (number(0), number(4));
+                if !is_frame(&source, wire_end, begin, wire_len, raw_len)? {
+                    return Ok(None);
+                }
+                wire_end += u64::from(wire_len);
+                raw_end += u64::from(raw_len);
+                ends.push((raw_end, wire_end));
             }
-            // Raw offsets rest on the lengths of all frames before, so each must agree.
-            let mut header = [0; HEADER_MAX];
-            let n = header.len().min(number(0) as usize);
-            source.read_exact_at(&mut header[..n], wire_end.min(len - n as u64))?;
-            if !matches!(get_frame_content_size(&header[..n]), Ok(Some(stated)) if stated == u64::from(number(4))) {
-                return Ok(None);
-            }
-            wire_end += u64::from(number(0));
-            raw_end += u64::from(number(4));
-            ends.push((raw_end, wire_end));
         }
         let cache = Mutex::new(Cache::new(CACHE_MAX));
         Ok((wire_end == begin).then_some(Self { source, ends, cache }))
@@ -208,6 +212,9 @@ impl<R: ReadAt> SeekableFile<R> {
         self.source.read_exact_at(&mut wire, wire_begin)?;
         let len = (raw_end - raw_begin) as usize;
         let lies = || Error::corrupt(format!("frame {i} of the zstd file is not what its seek table says"));
+        if find_frame_compressed_size(&wire) != Ok(wire.len()) {
+            return Err(lies());
+        }
         let mut raw = Vec::with_capacity(len);
         DCtx::create().decompress(&mut raw, &wire).map_err(|_| lies())?;
         if raw.len() != len {
@@ -217,6 +224,22 @@ impl<R: ReadAt> SeekableFile<R> {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner).put((0, i), &block);
         Ok((block, raw_begin))
     }
+}
+
+/// Whether the frame at `at`, of frames that end at `end`, may have the lengths that the table says.
+/// Raw offsets rest on the lengths of all frames before, so each must agree; whether the frame ends
+/// where the table says is tested when it is decoded. One without content never is, so it is now.
+fn is_frame(source: &impl ReadAt, at: u64, end: u64, wire_len: u32, raw_len: u32) -> Result<bool> {
+    if raw_len > FRAME_MAX || wire_len > 2 * FRAME_MAX || at + u64::from(wire_len) > end {
+        return Ok(false);
+    }
+    let mut frame = [0; EMPTY_MAX];
+    let frame = &mut frame[..EMPTY_MAX.min(wire_len as usize)];
+    source.read_exact_at(frame, at)?;
+    if !matches!(get_frame_content_size(frame), Ok(Some(stated)) if stated == u64::from(raw_len)) {
+        return Ok(false);
+    }
+    Ok(raw_len > 0 || find_frame_compressed_size(frame) == Ok(wire_len as usize))
 }
 
 /// The length of an entry and of the whole table, if `tail` ends with a seek table.

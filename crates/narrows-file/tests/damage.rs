@@ -183,6 +183,28 @@ fn an_index_that_lies_gives_an_error_or_the_right_bytes() {
 }
 
 #[test]
+fn an_index_that_claims_much_without_content_before_a_block_is_refused() {
+    let raw = sample(1000, 12);
+    let frames = [store_frame(&raw, 0)];
+    let mut pairs = vec![(0, 60_000); 300];
+    pairs.push((1000, frames[0].1.len() as u64));
+    let error = File::open(&with_index(&preface(), &frames, &pairs, None)[..]).map(drop).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Limit, "{error}");
+}
+
+#[test]
+fn a_scrub_finds_a_digest_that_is_not_that_of_the_blocks() {
+    let bytes = stored(&sample(50_000, 13), linked());
+    let end = EndTotals::parse(&bytes[bytes.len() - 32..]).unwrap();
+    let mut mutant = bytes[..bytes.len() - frame::END_FRAME_LEN].to_vec();
+    let footer = EndTotals { digest: end.digest ^ 1, ..end }.frame();
+    mutant.extend_from_slice(&footer.header);
+    mutant.extend_from_slice(&footer.body);
+    let report = check(&File::open(&mutant[..]).unwrap(), 2, false).unwrap();
+    assert_eq!((report.good_bytes, report.damaged.len(), report.faults.len()), (50_000, 0, 1), "{report:?}");
+}
+
+#[test]
 fn a_footer_that_lies_about_its_place_is_refused() {
     let raw = sample(1000, 6);
     let bytes = stored(&raw, alone());

@@ -125,3 +125,34 @@ fn a_seek_table_that_lies_gives_no_wrong_bytes() {
         }
     }
 }
+
+#[test]
+fn a_seek_table_that_hides_a_frame_behind_an_empty_one_is_not_used() {
+    let frame = |raw: &[u8]| zstd::bulk::compress(raw, 1).unwrap();
+    let frames = [frame(b"begin"), frame(b""), frame(b"hidden"), frame(b"end")];
+    let table = |entries: &[(usize, u32)]| {
+        let mut out = frames.concat();
+        out.extend_from_slice(&0x184d_2a5e_u32.to_le_bytes());
+        out.extend_from_slice(&(entries.len() as u32 * 8 + 9).to_le_bytes());
+        for (wire_len, raw_len) in entries {
+            out.extend_from_slice(&(*wire_len as u32).to_le_bytes());
+            out.extend_from_slice(&raw_len.to_le_bytes());
+        }
+        out.extend_from_slice(&(entries.len() as u32).to_le_bytes());
+        out.push(0);
+        out.extend_from_slice(&0x8f92_eab1_u32.to_le_bytes());
+        out
+    };
+    let [a, b, c, d] = [0, 1, 2, 3].map(|i: usize| frames[i].len());
+    let true_one = table(&[(a, 5), (b, 0), (c, 6), (d, 3)]);
+    let file = SeekableFile::open(&true_one[..]).unwrap().expect("a seek table");
+    let mut buf = [0; 20];
+    assert_eq!(file.read_at(&mut buf, 0).unwrap(), 14);
+    assert_eq!(&buf[..14], b"beginhiddenend");
+    assert!(SeekableFile::open(&table(&[(a, 5), (b + c, 0), (d, 3)])[..]).unwrap().is_none());
+    assert_eq!(decoded(&true_one[..frames.concat().len()]).unwrap(), b"beginhiddenend");
+    // Two frames as one: found when it is read.
+    let joined = table(&[(a + b, 5), (c, 6), (d, 3)]);
+    let file = SeekableFile::open(&joined[..]).unwrap().expect("a seek table");
+    assert!(file.read_at(&mut buf, 0).is_err());
+}
