@@ -4,7 +4,10 @@
 
 use libfuzzer_sys::fuzz_target;
 use narrows::codec::CodecId;
-use narrows::frame::{BlockHeader, ControlKind, Copy, EndTotals, Preface, Role, control_frame, feature, put_plan};
+use narrows::frame::{
+    BASELINE_CODECS, BlockHeader, ControlKind, Copy, EndTotals, NAMED_CODECS, Preface, Role, control_frame, feature,
+    put_plan,
+};
 use narrows_fuzz::receive;
 
 fuzz_target!(|data: &[u8]| {
@@ -17,7 +20,7 @@ fuzz_target!(|data: &[u8]| {
         block_max: 1 << 16,
         history: 1 << 18,
         reach: 1 << 14,
-        codecs: 0xff,
+        codecs: BASELINE_CODECS | NAMED_CODECS,
     };
     let mut stream = preface.encode().to_vec();
     let mut rest = rest;
@@ -27,9 +30,10 @@ fuzz_target!(|data: &[u8]| {
         let (body, tail) = tail.split_at(len);
         rest = tail;
         let linked = kind & 0x40 != 0;
-        let codec = CodecId(kind & 7);
+        let codec = if kind & 7 == 7 && len & 1 == 1 { CodecId::SPLIT } else { CodecId(kind & 7) };
         if kind & 0x80 != 0 {
-            let kind = [ControlKind::Reset, ControlKind::Index, ControlKind::Unknown(0x4b), ControlKind::Keep][usize::from(*kind) % 4];
+            let kind = [ControlKind::Reset, ControlKind::Index, ControlKind::Unknown(0x4b), ControlKind::Keep]
+                [usize::from(*kind) % 4];
             let frame = control_frame(kind, body, raw_total);
             stream.extend(frame.header.iter().chain(frame.body.iter()));
         } else if let (true, [plan @ .., last]) = (kind & 0x18 != 0, body) {

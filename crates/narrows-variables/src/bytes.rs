@@ -1,0 +1,82 @@
+//! Files that are read at any byte, never beyond their end, and never more than their length allows.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use narrows::{Error, Result};
+
+/// How often all bytes of a file may be read as structure. Real files are read once or twice; one whose
+/// pointers lead in circles would be read for ever.
+const TIMES_MAX: u64 = 64;
+/// What a short file may read beyond that.
+const SHORT: u64 = 16 << 20;
+
+/// Bytes with positions.
+trait At: Send + Sync {
+    fn read_exact_at(&self, out: &mut [u8], at: u64) -> io::Result<()>;
+}
+
+impl At for File {
+    fn read_exact_at(&self, out: &mut [u8], at: u64) -> io::Result<()> {
+        FileExt::read_exact_at(self, out, at)
+    }
+}
+
+impl At for Vec<u8> {
+    fn read_exact_at(&self, out: &mut [u8], at: u64) -> io::Result<()> {
+        let from = usize::try_from(at).ok().and_then(|at| self.get(at..)?.get(..out.len()));
+        out.copy_from_slice(from.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+}
+
+/// A file, or bytes in memory.
+pub(crate) struct Bytes {
+    at: Box<dyn At>,
+    pub(crate) len: u64,
+    /// Bytes of structure that may still be read.
+    left: AtomicU64,
+}
+
+impl Bytes {
+    fn new(at: Box<dyn At>, len: u64) -> Self {
+        Self { at, len, left: AtomicU64::new(len.saturating_mul(TIMES_MAX).saturating_add(SHORT)) }
+    }
+
+    pub(crate) fn of_file(file: File) -> Result<Self> {
+        let len = file.metadata()?.len();
+        Ok(Self::new(Box::new(file), len))
+    }
+
+    pub(crate) fn of_memory(bytes: Vec<u8>) -> Self {
+        let len = bytes.len() as u64;
+        Self::new(Box::new(bytes), len)
+    }
+
+    /// Reads elements or chunks.
+    pub(crate) fn read(&self, at: u64, len: u64) -> Result<Vec<u8>> {
+        let short = || Error::truncated(format!("the file has no {len} bytes at {at}: it is cut short or damaged"));
+        if at.checked_add(len).is_none_or(|end| end > self.len) {
+            return Err(short());
+        }
+        let mut out = vec![0; usize::try_from(len).map_err(|_| short())?];
+        self.at.read_exact_at(&mut out, at)?;
+        Ok(out)
+    }
+
+    /// Reads structure: all of it together is limited.
+    pub(crate) fn structure(&self, at: u64, len: u64) -> Result<Vec<u8>> {
+        let used = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(len.max(64)));
+        if used.is_err() {
+            return Err(Error::corrupt("the file's structure leads in circles"));
+        }
+        self.read(at, len)
+    }
+
+    /// Reads up to so many bytes of structure, fewer at the end of the file.
+    pub(crate) fn structure_up_to(&self, at: u64, len: u64) -> Result<Vec<u8>> {
+        self.structure(at, len.min(self.len.saturating_sub(at)))
+    }
+}

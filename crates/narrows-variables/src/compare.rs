@@ -1,0 +1,261 @@
+//! Comparing a variable with its original, element by element.
+
+use std::num::NonZero;
+
+use narrows::{Error, Result};
+use narrows_array::Kept;
+
+use crate::cut::each_place;
+use crate::number::{values, wide};
+use crate::reader::{Reader, chunks_of};
+use crate::store::Store;
+use crate::variable::{Variable, product};
+use crate::{limits, parallel};
+
+/// Elements that are compared at once.
+const PIECE: u64 = 1 << 20;
+/// Chunks of a variable, with those that were never written: it takes microseconds to compare one.
+const PIECES_MAX: u64 = 1 << 26;
+
+/// How two variables differ.
+#[derive(Debug, Clone, Default)]
+pub struct Errors {
+    /// Numbers compared; complex elements are two.
+    pub count: u64,
+    /// Numbers whose values differ.
+    pub different: u64,
+    /// The largest difference of finite numbers.
+    pub worst_abs: f64,
+    /// The largest difference as a share of the original, where that is not 0.
+    pub worst_rel: f64,
+    /// Sum of the squares of all differences.
+    squares: f64,
+    /// Numbers that count for `squares` and the range: finite, and no fill values.
+    finite: u64,
+    low: Option<f64>,
+    high: Option<f64>,
+    /// Numbers that are further off than their chunk states, or not exact although it states no bound;
+    /// `None` if Narrows wrote none of them, and nobody stated anything.
+    pub broken: Option<u64>,
+    /// First element of the first piece with one of those.
+    pub broken_at: Option<Vec<u64>>,
+    /// What could not be compared, and why.
+    pub failed: Vec<String>,
+}
+
+impl Errors {
+    /// Root of the mean square of all differences.
+    pub fn rmse(&self) -> f64 {
+        if self.finite == 0 { 0.0 } else { (self.squares / self.finite as f64).sqrt() }
+    }
+
+    /// Range of the original's numbers, fill values left out.
+    pub fn range(&self) -> f64 {
+        self.high.unwrap_or(0.0) - self.low.unwrap_or(0.0)
+    }
+
+    /// Peak signal to noise in dB: 20 log10(range / rmse); infinite if nothing differs.
+    pub fn psnr_db(&self) -> f64 {
+        let rmse = self.rmse();
+        if rmse == 0.0 { f64::INFINITY } else { 20.0 * (self.range() / rmse).log10() }
+    }
+
+    fn merge(&mut self, other: Self) {
+        self.count += other.count;
+        self.different += other.different;
+        self.worst_abs = self.worst_abs.max(other.worst_abs);
+        self.worst_rel = self.worst_rel.max(other.worst_rel);
+        self.squares += other.squares;
+        self.finite += other.finite;
+        self.low = self.low.into_iter().chain(other.low).reduce(f64::min);
+        self.high = self.high.into_iter().chain(other.high).reduce(f64::max);
+        if let Some(broken) = other.broken {
+            *self.broken.get_or_insert(0) += broken;
+        }
+        self.broken_at = self.broken_at.take().into_iter().chain(other.broken_at).min();
+        self.failed.extend(other.failed);
+    }
+
+    fn add(&mut self, x: f64, y: f64, error: f64, fills: &[f64]) {
+        self.count += 1;
+        // Neither the sign of 0 nor the payload of NaN is a value.
+        let is_same = x.is_nan() && y.is_nan() || x == y && (error == 0.0 || error.is_nan());
+        if !is_same {
+            self.different += 1;
+            if error.is_nan() || error.is_infinite() {
+                self.worst_abs = f64::INFINITY;
+                self.worst_rel = f64::INFINITY;
+                return;
+            }
+            self.worst_abs = self.worst_abs.max(error);
+            if x != 0.0 {
+                self.worst_rel = self.worst_rel.max(error / x.abs());
+            }
+            self.squares += error * error;
+        }
+        if x.is_finite() && !fills.contains(&x) {
+            self.finite += 1;
+            self.low = Some(self.low.map_or(x, |low| low.min(x)));
+            self.high = Some(self.high.map_or(x, |high| high.max(x)));
+        }
+    }
+}
+
+/// Whether a chunk's bound allows an error at x; without a bound only none.
+fn allows(kept: Option<&Kept>, x: f64, y: f64, error: f64) -> bool {
+    if x.is_nan() || y.is_nan() {
+        return x.is_nan() && y.is_nan();
+    }
+    if !x.is_finite() {
+        return x == y;
+    }
+    let Some(kept) = kept else { return error == 0.0 };
+    let relative = kept.rel.map_or(f64::INFINITY, |rel| (rel * x.abs()).max(kept.floor.unwrap_or(0.0)));
+    error <= kept.abs.unwrap_or(f64::INFINITY).min(relative)
+}
+
+/// One variable and the file that it is in.
+#[derive(Clone, Copy)]
+pub struct Side<'a> {
+    /// The file.
+    pub store: &'a Store,
+    /// One of its variables.
+    pub variable: &'a Variable,
+}
+
+/// Compares a variable with its original, of the same shape and of any type of numbers.
+///
+/// # Errors
+/// They cannot be compared: shapes differ, or elements are no numbers. Chunks that cannot be read are in
+/// the result.
+pub fn compare(checked: Side<'_>, original: Side<'_>, threads: NonZero<usize>) -> Result<Errors> {
+    let (a, b) = (checked.variable, original.variable);
+    if a.shape != b.shape {
+        return Err(Error::misuse(format!("the shapes differ: {:?} here, {:?} in the original", a.shape, b.shape)));
+    }
+    let words = |v: &Variable| values(v, &vec![0; v.element.bytes]).len();
+    if words(a) == 0 || words(a) != words(b) {
+        let (a, b) = (&a.element.name, &b.element.name);
+        return Err(Error::misuse(format!("{a} cannot be compared with {b}: they are no numbers of one kind")));
+    }
+    let (ours, theirs) = (chunks_of(checked.store, a)?, chunks_of(original.store, b)?);
+    let chunk = a.chunk.clone().unwrap_or_else(|| piece(&a.shape));
+    let counts: Vec<u64> = a.shape.iter().zip(&chunk).map(|(n, c)| n.div_ceil(*c)).collect();
+    let count = product(&counts);
+    if count > PIECES_MAX {
+        return Err(Error::limit(format!("the variable has {count} chunks, more than {PIECES_MAX}")));
+    }
+    let mut fills = values(a, &a.fill);
+    fills.extend(values(b, &b.fill));
+    // A fill of 0 is what files have whose writer states none.
+    fills.retain(|f| *f != 0.0);
+    let state = || {
+        let readers = (Reader::new(checked.store, a, &ours), Reader::new(original.store, b, &theirs));
+        (Errors::default(), readers)
+    };
+    let longest = a.chunk_raw_len().max(b.chunk.as_ref().and_then(|_| b.chunk_raw_len()));
+    let threads = limits::threads(longest, threads);
+    let parts = parallel::run(count as usize, threads, state, |(errors, readers), i| {
+        let origin = origin(i as u64, &counts, &chunk);
+        let size: Vec<u64> = a.shape.iter().zip(&origin).zip(&chunk).map(|((n, o), c)| (*c).min(n - o)).collect();
+        let mut result = Ok(());
+        // A chunk may be long, and its numbers take up to 16 times its bytes.
+        let part = piece(&size);
+        let parts: Vec<u64> = size.iter().zip(&part).map(|(n, p)| n.div_ceil(*p)).collect();
+        each_place(&parts, |place| {
+            if result.is_ok() {
+                let from: Vec<u64> = place.iter().zip(&part).map(|(i, p)| i * p).collect();
+                let len: Vec<u64> = from.iter().zip(&size).zip(&part).map(|((f, n), p)| (*p).min(n - f)).collect();
+                let from: Vec<u64> = from.iter().zip(&origin).map(|(f, o)| f + o).collect();
+                result = compare_piece(readers, (a, b), &origin, (&from, &len), &fills, errors);
+            }
+        });
+        if let Err(error) = result
+            && errors.failed.len() < crate::check::LISTED_MAX
+        {
+            errors.failed.push(format!("chunk at {origin:?}: {}", error.message));
+        }
+    });
+    let mut all = Errors::default();
+    parts.into_iter().for_each(|part| all.merge(part.0));
+    Ok(all)
+}
+
+fn compare_piece(
+    (ours, theirs): &mut (Reader<'_>, Reader<'_>),
+    (a, b): (&Variable, &Variable),
+    origin: &[u64],
+    (from, size): (&[u64], &[u64]),
+    fills: &[f64],
+    errors: &mut Errors,
+) -> Result<()> {
+    let (y_bytes, x_bytes) = (ours.read(from, size)?, theirs.read(from, size)?);
+    let info = ours.info(origin)?;
+    let kept = info.as_ref().and_then(|info| info.bound.as_ref());
+    let (ys, xs) = (values(a, &y_bytes), values(b, &x_bytes));
+    // Integers of 8 bytes differ by less than their rounding to floats.
+    let is_wide = |v: &Variable| matches!(v.element.dtype, Some(narrows_array::Dtype::I64 | narrows_array::Dtype::U64));
+    let exact = (is_wide(a) && is_wide(b)).then(|| (wide(b, &x_bytes), wide(a, &y_bytes)));
+    let mut broken = 0;
+    for (i, (&x, &y)) in xs.iter().zip(&ys).enumerate() {
+        let error = match &exact {
+            Some((xs, ys)) => (xs[i] - ys[i]).unsigned_abs() as f64,
+            None => (x - y).abs(),
+        };
+        errors.add(x, y, error, fills);
+        broken += u64::from(!allows(kept, x, y, error));
+    }
+    if a.is_narrows() {
+        *errors.broken.get_or_insert(0) += broken;
+        if broken > 0 && errors.broken_at.is_none() {
+            errors.broken_at = Some(origin.to_vec());
+        }
+    }
+    Ok(())
+}
+
+/// First element of the chunk of a number, the last axis fastest.
+fn origin(mut number: u64, counts: &[u64], chunk: &[u64]) -> Vec<u64> {
+    let mut out = vec![0; counts.len()];
+    for axis in (0..out.len()).rev() {
+        out[axis] = number % counts[axis] * chunk[axis];
+        number /= counts[axis];
+    }
+    out
+}
+
+/// A piece of an array without chunks, or of a long chunk: whole axes at the end.
+fn piece(shape: &[u64]) -> Vec<u64> {
+    let mut left = PIECE;
+    let mut out = vec![1; shape.len()];
+    for (part, n) in out.iter_mut().zip(shape).rev() {
+        *part = (*n).clamp(1, left.max(1));
+        left /= (*part).max(1);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_hold_together_and_only_for_numbers() {
+        let kept = Kept { abs: Some(1.0), rel: Some(0.1), floor: Some(0.01), ..Kept::default() };
+        let allows = |x: f64, y: f64| allows(Some(&kept), x, y, (x - y).abs());
+        assert!(allows(100.0, 101.0) && !allows(100.0, 101.5), "abs is the tighter one");
+        assert!(allows(1.0, 1.1 - 1e-9) && !allows(1.0, 1.2), "rel is the tighter one");
+        assert!(allows(0.0, 0.01) && !allows(0.0, 0.02), "the floor");
+        assert!(allows(f64::NAN, f64::NAN) && !allows(f64::NAN, 1.0) && !allows(1.0, f64::NAN));
+        assert!(!allows(f64::INFINITY, 1.0) && allows(f64::INFINITY, f64::INFINITY));
+        assert!(super::allows(None, 2.0, 2.0, 0.0) && !super::allows(None, 2.0, 2.1, 0.1));
+    }
+
+    #[test]
+    fn a_long_array_is_cut_into_rows() {
+        assert_eq!(piece(&[10, 1 << 19, 2]), [1, 1 << 19, 2]);
+        assert_eq!(piece(&[1 << 30]), [PIECE]);
+        assert!(piece(&[]).is_empty());
+        assert_eq!(origin(5, &[2, 3], &[10, 7]), [10, 14]);
+    }
+}
