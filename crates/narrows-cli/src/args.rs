@@ -14,6 +14,7 @@ use narrows_host::peers::{self, Peer};
 pub(crate) mod agent;
 pub(crate) mod array;
 pub(crate) mod file;
+pub(crate) mod hdf5;
 pub(crate) mod oracle;
 pub(crate) mod ping;
 pub(crate) mod plan;
@@ -136,6 +137,8 @@ pub(crate) enum Command {
     /// Encode arrays of numbers, exactly or within a stated error
     #[command(subcommand)]
     Array(array::ArrayCommand),
+    /// Tell where the HDF5 filter is, and what its parameters are
+    Hdf5(hdf5::Hdf5Args),
     /// Measure round-trip times of messages with many methods over the same link
     Ping(ping::PingArgs),
     /// Benchmark parts of the program on real data

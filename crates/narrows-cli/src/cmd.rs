@@ -15,6 +15,7 @@ mod check;
 mod cp;
 mod demo;
 mod file;
+mod hdf5;
 mod inspect;
 mod list;
 mod oracle;
@@ -51,6 +52,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         Command::Oracle(args) => oracle::run(&args)?,
         Command::Plan(args) => plan::run(&args)?,
         Command::Array(command) => array::run(&command)?,
+        Command::Hdf5(args) => hdf5::run(&args)?,
         Command::Train(args) => train::run(&args)?,
         Command::Calibrate(args) => calibrate::run(&args)?,
     }

@@ -87,6 +87,23 @@ pub(crate) fn stdin() -> Result<File> {
     Ok(File::from(given.and_then(|()| io::stdin().as_fd().try_clone_to_owned()).context("cannot read stdin")?))
 }
 
+/// Fails if the program was started without a stdout.
+pub(crate) fn stdout_is_given() -> Result<()> {
+    standard::given(libc::STDOUT_FILENO).context("cannot write stdout")
+}
+
+/// Opens a file that is read at any byte, which a pipe, a device or a folder is not.
+pub(crate) fn open_regular(path: &Path) -> Result<File> {
+    let cannot = || format!("cannot read {}", path.display());
+    // Opening a named pipe would wait for its writer.
+    let data = path.metadata().with_context(cannot)?;
+    if !data.is_file() {
+        let what = if data.is_dir() { "it is a folder" } else { "it is not a regular file" };
+        return Err(anyhow!("{}: {what}", cannot()));
+    }
+    File::open(path).with_context(cannot)
+}
+
 /// Returns stdout as a file, without the buffer and lock of the standard library.
 pub(crate) fn stdout() -> Result<File> {
     let given = standard::given(libc::STDOUT_FILENO);

@@ -19,6 +19,7 @@ mod report;
 mod samples;
 mod shaper;
 mod transfer;
+mod variables;
 
 fn main() -> ExitCode {
     narrows::stream::return_memory_early();

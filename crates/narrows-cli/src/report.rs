@@ -13,7 +13,7 @@ use narrows::sender::Summary;
 use serde_json::{Value, json};
 
 use crate::bottleneck::Bottleneck;
-use crate::files::StdoutClosed;
+use crate::files::{StdoutClosed, stdout_is_given};
 pub(crate) use narrows_host::words::{bytes, note, note_json, one_line, wire};
 
 /// Error that the other end was told and reports to the user, so that this end prints nothing.
@@ -40,6 +40,8 @@ pub(crate) fn kind(error: &anyhow::Error) -> Option<ErrorKind> {
 /// Prints a line to stdout. If the reader has closed it, the error terminates the program by
 /// SIGPIPE, as other filters.
 pub(crate) fn out(text: impl Display) -> Result<()> {
+    // The standard library takes lines for a closed stdout and drops them.
+    stdout_is_given()?;
     match writeln!(io::stdout(), "{text}") {
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Err(StdoutClosed.into()),
         result => result.context("cannot write stdout"),

@@ -56,3 +56,98 @@ fn wrong_input_has_the_exit_status_of_its_kind_and_leaves_no_file() {
     assert_eq!(status(&["encode", "gone", "-o", "y"]), Some(1));
     assert!(!folder.path().join("y").exists());
 }
+
+/// The worst error that `encode` printed.
+fn printed(output: &Output) -> f64 {
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    let rest = text.split("worst error ").nth(1).unwrap_or_else(|| panic!("{text}"));
+    rest.split([',', ' ']).next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn all_hints_hold_at_once_and_the_printed_error_is_not_below_the_truth() {
+    let folder = tempfile::tempdir().unwrap();
+    let values: Vec<f64> = (0..20_000)
+        .map(|i| if i % 50 == 3 { 1e20 } else { (f64::from(i) / 300.0).sin() * 20.0 + f64::from(i % 7) / 9.0 })
+        .collect();
+    let raw: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+    fs::write(folder.path().join("a"), &raw).unwrap();
+    let input = ["encode", "a", "--type", "f64", "--shape", "200,100", "-o", "b"];
+    for hints in [
+        &["--abs", "0.013"][..],
+        &["--abs", "0.013", "--fill", "1e20", "--exact=-5..-2", "--exact", "15.."],
+        &["--rel", "1%", "--floor", "0.004", "--abs", "0.05", "--exact", "..-20"],
+        &["--digits", "3", "--bits", "8", "--range-rel", "0.1%", "--fill", "1e20"],
+        &["--abs", "0.5", "--rel", "0.5", "--bits", "3"],
+        &["--abs", "0.1", "--method", "linear + lorenzo 11z + split + zstd 1"],
+    ] {
+        let said = narrows(folder.path(), &[&input[..], hints].concat());
+        assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+        let decoded = narrows(folder.path(), &["decode", "b", "--raw"]).stdout;
+        assert_eq!(decoded.len(), raw.len());
+        let has = |hint: &str| hints.iter().any(|h| h.starts_with(hint));
+        let after = |hint: &str| {
+            let at = hints.iter().position(|h| *h == hint)?;
+            let (number, unit) = hints[at + 1].strip_suffix('%').map_or((hints[at + 1], 1.0), |n| (n, 100.0));
+            Some(number.parse::<f64>().unwrap() / unit)
+        };
+        let (mut worst, mut changed) = (0f64, 0);
+        for (x, y) in values.iter().zip(decoded.chunks_exact(8)) {
+            let y = f64::from_le_bytes(y.try_into().unwrap());
+            let error = (x - y).abs();
+            worst = worst.max(error);
+            changed += usize::from(error > 0.0);
+            let within = |limit: Option<f64>| limit.is_none_or(|limit| error <= limit);
+            assert!(within(after("--abs")), "{x} {y} {hints:?}");
+            assert!(within(after("--rel").map(|r| (r * x.abs()).max(after("--floor").unwrap_or(0.0)))));
+            assert!(within(after("--digits").map(|d| 0.5 * 10f64.powf(1.0 - d) * x.abs())));
+            assert!(within(after("--bits").map(|b| 0.5f64.powf(b + 1.0) * x.abs())));
+            assert!(within(after("--range-rel").map(|r| r * 42.0)));
+            let kept = has("--exact=-5") && ((-5.0..=-2.0).contains(x) || *x >= 15.0)
+                || has("..-20") && *x <= -20.0
+                || *x == 1e20 && has("--fill");
+            assert!(!kept || error == 0.0, "{x} was to be exact: {hints:?}");
+        }
+        assert!(changed > 5000, "{hints:?}");
+        assert!(printed(&said) >= worst, "{worst:e} is worse than {:e}", printed(&said));
+    }
+    assert!(
+        narrows(folder.path(), &["encode", "a", "--type", "f64", "--rel", "1%", "-o", "b"]).stderr.ends_with(b"\n")
+    );
+}
+
+#[test]
+fn hints_and_types_without_sense_are_refused_in_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("x"), [0; 48]).unwrap();
+    // An array of Python objects, one of structures, one of texts.
+    for descr in ["'|O'", "[('a', '<f4')]", "'<U7'", "'<M8[s]'"] {
+        let header = format!("{{'descr': {descr}, 'fortran_order': False, 'shape': (2,), }}\n");
+        let mut npy = b"\x93NUMPY\x01\0".to_vec();
+        npy.extend((header.len() as u16).to_le_bytes());
+        npy.extend(header.bytes());
+        npy.extend([0; 48]);
+        fs::write(folder.path().join("o.npy"), npy).unwrap();
+        let said = narrows(folder.path(), &["encode", "o.npy", "-o", "y"]);
+        let text = String::from_utf8_lossy(&said.stderr);
+        assert!(!said.status.success() && text.lines().count() == 1, "{descr}: {text}");
+    }
+    for hints in [
+        &["--exact", "7..3"][..],
+        &["--exact", "7"],
+        &["--exact", "a.."],
+        &["--rel", "1%%"],
+        &["--floor", "1"],
+        &["--method", "split"],
+        &["--method", "lorenzo 2 + zstd 3"],
+        &["--type", "q8"],
+    ] {
+        let mut args = vec!["encode", "x", "-o", "y"];
+        if !hints.contains(&"--type") {
+            args.extend(["--type", "f64"]);
+        }
+        args.extend(hints);
+        assert_eq!(narrows(folder.path(), &args).status.code(), Some(2), "{hints:?}");
+    }
+    assert!(!folder.path().join("y").exists());
+}

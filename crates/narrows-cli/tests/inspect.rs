@@ -43,7 +43,8 @@ fn every_stored_stream_is_complete_and_its_frames_lie_end_to_end() {
             let seen = json(&stream, flags);
             let name = path.display();
             assert_eq!((&seen["complete"], &seen["error"]), (&true.into(), &Value::Null), "{name}");
-            assert_eq!((&seen["raw_bytes"], &seen["wire_bytes"]), (&17_000.into(), &stream.len().into()), "{name}");
+            let raw_len = if path.ends_with("v1-split-numbers.nrw") { 65_544 } else { 17_000 };
+            assert_eq!((&seen["raw_bytes"], &seen["wire_bytes"]), (&raw_len.into(), &stream.len().into()), "{name}");
             let end = seen["rows"].as_array().unwrap().iter().fold(32, |at, row| {
                 assert_eq!(row["wire_offset"], at, "{name}");
                 at + row["wire_len"].as_u64().unwrap()

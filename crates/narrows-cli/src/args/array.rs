@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Subcommand};
-use narrows_array::{Dtype, Mode};
+use narrows_array::{Bound, Dtype, Mode, Options, Pipeline};
 
 use super::parse_size;
 
@@ -33,17 +33,36 @@ pub(crate) struct Input {
     /// Raw elements are big-endian
     #[arg(long, requires = "dtype")]
     pub(crate) big_endian: bool,
+    #[command(flatten)]
+    pub(crate) hints: Hints,
+    /// One pipeline for every chunk, for tests: steps and back end as `bench` prints them
+    #[arg(long, value_name = "PIPELINE")]
+    pub(crate) method: Option<Pipeline>,
+    /// Bytes of a chunk
+    #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = parse_size)]
+    pub(crate) chunk: usize,
+}
+
+impl Input {
+    pub(crate) fn options(&self) -> Options {
+        Options { method: self.method.clone(), ..self.hints.options() }
+    }
+}
+
+/// How much values may change, and what matters.
+#[derive(ClapArgs)]
+pub(crate) struct Hints {
     /// Largest absolute error
     #[arg(long, value_name = "ERROR")]
     pub(crate) abs: Option<f64>,
-    /// Largest error as a share of the value
-    #[arg(long, value_name = "SHARE")]
+    /// Largest error as a share of the value, such as 0.01 or 1%
+    #[arg(long, value_name = "SHARE", value_parser = parse_share)]
     pub(crate) rel: Option<f64>,
     /// The least error that --rel allows
     #[arg(long, value_name = "ERROR", requires = "rel")]
     pub(crate) floor: Option<f64>,
     /// Largest error as a share of the range of each chunk
-    #[arg(long, value_name = "SHARE")]
+    #[arg(long, value_name = "SHARE", value_parser = parse_share)]
     pub(crate) range_rel: Option<f64>,
     /// Significant decimal digits
     #[arg(long, value_name = "N")]
@@ -54,15 +73,35 @@ pub(crate) struct Input {
     /// A value that stays exact; may be repeated
     #[arg(long, value_name = "VALUE", allow_negative_numbers = true)]
     pub(crate) fill: Vec<f64>,
+    /// A range of values that stay exact, both ends included: A..B, A.. or ..B; may be repeated
+    #[arg(long, value_name = "A..B", value_parser = parse_range, allow_hyphen_values = true)]
+    pub(crate) exact: Vec<(f64, f64)>,
     /// What matters: fast, balanced or archive
     #[arg(long, value_name = "MODE", default_value = "balanced")]
     pub(crate) mode: Mode,
     /// Bytes per second that a core must encode, by nominal speeds
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) encode_rate: Option<usize>,
-    /// Bytes of a chunk
-    #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = parse_size)]
-    pub(crate) chunk: usize,
+}
+
+impl Hints {
+    pub(crate) fn bound(&self) -> Bound {
+        Bound {
+            abs: self.abs,
+            range_rel: self.range_rel,
+            rel: self.rel,
+            floor: self.floor,
+            digits: self.digits,
+            bits: self.bits,
+            fills: self.fill.clone(),
+            exact: self.exact.clone(),
+            ..Bound::default()
+        }
+    }
+
+    pub(crate) fn options(&self) -> Options {
+        Options { mode: self.mode, encode_rate: self.encode_rate.map(|rate| rate as f64), method: None }
+    }
 }
 
 #[derive(ClapArgs)]
@@ -72,6 +111,9 @@ pub(crate) struct EncodeArgs {
     /// Write to FILE [default: stdout]
     #[arg(long, short, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
+    /// Write to a terminal all the same
+    #[arg(long, short)]
+    pub(crate) force: bool,
     /// Print errors only
     #[arg(long, short)]
     pub(crate) quiet: bool,
@@ -85,6 +127,9 @@ pub(crate) struct DecodeArgs {
     /// Write to FILE [default: stdout]
     #[arg(long, short, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
+    /// Write to a terminal all the same
+    #[arg(long, short)]
+    pub(crate) force: bool,
     /// Write the elements without the header of .npy
     #[arg(long)]
     pub(crate) raw: bool,
@@ -94,4 +139,25 @@ pub(crate) struct DecodeArgs {
 pub(crate) struct BenchArgs {
     #[command(flatten)]
     pub(crate) input: Input,
+    /// Also measure the libraries that this Python has: zstd, xz, Blosc2, pco, fpzip, zfp, SZ3
+    #[arg(long, value_name = "PYTHON", num_args = 0..=1, default_missing_value = "python3")]
+    pub(crate) peers: Option<PathBuf>,
+}
+
+/// A share, as a number or in percent.
+fn parse_share(text: &str) -> Result<f64, String> {
+    let (number, unit) = text.strip_suffix('%').map_or((text, 1.0), |number| (number, 100.0));
+    let share: f64 = number.trim().parse().map_err(|_| "a share is a number such as 0.01, or 1%".to_string())?;
+    Ok(share / unit)
+}
+
+fn parse_range(text: &str) -> Result<(f64, f64), String> {
+    let wrong = || "a range is A..B, A.. or ..B, such as 1e10.. or 0..0.5".to_string();
+    let (low, high) = text.split_once("..").ok_or_else(wrong)?;
+    let end = |end: &str, open: f64| match end.trim() {
+        "" => Ok(open),
+        number => number.parse::<f64>().map_err(|_| wrong()),
+    };
+    let range = (end(low, f64::NEG_INFINITY)?, end(high, f64::INFINITY)?);
+    if range.0 <= range.1 { Ok(range) } else { Err("the first end of a range is not above the second".into()) }
 }

@@ -137,10 +137,20 @@ pub(crate) struct ListArgs {
 }
 
 #[derive(ClapArgs)]
+#[command(after_long_help = CHECK_HELP)]
 pub(crate) struct CheckArgs {
-    /// Files of narrows; others are decoded
+    /// Files of narrows; HDF5 and NetCDF-4 files, Zarr stores; others are decoded
     #[arg(value_name = "FILE", required = true)]
     pub(crate) files: Vec<PathBuf>,
+    /// Compare the variables with those of ORIGINAL: a file of any of these kinds, .npy or raw elements
+    #[arg(long, value_name = "ORIGINAL", conflicts_with_all = ["repair_index", "sums"])]
+    pub(crate) against: Option<PathBuf>,
+    /// Only this variable, by its path in the file; may be repeated
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["repair_index", "sums"])]
+    pub(crate) variable: Vec<String>,
+    /// Write a page with pictures of the variables, and with --against of their errors and spectra
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["repair_index", "sums"])]
+    pub(crate) html: Option<PathBuf>,
     /// Write a file anew whose index or end is damaged or missing, with all blocks that are there
     #[arg(long)]
     pub(crate) repair_index: bool,
@@ -156,6 +166,34 @@ pub(crate) struct CheckArgs {
     #[command(flatten)]
     pub(crate) verbosity: VerbosityArgs,
 }
+
+const CHECK_HELP: &str = "\
+Every block is decoded and compared with its check. So is every chunk of Narrows in an HDF5 or NetCDF-4 file (.h5, .nc), a \
+Zarr store (a folder or a .zip file, version 2 or 3), and a file of `narrows array encode`; no library or filter of theirs \
+is needed. For each variable:
+
+  chunk, chunks  shape of the chunks; how many are stored
+  filters        what is applied to them, in this order
+  ratio          raw bytes for each byte stored
+  bound          what Narrows was told to keep: abs, rel (a share of the value), floor; `exact` if nothing was allowed to change
+  worst          the largest error that was written, by the chunks' own word; with --against, see below it
+  exceptions     values stored exactly because they would have missed the bound
+  below that     pipelines by their share of the chunks
+
+With --against, every number is compared with its original: the worst absolute and relative error, RMSE, PSNR (of the range of \
+the original without fill values), and whether each chunk keeps the bound that it states. Variables are matched by their path; \
+a file with one variable is compared with any of that shape. Original and copy may differ in format, chunks and type. The \
+original may be chunked with deflate, shuffle, fletcher32, zstd, LZ4 or Blosc.
+
+EXIT STATUS
+  0  all chunks are whole, and with --against all bounds hold
+  3  a chunk is damaged or a bound is broken
+
+EXAMPLES
+  narrows check tas.nc
+  narrows check --against original.nc --html tas.html tas.nc
+  narrows check --variable model/t --against t.npy store.zarr
+  narrows check --json store.zarr | jq '.variables[] | {path, ratio, worst_abs}'";
 
 /// A range of raw bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

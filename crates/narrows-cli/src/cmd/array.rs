@@ -1,20 +1,21 @@
 //! `narrows array`: encodes, decodes and compares arrays of numbers.
 
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{IsTerminal, Read, Write};
 use std::path::Path;
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use narrows::Error;
 use narrows_array::file::{self, Cut};
-use narrows_array::{
-    ArrayView, Bound, ByteOrder, Chooser, Coder, Dtype, Layout, Options, RAW_MAX, candidates, info, npy,
-};
+use narrows_array::{ArrayView, ByteOrder, Chooser, Coder, Dtype, Layout, RAW_MAX, candidates, info, npy};
 
+use self::peers::ForPython;
 use crate::args::array::{ArrayCommand, BenchArgs, DecodeArgs, EncodeArgs, Input};
 use crate::files::{Source, Target, refuse_same};
 use crate::report;
+
+mod peers;
 
 /// Longest header of a .npy file with what is before it.
 const NPY_HEAD: u64 = 12 + (1 << 16);
@@ -93,32 +94,38 @@ impl Elements {
     }
 }
 
-fn bound(input: &Input) -> Bound {
-    Bound {
-        abs: input.abs,
-        range_rel: input.range_rel,
-        rel: input.rel,
-        floor: input.floor,
-        digits: input.digits,
-        bits: input.bits,
-        fills: input.fill.clone(),
-        ..Bound::default()
+/// Binary data on a terminal helps nobody and may change its settings.
+fn refuse_terminal(target: &Target, force: bool) -> Result<()> {
+    if target.is_stdout() && std::io::stdout().is_terminal() && !force {
+        return Err(anyhow!("binary data is not written to a terminal; redirect stdout, use -o FILE, or -f to force"));
     }
+    Ok(())
 }
 
-fn options(input: &Input) -> Options {
-    Options { mode: input.mode, encode_rate: input.encode_rate.map(|rate| rate as f64), method: None }
+/// Three digits, never below the value.
+fn not_below(value: f64) -> String {
+    let mut shown = value;
+    loop {
+        let text = format!("{shown:.2e}");
+        if text.parse::<f64>().is_ok_and(|read| read >= value) || !value.is_finite() {
+            return text;
+        }
+        // Half of the last digit shown.
+        shown += value * 0.0005;
+    }
 }
 
 fn encode(args: &EncodeArgs) -> Result<()> {
     refuse_same(&args.input.file, [args.output.as_deref()])?;
     let elements = Elements::open(&args.input)?;
     let cut = elements.cut(&args.input)?;
-    let mut chooser = Chooser::new(options(&args.input), bound(&args.input))?;
+    let mut chooser = Chooser::new(args.input.options(), args.input.hints.bound())?;
     let target = Target::open(args.output.as_deref())?;
+    refuse_terminal(&target, args.force)?;
     let mut out = target.file()?;
     let cannot = target.name().to_string();
     let (mut raw, mut wire, mut worst, mut exceptions) = (0usize, 0usize, 0f32, 0usize);
+    let mut worst_rel: Option<f32> = None;
     let header = cut.header();
     out.write_all(&header).context(cannot.clone())?;
     wire += header.len();
@@ -128,6 +135,7 @@ fn encode(args: &EncodeArgs) -> Result<()> {
         let at = chunk.iter().position(|b| *b < 0x80).map_or(0, |i| i + 1);
         if let Some(kept) = info(&chunk[at..])?.bound {
             worst = worst.max(kept.worst_abs);
+            worst_rel = kept.worst_rel.map(|rel| rel.max(worst_rel.unwrap_or(0.0))).or(worst_rel);
             exceptions += kept.exceptions;
         }
         raw += bytes.len();
@@ -140,7 +148,9 @@ fn encode(args: &EncodeArgs) -> Result<()> {
         let errors = if chooser.bound().is_lossless() {
             String::new()
         } else {
-            format!("; worst error {worst:e}, {exceptions} values exact instead")
+            let relative =
+                worst_rel.map(|rel| format!(" ({} of its value)", not_below(rel.into()))).unwrap_or_default();
+            format!("; worst error {}{relative}, {exceptions} values exact instead", not_below(worst.into()))
         };
         let ratio = raw as f64 / wire as f64;
         report::note(format_args!("{raw} bytes to {wire}, ratio {ratio:.2}{errors}{pipeline}"));
@@ -153,6 +163,7 @@ fn decode(args: &DecodeArgs) -> Result<()> {
     let encoded = read_whole(&args.file)?;
     let chunks = file::chunks(&encoded)?;
     let target = Target::open(args.output.as_deref())?;
+    refuse_terminal(&target, args.force)?;
     let mut out = target.file()?;
     let cannot = target.name().to_string();
     if !args.raw {
@@ -187,12 +198,16 @@ fn bench(args: &BenchArgs) -> Result<()> {
     let elements = Elements::open(&args.input)?;
     let (dtype, order, layout, shape) = (elements.dtype, elements.order, elements.layout, elements.shape.clone());
     let cut = elements.cut(&args.input)?;
-    let (bound, options) = (bound(&args.input), options(&args.input));
+    let (bound, options) = (args.input.hints.bound(), args.input.options());
     let mut chooser = Chooser::new(options.clone(), bound.clone())?;
     let mut coder = Coder::new();
     let mut rows = std::collections::BTreeMap::<String, Row>::new();
     let (mut raw, mut count) = (0, 0);
+    let mut copy = args.peers.as_ref().map(|_| ForPython::new(&elements)).transpose()?;
     elements.each(&cut, |bytes| {
+        if let Some(copy) = &mut copy {
+            copy.add(bytes)?;
+        }
         let mut piece = shape.clone();
         let slowest = if layout == Layout::RowMajor { piece.first_mut() } else { piece.last_mut() };
         if let Some(slowest) = slowest.filter(|d| **d > 0 && !bytes.is_empty()) {
@@ -229,5 +244,22 @@ fn bench(args: &BenchArgs) -> Result<()> {
         let ratio = raw as f64 / row.wire as f64;
         report::out(format_args!("{ratio:>9.3} {:>10.0} {:>10.0}  {name}", rate(row.encode_s), rate(row.decode_s)))?;
     }
+    if let (Some(copy), Some(python)) = (copy, &args.peers) {
+        copy.measure(python, args.input.chunk, &bound)?;
+    }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::not_below;
+
+    #[test]
+    fn what_is_printed_is_never_below_the_truth() {
+        for value in [0.0, 1.0, 0.01, 9.999e-5, 9.994e20, 1.0001, 3.3333e-300, f64::from(0.1f32), f64::MAX / 2.0] {
+            let read: f64 = not_below(value).parse().unwrap();
+            assert!(read >= value && read <= value * 1.01, "{value:e} {read:e}");
+        }
+        assert_eq!(not_below(1.0), "1.00e0");
+    }
 }

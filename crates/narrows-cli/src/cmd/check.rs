@@ -1,4 +1,4 @@
-//! `narrows check`: scrubs files, and writes a lost index anew.
+//! `narrows check`: scrubs files, and writes a lost index anew; checks the variables of files with arrays.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -16,16 +16,20 @@ use serde_json::json;
 
 use crate::args::file::CheckArgs;
 use crate::args::reach_max;
-use crate::files::Target;
+use crate::files::{Target, open_regular};
 use crate::flow;
 use crate::report;
 use crate::transfer::Transfer;
+use crate::variables;
 
 /// Status of a file that is damaged.
 const DAMAGED: u8 = 3;
 
 /// Runs `narrows check`.
 pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
+    if args.files.len() > 1 && (args.against.is_some() || args.html.is_some()) {
+        return Err(narrows::Error::misuse("--against and --html take one file").into());
+    }
     let transfer = Transfer::begin()?;
     let mut status = ExitCode::SUCCESS;
     for path in &args.files {
@@ -43,9 +47,16 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
 }
 
 fn one(args: &CheckArgs, transfer: &Transfer, path: &Path) -> Result<bool> {
+    if let Some(is_good) = variables::check(args, path)? {
+        return Ok(is_good);
+    }
+    if args.against.is_some() || args.html.is_some() || !args.variable.is_empty() {
+        let text = format!("{}: --against, --html and --variable are for files with arrays", path.display());
+        return Err(narrows::Error::misuse(text).into());
+    }
     let cannot = || format!("cannot read {}", path.display());
     let named = |e: narrows::Error| anyhow::Error::from(e).context(path.display().to_string());
-    let mut file = File::open(path).with_context(cannot)?;
+    let mut file = open_regular(path)?;
     let begin = foreign::peek(&mut file).with_context(cannot)?;
     if Format::of(&begin).is_some_and(|format| format != Format::Narrows) {
         let control = &transfer.control;
@@ -77,7 +88,7 @@ fn one(args: &CheckArgs, transfer: &Transfer, path: &Path) -> Result<bool> {
             report::note(text);
         }
         let options = OpenOptions::default().reach_max(reach_max(args.long));
-        let file = options.open(File::open(path).with_context(cannot)?).map_err(named)?;
+        let file = options.open(open_regular(path)?).map_err(named)?;
         return scrub(args, path, &file);
     }
     scrub(args, path, &file)

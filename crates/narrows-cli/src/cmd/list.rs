@@ -1,6 +1,5 @@
 //! `narrows list`: what is in compressed files, without decoding them.
 
-use std::fs::File;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -11,6 +10,7 @@ use narrows_file::{File as NarrowsFile, IndexOrigin};
 use serde_json::json;
 
 use crate::args::file::ListArgs;
+use crate::files::open_regular;
 use crate::report;
 
 /// What one line of the list says.
@@ -49,7 +49,7 @@ pub(crate) fn run(args: &ListArgs) -> Result<ExitCode> {
 
 fn row(path: &Path) -> Result<Row> {
     let cannot = || format!("cannot read {}", path.display());
-    let mut file = File::open(path).with_context(cannot)?;
+    let mut file = open_regular(path)?;
     let wire_len = file.metadata().with_context(cannot)?.len();
     let begin = foreign::peek(&mut file).with_context(cannot)?;
     let named = |e: narrows::Error| anyhow::Error::from(e).context(path.display().to_string());
