@@ -15,11 +15,13 @@ use crate::report::About;
 use crate::stats::median;
 use crate::units::parse_len;
 
+mod arrays;
 mod cold;
 mod copy;
 mod links;
 mod relay;
 mod run;
+mod typed;
 
 /// Compare Narrows with plain, fixed methods and other programs in real time
 ///
@@ -27,9 +29,11 @@ mod run;
 /// `links` (`send` and `recv` with every pool over shaped links in a separate network namespace,
 /// against nc and fixed methods), `latency` (a single 100-byte write), `memory`.
 ///
-/// Other parts: `cold` (short transfers over shaped links, each program from its start to its end,
+/// Other parts: `arrays` (arrays of numbers, exact and within bounds, against the libraries that a
+/// Python has), `cold` (short transfers over shaped links, each program from its start to its end,
 /// beside the prediction of virtual time), `cold-virtual` (the same in virtual time alone: predictions
-/// of stored samples, or `balance` against fixed methods, plain and oracle), `file` (`pipe` with default settings into a file against zstd -3, for every kind of
+/// of stored samples, or `balance` against fixed methods, plain and oracle), `typed` (numbers in plain
+/// bytes: probe and split codec on every kind of data), `file` (`pipe` with default settings into a file against zstd -3, for every kind of
 /// data), `cp` (against scp, rsync and tar with zstd through its own OpenSSH server; needs root)
 /// and `run` (the cost of `narrows run` for a connection over loopback, and a check that nothing is
 /// lost). `run` consists of `run-latency`, `run-bulk`, `run-connect`, `run-memory`, `run-many`,
@@ -56,7 +60,7 @@ pub(crate) struct Args {
     /// For `cold`: round trips in milliseconds; below 1 the kernel alone shapes the link
     #[arg(long, value_name = "MS", value_delimiter = ',', default_value = "0.1,10,40")]
     delays: Vec<f64>,
-    /// For `cold`: the files of each kind that constants may be tuned on, or those that are quoted
+    /// For `cold`, `typed` and `arrays`: the files that constants may be tuned on, or those that are quoted
     #[arg(long, value_enum, default_value_t = crate::pools::Half::Both)]
     half: crate::pools::Half,
     /// For `cold`: directory where measured cost tables are kept
@@ -78,6 +82,12 @@ pub(crate) struct Args {
     /// shipped prior
     #[arg(long, value_name = "DIR")]
     priors: Option<PathBuf>,
+    /// For `arrays`: a Python with numpy, netCDF4 and the libraries to compare with
+    #[arg(long, value_name = "PYTHON", default_value = "python3")]
+    python: PathBuf,
+    /// For `arrays`: a Python with zfpy, whose wheel keeps numcodecs from loading
+    #[arg(long, value_name = "PYTHON")]
+    zfp_python: Option<PathBuf>,
     /// For `run`: flags of `narrows run`, separated by spaces
     #[arg(long, value_name = "FLAGS", default_value = "", allow_hyphen_values = true)]
     run_flags: String,
@@ -115,7 +125,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             "memory" => memory()?,
             "links" => links::run(args)?,
             "cold" => cold::run(args)?,
+            "arrays" => arrays::run(args)?,
             "cold-virtual" => cold::foresee::run(args)?,
+            "typed" => typed::run(args)?,
             "cp" => copy::run(args)?,
             "run" => run::run(args, None)?,
             one if one.starts_with("run-") => run::run(args, one.strip_prefix("run-"))?,

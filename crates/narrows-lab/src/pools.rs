@@ -72,6 +72,30 @@ pub(crate) enum Half {
     Both,
 }
 
+/// A kind of data, with the name and the bytes of its files.
+pub(crate) type Kind = (String, Vec<(PathBuf, Vec<u8>)>);
+
+/// All kinds of data with their whole files of one half.
+pub(crate) fn files_by_kind(corpus: &Path, half: Half) -> Result<Vec<Kind>> {
+    let mut directories: Vec<PathBuf> = entries(corpus)?.into_iter().filter(|p| p.is_dir()).collect();
+    directories.sort();
+    let (first, step) = match half {
+        Half::Both => (0, 1),
+        Half::Tuning => (0, 2),
+        Half::Quoted => (1, 2),
+    };
+    let mut kinds = Vec::new();
+    for directory in directories {
+        let mut files = Vec::new();
+        for path in shuffled(&directory)?.into_iter().skip(first).step_by(step) {
+            let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+            files.push((path, bytes));
+        }
+        kinds.push((directory.file_name().unwrap_or_default().to_string_lossy().into_owned(), files));
+    }
+    Ok(kinds)
+}
+
 /// As [`folder_bytes`], from one half of the files.
 pub(crate) fn half_bytes(directory: &Path, len: usize, half: Half) -> Result<Vec<u8>> {
     Ok(lengthen(&of_half(directory, len, half)?, len))

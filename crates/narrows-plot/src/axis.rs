@@ -179,6 +179,8 @@ pub(crate) fn brief(value: f64) -> String {
         // The limits are those of rounding: 9.995 becomes 10.0.
         size if size < 9.995 => format!("{value:.2}"),
         size if size < 99.95 => format!("{value:.1}"),
+        // More digits than a number has would be shown.
+        size if size >= 1e15 => format!("{value:.2e}"),
         _ => number(value.round()),
     }
 }
@@ -235,7 +237,7 @@ mod tests {
 
     #[test]
     fn brief_numbers_keep_about_three_digits() {
-        let brief = [0.0, 0.0123, 0.9, 9.999, 12.94, 99.99, 1403.2, -0.25, 1.2e-7].map(brief);
-        assert_eq!(brief, ["0", "0.012", "0.90", "10.0", "12.9", "100", "1403", "-0.25", "1.2e-7"]);
+        let brief = [0.0, 0.0123, 0.9, 9.999, 12.94, 99.99, 1403.2, -0.25, 1.2e-7, 1.00000002e20].map(brief);
+        assert_eq!(brief, ["0", "0.012", "0.90", "10.0", "12.9", "100", "1403", "-0.25", "1.2e-7", "1.00e20"]);
     }
 }

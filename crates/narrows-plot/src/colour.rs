@@ -57,12 +57,30 @@ impl Colour {
     }
 }
 
-fn between(colours: &[[f64; 3]], at: f64) -> String {
+/// Colour of the ordered scale as red, green, blue, opacity.
+pub(crate) fn scale_rgba(share: f64) -> [u8; 4] {
+    let [r, g, b] = mixed(&SCALE, share);
+    [r, g, b, 255]
+}
+
+/// Colour of [`heat`] as red, green, blue, opacity.
+pub(crate) fn heat_rgba(share: f64) -> [u8; 4] {
+    let share = if share.is_finite() { share.clamp(-1.0, 1.0) } else { 0.0 };
+    let css = if share < 0.0 { BELOW } else { ABOVE };
+    let part = |i: usize| u8::from_str_radix(&css[i..i + 2], 16).unwrap_or(0);
+    [part(1), part(3), part(5), (share.abs() * 255.0).round() as u8]
+}
+
+fn mixed(colours: &[[f64; 3]], at: f64) -> [u8; 3] {
     let at = if at.is_finite() { at.clamp(0.0, 1.0) } else { 0.0 } * (colours.len() - 1) as f64;
     let low = (at as usize).min(colours.len() - 2);
     let share = at - low as f64;
-    let part = |i: usize| (colours[low][i] * (1.0 - share) + colours[low + 1][i] * share).round() as u8;
-    format!("#{:02x}{:02x}{:02x}", part(0), part(1), part(2))
+    [0, 1, 2].map(|i| (colours[low][i] * (1.0 - share) + colours[low + 1][i] * share).round() as u8)
+}
+
+fn between(colours: &[[f64; 3]], at: f64) -> String {
+    let [r, g, b] = mixed(colours, at);
+    format!("#{r:02x}{g:02x}{b:02x}")
 }
 
 /// Colour of a heat map's cell, from -1 over 0 (transparent) to 1. It is translucent, so that it

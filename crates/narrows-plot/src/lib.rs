@@ -21,7 +21,7 @@
 //! ```
 //!
 //! [`Plot`] has linear, logarithmic or categorical axes, lines, points, bars, intervals, named
-//! marks and a legend; [`Heat`] is a heat map; [`Strips`] is a timeline with one strip above the
+//! marks and a legend; [`Heat`] is a heat map; [`Raster`] a field of many numbers; [`Strips`] is a timeline with one strip above the
 //! other. [`page`] puts several pictures into one HTML page; other pages can use [`PAGE_STYLE`] and
 //! [`escape`].
 
@@ -32,6 +32,8 @@ mod heat;
 mod marks;
 mod page;
 mod plot;
+mod png;
+mod raster;
 mod strips;
 mod svg;
 
@@ -40,5 +42,6 @@ pub use colour::Colour;
 pub use heat::Heat;
 pub use page::{Figure, PAGE_STYLE, page};
 pub use plot::Plot;
+pub use raster::Raster;
 pub use strips::Strips;
 pub use svg::escape;

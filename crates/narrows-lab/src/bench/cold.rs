@@ -298,7 +298,7 @@ fn summary(cells: &[Cell]) -> String {
 }
 
 impl Half {
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::Tuning => "tuning",
             Self::Quoted => "quoted",
