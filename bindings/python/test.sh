@@ -35,6 +35,10 @@ for name in sys.stdin.read().split("\0")[:-1]:
 ')
 
 if [ "$1" = wheel ]; then
+	# HDF5 loads every library of a folder, so the filter has one of its own.
+	(cd "$root" && "$cargo" build -q --release -p narrows-hdf5)
+	mkdir -p "$here/python/narrows/plugins"
+	strip --strip-debug -o "$here/python/narrows/plugins/libnarrows_hdf5.so" "$target/release/libnarrows_hdf5.so"
 	cd "$here"
 	exec "$venv/bin/maturin" build --release --out "$target/wheels"
 fi
@@ -42,12 +46,14 @@ fi
 # Lays out the module as an installed wheel, without building one: alternating maturin and cargo
 # builds would each rebuild everything.
 # `make test` has built them (NARROWS_BUILT), since two builds cannot run at a time.
-[ -n "$NARROWS_BUILT" ] || (cd "$root" && "$cargo" build -q -p narrows-python -p narrows-cli)
+[ -n "$NARROWS_BUILT" ] || (cd "$root" && "$cargo" build -q -p narrows-python -p narrows-hdf5 -p narrows-cli)
 site=$target/python-site
 rm -rf "$site"
 mkdir -p "$site"
 cp -R "$here/python/narrows" "$site/narrows"
 cp "$target/debug/lib_narrows.so" "$site/narrows/_narrows.abi3.so"
+mkdir -p "$site/narrows/plugins"
+cp "$target/debug/libnarrows_hdf5.so" "$site/narrows/plugins/"
 # Libraries find our plug-ins by the entry points of the installed package.
 "$venv/bin/python" - "$here/pyproject.toml" "$site/narrows-0.dist-info" <<'EOF'
 import pathlib, sys, tomllib

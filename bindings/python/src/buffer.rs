@@ -2,6 +2,7 @@
 
 use std::ptr::{self, NonNull};
 use std::slice;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::PyBufferError;
@@ -115,5 +116,103 @@ impl Filling {
     /// The object, if it is completely filled.
     pub(crate) fn done(self, py: Python<'_>) -> Option<Bound<'_, PyBytes>> {
         (self.filled == self.len).then(|| self.object.into_bound(py))
+    }
+}
+
+/// The bytes of an object, held in place for threads without the interpreter's lock. The object
+/// cannot be resized or freed while this lives. If Python code writes them meanwhile, readers see
+/// some mixture of old and new bytes, as those of `socket.send` do.
+pub(crate) struct Pinned {
+    start: NonNull<u8>,
+    len: usize,
+    /// Taken when it is dropped.
+    buffer: Option<PyUntypedBuffer>,
+}
+
+// SAFETY: the pointer refers to memory that `buffer` keeps, wherever it is used.
+#[allow(unsafe_code, reason = "a pointer into an object that is held")]
+unsafe impl Send for Pinned {}
+// SAFETY: as above; shared references only read.
+#[allow(unsafe_code, reason = "a pointer into an object that is held")]
+unsafe impl Sync for Pinned {}
+
+/// Buffers of dropped [`Pinned`], whose release needs the interpreter's lock. A thread of ours must
+/// not wait for that lock: at the end of the process it is never free again.
+static RELEASED: Mutex<Vec<PyUntypedBuffer>> = Mutex::new(Vec::new());
+
+/// Releases objects that threads without the interpreter's lock are done with.
+pub(crate) fn release(_py: Python<'_>) {
+    let released = std::mem::take(&mut *RELEASED.lock().unwrap_or_else(PoisonError::into_inner));
+    drop(released);
+}
+
+impl Pinned {
+    pub(crate) fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let buffer = PyUntypedBuffer::get(object)?;
+        if !buffer.is_c_contiguous() {
+            return Err(PyBufferError::new_err("the buffer is not contiguous"));
+        }
+        let len = buffer.len_bytes();
+        let start = if len == 0 { None } else { NonNull::new(buffer.buf_ptr().cast()) };
+        Ok(Self { start: start.unwrap_or(NonNull::dangling()), len, buffer: Some(buffer) })
+    }
+}
+
+impl AsRef<[u8]> for Pinned {
+    #[allow(unsafe_code, reason = "the buffer protocol gives a pointer")]
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: the exporter keeps `len` contiguous bytes there until `buffer` is released; for
+        // 0 bytes the pointer is dangling, which is allowed.
+        unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        RELEASED.lock().unwrap_or_else(PoisonError::into_inner).extend(self.buffer.take());
+    }
+}
+
+/// A range of a new writable object that one owner fills; parts of it may be filled by several
+/// threads.
+pub(crate) struct Target {
+    pinned: Arc<Pinned>,
+    start: usize,
+    len: usize,
+}
+
+impl Target {
+    /// All bytes of `object`, which nobody else uses until it is filled.
+    pub(crate) fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let pinned = Pinned::of(object)?;
+        if pinned.buffer.as_ref().is_none_or(PyUntypedBuffer::readonly) {
+            return Err(PyBufferError::new_err("the buffer is read-only"));
+        }
+        Ok(Self { start: 0, len: pinned.len, pinned: Arc::new(pinned) })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Splits off the first `len` bytes, at most all.
+    pub(crate) fn split_to(&mut self, len: usize) -> Self {
+        let len = len.min(self.len);
+        let head = Self { pinned: Arc::clone(&self.pinned), start: self.start, len };
+        self.start += len;
+        self.len -= len;
+        head
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.pinned.as_ref().as_ref()[self.start..self.start + self.len]
+    }
+
+    #[allow(unsafe_code, reason = "the buffer protocol gives a pointer")]
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: the range lies within the object, which is writable (`of`). No other target has
+        // these bytes, since `split_to` makes disjoint ones and there is no other way to make a
+        // second one; and Python code has the object only when all targets are gone.
+        unsafe { slice::from_raw_parts_mut(self.pinned.start.as_ptr().add(self.start), self.len) }
     }
 }

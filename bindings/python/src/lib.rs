@@ -2,8 +2,11 @@
 
 use pyo3::prelude::*;
 
+mod array;
 mod buffer;
+mod comm;
 mod error;
+mod hdf5;
 mod message;
 mod own;
 mod stream;
@@ -11,6 +14,15 @@ mod sys;
 
 #[pymodule]
 mod _narrows {
+    #[pymodule_export]
+    use super::array::{ArrayEncoder, DecodedArray, array_decode, array_info};
+
+    #[pymodule_export]
+    use super::hdf5::{Hdf5Chunks, hdf5_params};
+
+    #[pymodule_export]
+    use super::comm::{CommFlow, CommHub};
+
     #[pymodule_export]
     use super::message::{
         Adoption, Dictionary, MessageDecoder, MessageEncoder, MessageEnd, Stats, TopicReader, TopicWriter, Training,
@@ -20,6 +32,10 @@ mod _narrows {
     #[pymodule_export]
     use super::stream::{Reader, ReceivedTotals, SentTotals, Writer, compress, decompress, drive};
 
+    #[pymodule_export]
+    const ARRAY_MAX: usize = narrows_array::RAW_MAX;
+    #[pymodule_export]
+    const HDF5_FILTER: u32 = narrows_array::hdf5::FILTER_ID;
     #[pymodule_export]
     const MESSAGE_MAX: usize = narrows::message::MESSAGE_MAX;
     #[pymodule_export]

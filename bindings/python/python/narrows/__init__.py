@@ -4,9 +4,13 @@ Streams: ``open`` and ``NarrowsFile`` work as ``gzip.open`` and ``gzip.GzipFile`
 ``decompress`` process whole streams in memory; ``wrap_socket`` makes each direction of a connection
 a stream. Messages: ``MessageEnd`` is one end of a link with both directions; ``MessageEncoder`` and
 ``MessageDecoder`` are the two ends of one direction; ``TopicWriter`` and ``TopicReader`` are those
-of a topic with many readers; ``train`` makes a ``Dictionary``. All errors are ``NarrowsError``,
-with one class for each kind.
+of a topic with many readers; ``train`` makes a ``Dictionary``. Arrays: ``narrows.array`` encodes
+chunks of numbers, exactly or within a stated error; ``zarr`` and ``zarr2`` are what Zarr and xarray
+need for that, ``hdf5`` is for h5py and xarray, ``netcdf4_filter`` for netCDF4; ``write_chunks``
+encodes for HDF5 on all cores. All errors are ``NarrowsError``, with one class for each kind.
 """
+
+from typing import TYPE_CHECKING, Any
 
 from ._errors import (
     CorruptError,
@@ -18,6 +22,7 @@ from ._errors import (
     UnsupportedError,
 )
 from ._file import NarrowsFile, open
+from ._hdf5 import hdf5, netcdf4_filter, register, write_chunks
 from ._narrows import (
     DICTIONARY_MAX,
     DICTIONARY_MIN,
@@ -37,6 +42,25 @@ from ._narrows import (
     train,
 )
 from ._socket import NarrowsSocket, wrap_socket
+
+if TYPE_CHECKING:
+    from . import array as array
+    from ._zarr import zarr as zarr
+    from ._zarr2 import zarr2 as zarr2
+
+# Loaded at first use: most programs need none of them, and they import NumPy or more.
+_LAZY = {"array": "array", "zarr": "_zarr", "zarr2": "_zarr2"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    module = importlib.import_module(f".{_LAZY[name]}", __name__)
+    value = globals()[name] = module if name == "array" else getattr(module, name)
+    return value
+
 
 __all__ = [
     "DICTIONARY_MAX",
@@ -63,7 +87,13 @@ __all__ = [
     "__version__",
     "compress",
     "decompress",
+    "hdf5",
+    "netcdf4_filter",
     "open",
     "train",
     "wrap_socket",
+    "write_chunks",
 ]
+
+register()
+del register

@@ -1,15 +1,23 @@
 # Types of the compiled module, which has the docstrings (`help(narrows.MessageEnd)`).
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, final
 
 from typing_extensions import Buffer
 
 __all__ = [
+    "ARRAY_MAX",
     "DICTIONARY_MAX",
     "DICTIONARY_MIN",
+    "HDF5_FILTER",
     "MESSAGE_MAX",
     "Adoption",
+    "ArrayEncoder",
+    "DecodedArray",
+    "CommFlow",
+    "CommHub",
     "Dictionary",
+    "Hdf5Chunks",
     "MessageDecoder",
     "MessageEncoder",
     "MessageEnd",
@@ -22,16 +30,21 @@ __all__ = [
     "Training",
     "Writer",
     "__version__",
+    "array_decode",
+    "array_info",
     "compress",
     "decompress",
     "drive",
+    "hdf5_params",
     "train",
 ]
 
 __version__: str
+ARRAY_MAX: int
 MESSAGE_MAX: int
 DICTIONARY_MAX: int
 DICTIONARY_MIN: int
+HDF5_FILTER: int
 
 _Delivery = Literal["ordered", "unordered", "fanout"]
 
@@ -261,3 +274,94 @@ class ReceivedTotals:
     def stats(self) -> dict[str, int]: ...
 
 def drive(data: bytes | bytearray, policy: str, threads: int | None, descriptor: int, kind: str) -> float: ...
+
+@final
+class ArrayEncoder:
+    def __new__(
+        cls,
+        *,
+        abs: float | None = None,
+        range_rel: float | None = None,
+        rel: float | None = None,
+        floor: float | None = None,
+        digits: int | None = None,
+        bits: int | None = None,
+        range: float | None = None,
+        fills: Sequence[float] = ...,
+        exact: Sequence[tuple[float, float]] = ...,
+        mode: str = "balanced",
+        encode_rate: float | None = None,
+    ) -> ArrayEncoder: ...
+    def encode(self, data: Any) -> bytes: ...
+    @property
+    def pipeline(self) -> str | None: ...
+    @property
+    def trials(self) -> int: ...
+
+@final
+class DecodedArray:
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def order(self) -> Literal["C", "F"]: ...
+    @property
+    def nbytes(self) -> int: ...
+    if sys.version_info >= (3, 12):
+        def __buffer__(self, flags: int, /) -> memoryview: ...
+
+def array_decode(chunk: Any, max_length: int) -> DecodedArray: ...
+def array_info(chunk: Any) -> dict[str, Any]: ...
+
+def hdf5_params(
+    *,
+    abs: float | None = None,
+    range_rel: float | None = None,
+    rel: float | None = None,
+    floor: float | None = None,
+    digits: int | None = None,
+    bits: int | None = None,
+    fills: Sequence[float] = ...,
+    exact: Sequence[tuple[float, float]] = ...,
+    mode: str = "balanced",
+    encode_rate: float | None = None,
+) -> list[int]: ...
+
+@final
+class Hdf5Chunks:
+    def __new__(cls, params: Sequence[int]) -> Hdf5Chunks: ...
+    def forget(self) -> None: ...
+    def encode(self, data: Buffer) -> bytes: ...
+    def decode(self, data: Buffer) -> bytes: ...
+
+@final
+class CommHub:
+    def __new__(cls) -> CommHub: ...
+    def fileno(self) -> int: ...
+    def take(self) -> list[int]: ...
+
+@final
+class CommFlow:
+    def __new__(
+        cls,
+        descriptor: int,
+        hub: CommHub,
+        number: int,
+        policy: str,
+        same_host: bool,
+        raw_max: int,
+        allocate: Callable[[list[int]], list[memoryview]],
+    ) -> CommFlow: ...
+    def write(self, frames: Sequence[Buffer], /) -> int: ...
+    def meet(self) -> bool: ...
+    def receive(self) -> list[memoryview] | None: ...
+    def read_ahead(self) -> bool: ...
+    def check(self) -> None: ...
+    def close(self) -> None: ...
+    @property
+    def waits(self) -> bool: ...
+    @property
+    def is_busy(self) -> bool: ...
+    @property
+    def sent(self) -> tuple[int, int, int, float, list[tuple[str, int]]]: ...

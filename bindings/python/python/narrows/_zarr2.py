@@ -1,0 +1,89 @@
+"""The codec for Zarr v2 and others that use numcodecs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Self
+
+from numcodecs.abc import Codec
+from numcodecs.compat import ensure_contiguous_ndarray_like, ensure_ndarray_like, ndarray_copy
+
+from ._encoders import encoder
+from ._hints import Hints, Mode, Number, Range, Share
+from .array import check_dtype, decompress
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+NAME = "narrows"
+
+
+class ArrayCodec2(Codec):  # type: ignore[misc] # numcodecs has no types.
+    """Chunks of numbers, exact or within a bound, as compressor or filter.
+
+    Has no state: encoders are shared by all arrays of the process, and contexts of codecs belong to
+    threads.
+    """
+
+    codec_id = NAME
+
+    def __init__(self, **hints: Any) -> None:
+        self.hints = Hints.of(**hints)
+
+    def encode(self, buf: Any) -> bytes:
+        elements = ensure_ndarray_like(buf)
+        check_dtype(elements.dtype)
+        return encoder(self.hints, elements.dtype, elements.shape).encode(elements)
+
+    def decode(self, buf: Buffer, out: Any = None) -> Any:
+        array = decompress(ensure_contiguous_ndarray_like(buf))
+        return array if out is None else ndarray_copy(array, out)
+
+    def get_config(self) -> dict[str, Any]:
+        return {"id": NAME, **self.hints.to_dict()}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        codec = cls()
+        codec.hints = Hints.from_dict({name: value for name, value in config.items() if name != "id"})
+        return codec
+
+    def __repr__(self) -> str:
+        hints = ", ".join(f"{name}={value!r}" for name, value in self.hints.to_dict().items())
+        return f"narrows.zarr2({hints})"
+
+
+def zarr2(
+    *,
+    abs: Number | None = None,
+    rel: Share | None = None,
+    floor: Number | None = None,
+    digits: int | None = None,
+    bits: int | None = None,
+    range_rel: Share | None = None,
+    fill: Number | Iterable[Number] | None = None,
+    exact: Range | Iterable[Range] | None = None,
+    mode: Mode = "balanced",
+    encode_rate: Number | str | None = None,
+) -> dict[str, Any]:
+    """What a Zarr v2 array is to be made with, exact or within a bound::
+
+        ds.to_zarr("o.zarr", zarr_format=2, encoding={"tas": narrows.zarr2(digits=3)})
+        zarr.create_array("o.zarr", zarr_format=2, shape=..., dtype="f4", **narrows.zarr2(abs=0.01))
+
+    Hints are those of ``narrows.array.compress``. State all fill values by ``fill``: codecs of Zarr v2
+    do not see the array's.
+    """
+    codec = ArrayCodec2(
+        abs=abs,
+        rel=rel,
+        floor=floor,
+        digits=digits,
+        bits=bits,
+        range_rel=range_rel,
+        fill=fill,
+        exact=exact,
+        mode=mode,
+        encode_rate=encode_rate,
+    )
+    return {"compressors": codec}

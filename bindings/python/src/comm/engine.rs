@@ -1,0 +1,478 @@
+//! The sending engine of one comm: which bytes go plain and which through a flow, and the flow's
+//! driver.
+//!
+//! A flow adapts block by block. Where its policy stores every block, the link is faster than any
+//! method makes bytes, or they do not shrink: then the next bytes go plain, outside of frames and at
+//! no cost, for a time that doubles until a block is worth encoding again.
+//!
+//! The policy sees this end only. Where both ends share cores with each other and with the tasks of
+//! Dask, encoding slows the receiver, and a slow receiver looks like a slow link. So plain and encoded
+//! segments race: what crosses faster goes on, and the other one is tried again now and then.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice, Write};
+use std::net::TcpStream;
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use narrows::block::{Block, BufferPool};
+use narrows::codec::{Contexts, Method};
+use narrows::policy::PolicySpec;
+use narrows::pool::Queue;
+use narrows::sender::{Done, Job, LinkSample, Sender, Summary};
+use narrows::stream::{self, SendOptions};
+use narrows::transport::{Meter, Outbox};
+use narrows::{Error, Result};
+
+use super::pools;
+use super::wire::{self, Kind};
+use crate::sys::{self, Event};
+
+/// Messages of up to this length go plain: an encoder saves less time than its thread takes to wake,
+/// on all links but the slowest.
+const SMALL: u64 = 4 << 10;
+/// The same where the link was just seen to be faster than any method.
+const SMALL_ON_FAST: u64 = 64 << 10;
+/// Raw bytes of a segment by which the flow is asked whether encoding pays (again).
+const TRIAL: u64 = 256 << 10;
+/// Raw bytes of a segment by which an encoded flow that lost its race may win the next one.
+const RACE: u64 = 1 << 20;
+/// The same where plain bytes cross more slowly than `RACE_FAST`, in bytes/s: there the workers are a
+/// larger part of its time, and a long one costs less.
+const RACE_LONG: u64 = 4 << 20;
+const RACE_FAST: f64 = 300e6;
+/// Longest segment of a flow: at its end the workers have nothing to do for a moment, which the socket
+/// covers on any link that is worth encoding for.
+const SEGMENT: u64 = 4 << 20;
+/// Most bytes that go plain between two trials, and encoded between two plain ones: a trial at half
+/// the speed takes 1.6 % of the time then.
+const UNTRIED_MAX: u64 = 64 << 20;
+/// The same as time of the link: a link that became slow is noticed after that.
+const PLAIN_S: f64 = 0.5;
+const PLAIN_MIN: u64 = 64 << 10;
+/// A plain segment in a flow that pays has the bytes of this time, within bounds: enough to measure.
+const PLAIN_TRIAL_S: f64 = 0.02;
+const PLAIN_TRIAL: (u64, u64) = (256 << 10, 1 << 20);
+/// Fewer bytes that crossed the link are no sample of a speed.
+const SAMPLE_MIN: f64 = 131_072.0;
+/// An encoded segment has to be so much faster than a plain one: it takes CPU time of the tasks.
+const RACE_MARGIN: f64 = 1.03;
+/// Weight of a new sample of a speed.
+const GAIN: f64 = 0.5;
+/// Longest piece pushed at a time; a block that spans two pieces is joined, which is a copy.
+const PIECE: usize = 2 << 20;
+/// Bytes taken out of the sender at a time: one large vectored write.
+const BATCH: usize = 256 << 10;
+/// Jobs of less run on the thread that cuts them: waking a worker takes as long.
+const INLINE_NS: u64 = 50_000;
+/// Most slices of one write.
+const SLICES: usize = 64;
+/// Longest wait without a look at the flow: all that it waits for wakes it.
+const WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// A message on its way out.
+pub(super) struct Message {
+    /// Framing that precedes the next raw bytes.
+    lead: Vec<u8>,
+    raw: VecDeque<Block>,
+    /// Raw bytes that belong to no segment yet.
+    left: u64,
+    /// Raw bytes of the plain segment that is open.
+    plain: u64,
+}
+
+impl Message {
+    pub(super) fn new(frame_lens: &[usize], raw: VecDeque<Block>) -> Self {
+        Self { lead: wire::head(frame_lens), raw, left: frame_lens.iter().map(|len| *len as u64).sum(), plain: 0 }
+    }
+
+    /// The preface of the connection, before the first message.
+    pub(super) fn begin(&mut self) {
+        self.lead.splice(0..0, wire::preface());
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.lead.is_empty() && self.left == 0 && self.plain == 0
+    }
+
+    fn open(&mut self, kind: Kind, len: u64) {
+        self.lead.extend_from_slice(&wire::segment(kind, len));
+        self.left -= len;
+        if kind == Kind::Plain {
+            self.plain = len;
+        }
+    }
+
+    /// What can be written plain now.
+    fn slices(&self) -> Vec<IoSlice<'_>> {
+        let mut slices = Vec::with_capacity(1 + self.raw.len().min(SLICES));
+        if !self.lead.is_empty() {
+            slices.push(IoSlice::new(&self.lead));
+        }
+        let mut left = usize::try_from(self.plain).unwrap_or(usize::MAX);
+        for block in &self.raw {
+            if left == 0 || slices.len() >= SLICES {
+                break;
+            }
+            let len = block.len().min(left);
+            slices.push(IoSlice::new(&block[..len]));
+            left -= len;
+        }
+        slices
+    }
+
+    fn written(&mut self, mut len: usize) {
+        let lead = len.min(self.lead.len());
+        self.lead.drain(..lead);
+        len -= lead;
+        self.plain -= len as u64;
+        while len > 0 {
+            len -= self.take(len).len();
+        }
+    }
+
+    /// The next raw bytes of one piece, at most `len`.
+    fn take(&mut self, len: usize) -> Block {
+        let Some(front) = self.raw.front_mut() else { return Block::default() };
+        let block = front.split_to(len.min(front.len()));
+        if front.is_empty() {
+            self.raw.pop_front();
+        }
+        block
+    }
+}
+
+/// What one thread at a time does to send.
+pub(super) struct Engine {
+    policy: PolicySpec,
+    buffers: BufferPool,
+    meter: Meter,
+    begun: Instant,
+    /// Made for the first message that is not small.
+    flow: Option<Flow>,
+    /// Raw bytes that may go plain before the next trial.
+    credit: u64,
+    /// Bytes of credit that the last trial gave; 0: encoding paid.
+    given: u64,
+    /// Raw bytes/s of plain segments and of encoded ones; 0: not known.
+    plain_speed: f64,
+    flow_speed: f64,
+    /// Raw bytes encoded since the last plain segment.
+    untried: u64,
+    plain_bytes: u64,
+    pub(super) limit_to_plain: bool,
+}
+
+struct Flow {
+    sender: Sender,
+    contexts: Contexts,
+    queue: Queue,
+    finished: Arc<Finished>,
+    under_way: usize,
+}
+
+/// Jobs that workers have finished.
+struct Finished {
+    jobs: Mutex<Option<Vec<Done>>>,
+    event: Event,
+}
+
+impl Finished {
+    fn put(&self, done: Done) {
+        if let Some(jobs) = &mut *self.jobs.lock().unwrap_or_else(PoisonError::into_inner) {
+            jobs.push(done);
+        }
+        self.event.set();
+    }
+
+    fn fail(&self) {
+        *self.jobs.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.event.set();
+    }
+
+    fn take(&self) -> Result<Vec<Done>> {
+        self.event.clear();
+        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        jobs.as_mut().map(std::mem::take).ok_or_else(|| Error::misuse("a worker failed; this is a bug"))
+    }
+}
+
+impl Engine {
+    /// `same_host`: the peer has the address of this host. Everything goes plain then: no codec is as
+    /// fast as memory, and both ends share the cores.
+    pub(super) fn new(policy: PolicySpec, same_host: bool) -> Self {
+        Self {
+            policy,
+            buffers: BufferPool::default(),
+            meter: Meter::new(same_host),
+            begun: Instant::now(),
+            flow: None,
+            credit: 0,
+            given: 0,
+            plain_speed: 0.0,
+            flow_speed: 0.0,
+            untried: 0,
+            plain_bytes: 0,
+            limit_to_plain: same_host,
+        }
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.begun.elapsed().as_nanos() as u64
+    }
+
+    /// Whether a message begins plain, so that any thread may write it.
+    pub(super) fn is_plain(&self, raw_len: u64) -> bool {
+        self.limit_to_plain || raw_len <= SMALL || self.credit > 0 || self.given > 0 && raw_len <= SMALL_ON_FAST
+    }
+
+    pub(super) fn summary(&self) -> (u64, Summary) {
+        (self.plain_bytes, self.flow.as_ref().map(|f| f.sender.summary().clone()).unwrap_or_default())
+    }
+
+    /// Writes without waiting as much as fits of the plain segment that is open, or else of the next
+    /// one. Returns whether the socket is full.
+    pub(super) fn write_plain(&mut self, socket: &TcpStream, message: &mut Message) -> io::Result<bool> {
+        if message.plain == 0 && message.left > 0 && self.is_plain(message.left) {
+            let small = message.left <= if self.given > 0 { SMALL_ON_FAST } else { SMALL };
+            let len = if self.limit_to_plain || small { message.left } else { message.left.min(self.credit) };
+            self.credit = self.credit.saturating_sub(len);
+            self.plain_bytes += len;
+            message.open(Kind::Plain, len);
+        }
+        while message.plain > 0 || message.left == 0 && !message.lead.is_empty() {
+            let slices = message.slices();
+            let asked: usize = slices.iter().map(|s| s.len()).sum();
+            let unsent_before = match &self.flow {
+                Some(_) => self.meter.look(socket, self.now_ns()).unsent_after,
+                None => 0,
+            };
+            let begin_ns = self.now_ns();
+            let taken = match (&mut &*socket).write_vectored(&slices) {
+                Ok(n) => n,
+                Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => 0,
+                Err(e) => return Err(e),
+            };
+            drop(slices);
+            message.written(taken);
+            self.observe(socket, begin_ns, unsent_before, taken);
+            if taken < asked {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn observe(&mut self, socket: &TcpStream, begin_ns: u64, unsent_before: u64, taken: usize) {
+        let end_ns = self.now_ns();
+        let Some(flow) = &mut self.flow else { return };
+        let look = self.meter.look(socket, end_ns);
+        flow.sender.pass(taken);
+        flow.sender.on_link(LinkSample { begin_ns, unsent_before, accepted: taken as u64, ..look });
+        self.meter.set_rate(socket, flow.sender.summary().rate_bytes_per_s);
+    }
+
+    /// Writes the rest of a message, waiting as long as that takes.
+    pub(super) fn write_all(&mut self, socket: &TcpStream, message: &mut Message) -> Result<()> {
+        while !message.is_done() {
+            if message.plain > 0 || message.left == 0 || self.is_plain(message.left) {
+                self.write_plain_segment(socket, message)?;
+                continue;
+            }
+            let len = match (&self.flow, self.given) {
+                (Some(_), 0) => SEGMENT,
+                (Some(_), _) if self.lost_race() && self.plain_speed < RACE_FAST => RACE_LONG,
+                (Some(_), _) if self.lost_race() => RACE,
+                _ => TRIAL,
+            };
+            let len = message.left.min(len);
+            let coded = self.write_flow(socket, message, len)?;
+            if coded {
+                self.untried += len;
+            }
+            self.after_flow(coded);
+        }
+        Ok(())
+    }
+
+    fn write_plain_segment(&mut self, socket: &TcpStream, message: &mut Message) -> Result<()> {
+        let (begun, before) = (Instant::now(), self.outstanding(socket));
+        let left = message.left + message.plain;
+        while self.write_plain(socket, message).map_err(link_error)? {
+            let event = Event::new()?;
+            sys::wait(socket.as_fd(), true, event.as_fd(), WAIT_MAX)?;
+        }
+        let accepted = (left - message.left - message.plain) as f64;
+        let crossed = accepted + before - self.outstanding(socket);
+        blend(&mut self.plain_speed, crossed, crossed, begun.elapsed());
+        self.untried = 0;
+        Ok(())
+    }
+
+    /// Bytes that the socket has taken and the peer has not acknowledged.
+    fn outstanding(&mut self, socket: &TcpStream) -> f64 {
+        if self.flow.is_none() {
+            return 0.0;
+        }
+        let look = self.meter.look(socket, self.now_ns());
+        look.unacked.unwrap_or(look.unsent_after) as f64
+    }
+
+    fn lost_race(&self) -> bool {
+        self.plain_speed > 0.0 && self.flow_speed > 0.0 && self.flow_speed < RACE_MARGIN * self.plain_speed
+    }
+
+    /// What follows a segment of the flow.
+    fn after_flow(&mut self, coded: bool) {
+        let rate = self.flow.as_ref().map_or(0.0, |f| f.sender.summary().rate_bytes_per_s).max(self.plain_speed);
+        if !coded || self.lost_race() {
+            self.given = (2 * self.given).clamp(RACE, UNTRIED_MAX);
+            self.credit = self.given.min(((rate * PLAIN_S) as u64).max(PLAIN_MIN));
+            return;
+        }
+        (self.given, self.credit) = (0, 0);
+        if self.flow_speed > 0.0 && (self.plain_speed == 0.0 || self.untried >= UNTRIED_MAX) {
+            self.credit = ((rate * PLAIN_TRIAL_S) as u64).clamp(PLAIN_TRIAL.0, PLAIN_TRIAL.1);
+        }
+    }
+
+    fn begin_flow(&self) -> Result<Flow> {
+        let options = SendOptions::new(self.policy.clone()).gather_ns(0).threads(stream::encoders()).history(0);
+        let (config, policy) = options.into_engine();
+        let finished = Arc::new(Finished { jobs: Mutex::new(Some(Vec::new())), event: Event::new()? });
+        let seen = Arc::clone(&finished);
+        Ok(Flow {
+            sender: Sender::new(config, policy, self.buffers.clone()),
+            contexts: Contexts::default(),
+            queue: pools::encoding().flow(move || seen.fail()),
+            finished,
+            under_way: 0,
+        })
+    }
+
+    /// Sends `len` raw bytes as frames. Returns whether any was encoded.
+    fn write_flow(&mut self, socket: &TcpStream, message: &mut Message, mut len: u64) -> Result<bool> {
+        if self.flow.is_none() {
+            self.flow = Some(self.begin_flow()?);
+        }
+        let Some(mut flow) = self.flow.take() else { return Ok(false) };
+        message.open(Kind::Flow, len);
+        let mut outbox = Outbox::behind(&message.lead);
+        message.lead.clear();
+        let (raw_len, wire_before) = (len as f64, frame_bytes(flow.sender.summary()));
+        let before = coded_bytes(flow.sender.summary());
+        // The speed counts from the first write to the last one before the workers had nothing to do.
+        let (mut first, mut last) = (None, None);
+        loop {
+            while len > 0 && flow.sender.room() > 0 {
+                let piece = message.take(usize::try_from(len).unwrap_or(PIECE).min(PIECE));
+                len -= piece.len() as u64;
+                flow.sender.push(piece, self.now_ns());
+            }
+            if len == 0 {
+                flow.sender.flush();
+            }
+            self.take_jobs(&mut flow);
+            for done in flow.finished.take()? {
+                flow.under_way -= 1;
+                flow.sender.finish(done, self.now_ns());
+            }
+            self.take_jobs(&mut flow);
+            outbox.fill(&mut flow.sender, BATCH);
+            let mut full = false;
+            if !outbox.is_empty() {
+                let write_len = Outbox::write_len(flow.sender.summary().rate_bytes_per_s);
+                let begun = self.begun;
+                let clock = || begun.elapsed().as_nanos() as u64;
+                let sample = self.meter.write(socket, &mut outbox, write_len, clock).map_err(link_error)?;
+                flow.sender.on_link(sample);
+                self.meter.set_rate(socket, flow.sender.summary().rate_bytes_per_s);
+                full = sample.accepted == 0;
+                if !full {
+                    let taken = flow.sender.summary().accepted_bytes as f64;
+                    let outstanding = sample.unacked.unwrap_or(sample.unsent_after) as f64;
+                    let mark = (Instant::now(), taken - outstanding);
+                    first.get_or_insert(mark);
+                    if flow.under_way > 0 {
+                        last = Some(mark);
+                    }
+                    continue;
+                }
+            } else if len == 0 && !flow.sender.has_work() {
+                break;
+            }
+            self.await_change(socket, &mut flow, full)?;
+        }
+        let coded = coded_bytes(flow.sender.summary()) > before;
+        let wire = (frame_bytes(flow.sender.summary()) - wire_before) as f64;
+        self.flow = Some(flow);
+        if let Some((first, last)) = first.zip(last).filter(|_| coded) {
+            let crossed = last.1 - first.1;
+            blend(&mut self.flow_speed, crossed, crossed * raw_len / wire.max(1.0), last.0 - first.0);
+        }
+        Ok(coded)
+    }
+
+    /// Waits for room in the socket, a finished job, or the time at which the sender wants to look at
+    /// the link.
+    fn await_change(&mut self, socket: &TcpStream, flow: &mut Flow, full: bool) -> Result<()> {
+        let due_ns = flow.sender.next_wakeup();
+        let timeout = due_ns.map_or(WAIT_MAX, |t| Duration::from_nanos(t.saturating_sub(self.now_ns())));
+        if !timeout.is_zero() {
+            sys::wait(socket.as_fd(), full, flow.finished.event.as_fd(), timeout.min(WAIT_MAX))?;
+        }
+        let now_ns = self.now_ns();
+        if due_ns.is_some_and(|t| t <= now_ns) || flow.sender.wants_look(now_ns) {
+            flow.sender.on_link(self.meter.look(socket, now_ns));
+            if let Some(job) = flow.sender.on_link_dry(self.now_ns()) {
+                self.run_here(flow, job);
+            }
+        }
+        Ok(())
+    }
+
+    fn take_jobs(&self, flow: &mut Flow) {
+        while let Some(job) = flow.sender.poll_job(self.now_ns()) {
+            if job.method == Method::STORE || job.estimate_ns < INLINE_NS {
+                self.run_here(flow, job);
+                continue;
+            }
+            let (finished, buffers) = (Arc::clone(&flow.finished), self.buffers.clone());
+            let task = Box::new(move |contexts: &mut Contexts| {
+                finished.put(stream::encode(job, contexts, &buffers));
+            });
+            flow.under_way += 1;
+            if let Err(task) = flow.queue.submit(task) {
+                task(&mut flow.contexts);
+            }
+        }
+    }
+
+    fn run_here(&self, flow: &mut Flow, job: Job) {
+        let done = stream::encode(job, &mut flow.contexts, &self.buffers);
+        flow.sender.finish(done, self.now_ns());
+    }
+}
+
+/// Brings a speed up to date: `raw` bytes, as `crossed` ones, in `time`.
+fn blend(speed: &mut f64, crossed: f64, raw: f64, time: Duration) {
+    if crossed >= SAMPLE_MIN {
+        let now = raw / time.as_secs_f64().max(1e-6);
+        *speed = if *speed > 0.0 { *speed + GAIN * (now - *speed) } else { now };
+    }
+}
+
+/// Raw bytes that were sent encoded.
+fn coded_bytes(summary: &Summary) -> u64 {
+    summary.mix.iter().filter(|row| row.method != Method::STORE).map(|row| row.raw_bytes).sum()
+}
+
+/// Wire bytes of all frames.
+fn frame_bytes(summary: &Summary) -> u64 {
+    summary.mix.iter().map(|row| row.wire_bytes).sum()
+}
+
+fn link_error(e: io::Error) -> Error {
+    Error { source: Some(e), ..Error::new(narrows::ErrorKind::Io, "the connection cannot be written") }
+}
