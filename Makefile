@@ -7,15 +7,30 @@ CARGO ?= cargo
 SMOKE_SECONDS = 3
 # Rounds of every comparison of `make bench`.
 ROUNDS = 3
+PYTHON = python3
 SECONDS = 60
+PREFIX ?= /usr/local
+DESTDIR ?=
+BUILT = $(or $(CARGO_TARGET_DIR),target)/release
 
 # Files that cargo fmt does not find, because a macro declares their modules.
 DECLARED_BY_MACROS = crates/narrows/src/policy/*.rs crates/narrows/src/codec/*.rs
 
-.PHONY: all demo test tests test-full python-test python-wheel bench bench-cp bench-cold fuzz fmt check-tools check-rust-components
+.PHONY: all install demo test tests test-full python-test python-wheel bench bench-cp bench-cold bench-arrays fuzz fmt check-tools check-rust-components
 
 all: check-tools
 	$(CARGO) build --release
+	@# HDF5 loads every library of a folder, so its filter has one of its own.
+	@install -d $(BUILT)/hdf5
+	@install -m 755 $(BUILT)/libnarrows_hdf5.so $(BUILT)/hdf5/
+
+# The program, the library that `narrows run` loads, and the HDF5 filter. The C library has an
+# `install` of its own (bindings/c).
+install: all
+	install -d "$(DESTDIR)$(PREFIX)/bin" "$(DESTDIR)$(PREFIX)/lib/narrows/hdf5"
+	install -m 755 "$(BUILT)/narrows" "$(DESTDIR)$(PREFIX)/bin/narrows"
+	install -m 755 "$(BUILT)/libnarrows_preload.so" "$(DESTDIR)$(PREFIX)/lib/narrows/"
+	install -m 755 "$(BUILT)/libnarrows_hdf5.so" "$(DESTDIR)$(PREFIX)/lib/narrows/hdf5/"
 
 demo: check-tools
 	$(CARGO) build --release -p narrows-cli
@@ -77,6 +92,15 @@ bench-cold: check-tools
 	$(CARGO) build --release
 	./target/release/narrows-lab bench --parts cold --corpus $(CORPUS) --rounds $(ROUNDS) --half quoted \
 		--links 10,100,1000,0 --delays 0.1 --sizes 100000,1M,4M --output docs/experiments/bench-cold.json
+
+# Arrays of numbers against the libraries that people use, on one core. Needs CORPUS=DIR, and PYTHON with
+# numpy, netCDF4, numcodecs, blosc2, pcodec, pysz and fpzip; zfpy keeps numcodecs from loading and wants
+# a Python of its own.
+ZFP_PYTHON ?= $(PYTHON)
+bench-arrays: check-tools
+	$(CARGO) build --release -p narrows-lab
+	./target/release/narrows-lab bench --parts arrays --corpus $(CORPUS) --rounds $(ROUNDS) \
+		--python $(PYTHON) --zfp-python $(ZFP_PYTHON) --output docs/experiments/bench-arrays.json
 
 fuzz: check-tools
 	fuzz/run.sh $(SECONDS)
