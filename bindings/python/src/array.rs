@@ -90,7 +90,8 @@ pub(crate) struct ArrayEncoder {
 impl ArrayEncoder {
     #[new]
     #[pyo3(signature = (*, abs = None, range_rel = None, rel = None, floor = None, digits = None, bits = None,
-        range = None, fills = Vec::new(), exact = Vec::new(), mode = "balanced", encode_rate = None))]
+        range = None, fills = Vec::new(), exact = Vec::new(), mode = "balanced", encode_rate = None,
+        rewritable = false))]
     #[expect(clippy::too_many_arguments, reason = "each is a keyword in Python")]
     fn new(
         abs: Option<f64>,
@@ -104,9 +105,10 @@ impl ArrayEncoder {
         exact: Vec<(f64, f64)>,
         mode: &str,
         encode_rate: Option<f64>,
+        rewritable: bool,
     ) -> PyResult<Self> {
         let options = Options { mode: mode.parse().map_err(raised)?, encode_rate, method: None };
-        let bound = Allowed { abs, range_rel, rel, floor, digits, bits, range, fills, exact };
+        let bound = Allowed { abs, range_rel, rel, floor, digits, bits, range, fills, exact, rewritable };
         bound.check().map_err(raised)?;
         Ok(Self { options, bound, memory: Mutex::default() })
     }

@@ -15,7 +15,7 @@ use crate::error::raised;
 #[pyfunction]
 #[pyo3(signature = (
     *, abs=None, range_rel=None, rel=None, floor=None, digits=None, bits=None, fills=Vec::new(), exact=Vec::new(),
-    mode="balanced", encode_rate=None
+    mode="balanced", encode_rate=None, rewritable=true
 ))]
 #[expect(clippy::too_many_arguments, reason = "the hints")]
 pub(crate) fn hdf5_params(
@@ -29,8 +29,9 @@ pub(crate) fn hdf5_params(
     exact: Vec<(f64, f64)>,
     mode: &str,
     encode_rate: Option<f64>,
+    rewritable: bool,
 ) -> PyResult<Vec<u32>> {
-    let bound = Errors { abs, range_rel, rel, floor, digits, bits, range: None, fills, exact };
+    let bound = Errors { abs, range_rel, rel, floor, digits, bits, range: None, fills, exact, rewritable };
     let options = Options { mode: mode.parse().map_err(raised)?, encode_rate, method: None };
     Params { options, bound, elements: None }.words().map_err(raised)
 }

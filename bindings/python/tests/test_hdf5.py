@@ -440,6 +440,35 @@ def test_direct_chunks_mean_what_the_filter_means(chunks: tuple[int, ...], path:
                 assert d.read_direct_chunk(origin) == one.read_direct_chunk(origin)
 
 
+@pytest.mark.parametrize("hints", [{"abs": 0.01}, {"digits": 4}, {"rel": 1e-4, "floor": 1e-6}, {"range_rel": 1e-3}])
+def test_errors_do_not_add_up_over_appended_steps(path: Path, hints: dict[str, Any]) -> None:
+    # Each append decodes the chunk and encodes it again.
+    a = field((24, 40, 40)).astype("f8")
+    with h5py.File(path, "w") as f:
+        f.create_dataset("a", a.shape, "f8", chunks=a.shape, **narrows.hdf5(**hints))
+    for step in range(len(a)):
+        with h5py.File(path, "r+") as f:
+            f["a"][step] = a[step]
+    allowed = {"abs": 0.01, "digits": 0.5e-3 * a, "rel": 1e-4 * a, "range_rel": 1e-3 * a.max()}[next(iter(hints))]
+    with h5py.File(path) as f:
+        error = abs(f["a"][:] - a)
+        assert (error <= allowed).all() and error.any()
+        assert f["a"].id.get_storage_size() < a.nbytes / 3
+
+
+def test_whole_chunks_shrink_more(path: Path) -> None:
+    a = field((1, 90, 90))
+    with h5py.File(path, "w") as f:
+        for name, whole in (("whole", True), ("parts", False)):
+            hints = narrows.hdf5(abs=1.0, whole_chunks=whole)
+            f.create_dataset(name, data=a, chunks=a.shape, **hints)
+            assert abs(f[name][:] - a).max() <= 1.0
+        whole, parts = (f[name].id.get_storage_size() for name in ("whole", "parts"))
+        assert whole < parts
+    with pytest.raises(TypeError):
+        narrows.hdf5(abs=1.0, whole_chunks=1)
+
+
 def test_direct_chunks_append_and_convert(path: Path) -> None:
     a = field((10, 20, 20))
     with h5py.File(path, "w") as f:

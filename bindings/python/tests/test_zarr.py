@@ -53,6 +53,18 @@ def put(store: MemoryStore, name: str, content: bytes) -> None:
 
 
 @pytest.mark.parametrize("zarr_format", FORMATS)
+@pytest.mark.parametrize("hints", [{"abs": 0.01}, {"digits": 3}, {"rel": 1e-3, "abs": 0.1}, {"range_rel": 1e-3}])
+def test_errors_do_not_add_up_over_writes_of_parts(hints: dict, zarr_format: int) -> None:
+    a = np.cumsum(np.random.default_rng(1).normal(size=4000)) + 200
+    array = made(np.zeros(4000), zarr_format, hints, chunks=(2000,))
+    for start in range(0, 4000, 100):
+        array[start : start + 100] = a[start : start + 100]
+    allowed = {"abs": 0.01, "digits": 5e-3 * a, "rel": np.minimum(1e-3 * a, 0.1), "range_rel": 1e-3 * a.max()}
+    error = abs(reopened(array)[:] - a)
+    assert (error <= allowed[next(iter(hints))]).all() and error.any()
+
+
+@pytest.mark.parametrize("zarr_format", FORMATS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_exact(dtype: str, zarr_format: int) -> None:
     for shape in ((37,), (11, 23), (5, 6, 7), (1, 1), (0, 4), ()):

@@ -30,6 +30,10 @@ pub struct Bound {
     pub fills: Vec<f64>,
     /// Ranges of values, both ends included, that stay bit-exact.
     pub exact: Vec<(f64, f64)>,
+    /// Chunks may be decoded, changed in part and encoded again, any number of times: what was rounded
+    /// once comes back as it is, so that errors do not add up. Costs some of the ratio. HDF5 and Zarr
+    /// write parts of chunks that way.
+    pub rewritable: bool,
 }
 
 impl Bound {
@@ -76,7 +80,12 @@ impl Bound {
         if self.is_lossless() {
             return None;
         }
-        let mut tolerance = Tolerance { abs: None, rel: None, floor: None, keep: self.keep(words, kind) };
+        let grid = match (self.rewritable, self.range_rel) {
+            (false, _) => Grid::Best,
+            (true, None) => Grid::Fixed,
+            (true, Some(_)) => Grid::Nested,
+        };
+        let mut tolerance = Tolerance { abs: None, rel: None, floor: None, grid, keep: self.keep(words, kind) };
         let tighter = |a: Option<f64>, b: f64| Some(a.map_or(b, |a| a.min(b)));
         if let Some(abs) = self.abs {
             tolerance.abs = tighter(tolerance.abs, abs);
@@ -97,8 +106,14 @@ impl Bound {
         if tolerance.floor.zip(tolerance.abs).is_some_and(|(floor, abs)| floor >= abs) {
             (tolerance.rel, tolerance.floor) = (None, None);
         }
+        if grid == Grid::Nested && tolerance.rel.is_some() {
+            // No grid serves a share of values and a range that may grow.
+            return None;
+        }
         if kind != Kind::Float {
             tolerance = tolerance.for_integers(words, kind)?;
+        } else if grid != Grid::Best {
+            // What follows depends on the values, which other writes may change.
         } else if let (Some(abs), Some(_)) = (tolerance.abs, tolerance.rel) {
             // So it is, too, where no value is small: a share of values needs logarithms, or more exceptions.
             let values = to_f64(words, kind).filter(|v| v.is_finite() && !tolerance.keep.has(*v));
@@ -150,7 +165,21 @@ pub(crate) struct Tolerance {
     pub abs: Option<f64>,
     pub rel: Option<f64>,
     pub floor: Option<f64>,
+    pub grid: Grid,
     pub keep: Keep,
+}
+
+/// Where rounded values may lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Grid {
+    /// Where the values of the chunk compress best.
+    Best,
+    /// On points that the hints alone say: a value that was rounded before lies on one, and stays there.
+    Fixed,
+    /// On multiples of a power of two up to half the cell that the bound allows. The range of the chunk, and
+    /// the bound with it, may grow from write to write: points are then points of the finer grids
+    /// before, whose errors sum up to less than the latest bound (1/2 + 1/4 + ... of it).
+    Nested,
 }
 
 impl Tolerance {
@@ -179,7 +208,10 @@ impl Tolerance {
     /// One absolute bound that is as tight as all of it: what integers are quantised by.
     fn for_integers(mut self, words: &Words, kind: Kind) -> Option<Self> {
         if self.rel.is_some() {
-            let least = to_f64(words, kind).filter(|v| !self.keep.has(*v)).map(f64::abs).reduce(f64::min)?;
+            let least = match self.grid {
+                Grid::Best => to_f64(words, kind).filter(|v| !self.keep.has(*v)).map(f64::abs).reduce(f64::min)?,
+                _ => 0.0,
+            };
             self.abs = Some(self.at(least));
             (self.rel, self.floor) = (None, None);
         }

@@ -30,6 +30,8 @@ pub(crate) fn half_bits(value: f64) -> u16 {
 /// A float type, by its bits.
 pub(crate) trait Float: Copy {
     type Bits: Word;
+    /// The least number with all digits.
+    const LEAST_NORMAL: f64;
 
     fn value(bits: Self::Bits) -> f64;
     /// Rounds, ties to even.
@@ -44,6 +46,7 @@ pub(crate) trait Float: Copy {
 
 impl Float for f16 {
     type Bits = u16;
+    const LEAST_NORMAL: f64 = Self::MIN_POSITIVE.to_f64_const();
 
     #[inline]
     fn value(bits: u16) -> f64 {
@@ -60,6 +63,7 @@ impl Float for f16 {
 
 impl Float for f32 {
     type Bits = u32;
+    const LEAST_NORMAL: f64 = Self::MIN_POSITIVE as f64;
 
     #[inline]
     fn value(bits: u32) -> f64 {
@@ -76,6 +80,7 @@ impl Float for f32 {
 
 impl Float for f64 {
     type Bits = u64;
+    const LEAST_NORMAL: f64 = Self::MIN_POSITIVE;
 
     #[inline]
     fn value(bits: u64) -> f64 {

@@ -4,7 +4,7 @@
 use narrows::{Error, Result};
 
 use crate::back_end::Coders;
-use crate::bound::{Bound, Tolerance, is_negative_zero};
+use crate::bound::{Bound, Grid, Tolerance, is_negative_zero};
 use crate::numbers::{Float, to_i128, with_floats};
 use crate::places::{self, Runs};
 use crate::step::{Stage, Step, mask};
@@ -133,6 +133,9 @@ impl<'a> Collector<'a> {
 
 /// `None` if the step cannot serve the bound.
 pub(crate) fn apply(step: &Step, words: &Words, stage: &Stage, tolerance: &Tolerance) -> Option<Quantised> {
+    if tolerance.grid != Grid::Best && *step != fixed_step(tolerance) {
+        return None;
+    }
     if stage.kind != Kind::Float {
         return (*step == Step::Linear).then(|| integers(words, stage, tolerance))?;
     }
@@ -145,6 +148,15 @@ pub(crate) fn apply(step: &Step, words: &Words, stage: &Stage, tolerance: &Toler
             _ => interpolate::apply::<T>(words, v, stage, tolerance),
         }
     })
+}
+
+/// The one quantiser for a bound whose grid is fixed: the points of two differ.
+fn fixed_step(tolerance: &Tolerance) -> Step {
+    match tolerance {
+        Tolerance { rel: None, .. } => Step::Linear,
+        Tolerance { abs: None, floor: None, .. } => Step::Bits,
+        _ => Step::LogLinear,
+    }
 }
 
 /// The words again.
@@ -201,11 +213,13 @@ fn run<T: Float, Q: Quantiser>(
 ) -> Option<Quantised> {
     let mut collector = Collector::new(tolerance);
     let limit = limit::<T>();
+    let fixed = tolerance.grid != Grid::Best;
+    let near = |q: f64| T::value(T::bits(quantiser.y(q)));
     let mut each = |place: usize, bits: T::Bits| {
         let x = T::value(bits);
         let q = quantiser.q(x);
-        let y = T::value(T::bits(quantiser.y(q)));
-        if q.abs() < limit && collector.takes(x, y) {
+        let y = near(q);
+        if q.abs() < limit && collector.takes(x, y) && (!fixed || near(quantiser.q(y)) == y) {
             q
         } else {
             collector.except(place, x);
@@ -238,6 +252,10 @@ fn largest<T: Float>(v: &[T::Bits], tolerance: &Tolerance) -> f64 {
         .fold(0.0, |max, x| x.abs().max(max))
 }
 
+/// How much narrower the cells of a fixed grid are than the bound allows, as their values are rounded once
+/// more: at 1/64, f32 up to 2^18 times the bound have no exceptions, for .02 bits a value.
+const FIXED_NARROWING: f64 = 63.0 / 64.0;
+
 /// Width of cells for an absolute bound: the value is rounded once more behind, so the cell is narrower
 /// by that, unless that would leave little.
 pub(crate) fn cell<T: Float>(v: &[T::Bits], tolerance: &Tolerance) -> Option<f64> {
@@ -245,9 +263,20 @@ pub(crate) fn cell<T: Float>(v: &[T::Bits], tolerance: &Tolerance) -> Option<f64
         return None;
     }
     let abs = tolerance.abs?;
-    let half_ulp = T::half_ulp(largest::<T>(v, tolerance));
-    let step = 2.0 * if half_ulp < abs / 4.0 { abs - half_ulp } else { abs };
+    let step = match tolerance.grid {
+        Grid::Best => {
+            let half_ulp = T::half_ulp(largest::<T>(v, tolerance));
+            2.0 * if half_ulp < abs / 4.0 { abs - half_ulp } else { abs }
+        }
+        Grid::Fixed => 2.0 * abs * FIXED_NARROWING,
+        Grid::Nested => power_of_two(abs),
+    };
     (step.is_normal() && (1.0 / step).is_normal()).then_some(step)
+}
+
+/// The largest power of two up to a normal number.
+fn power_of_two(value: f64) -> f64 {
+    f64::from_bits(value.to_bits() & f64::INFINITY.to_bits())
 }
 
 struct Linear {
@@ -300,6 +329,8 @@ impl LogLinear {
         let log = ((1.0 + rel) / (1.0 - rel)).log2();
         let (low, g1, t) = match tolerance.floor {
             Some(floor) => (2.0 * floor, 0.5 / rel, floor / rel),
+            // Below are subnormal numbers, which have fewer digits.
+            None if tolerance.grid != Grid::Best => (0.0, 0.5, 2.0 * T::LEAST_NORMAL),
             None => {
                 let positive = v.iter().map(|&w| T::value(w).abs()).filter(|x| *x > 0.0 && x.is_finite());
                 (0.0, 0.5, positive.reduce(f64::min)? * exp2(-log / 2.0))
@@ -447,8 +478,8 @@ const CELL_MAX: f64 = 9_007_199_254_740_992.0;
 
 fn integers(words: &Words, stage: &Stage, tolerance: &Tolerance) -> Option<Quantised> {
     let abs = tolerance.abs?.floor().min((CELL_MAX - 1.0) / 2.0);
-    let half = abs as i128;
-    let step = 2 * half + 1;
+    let step = if tolerance.grid == Grid::Nested { power_of_two(abs) as i128 } else { 2 * abs as i128 + 1 };
+    let half = step / 2;
     let (least, most) = limits(stage);
     let mut collector = Collector::new(tolerance);
     let q: Vec<i128> = to_i128(words, stage.kind)

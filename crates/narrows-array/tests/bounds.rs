@@ -56,6 +56,7 @@ fn random_bound(random: &mut Random) -> Bound {
     if random.below(4) == 0 {
         bound.exact = vec![(-1.0, 5.0), (1e10, f64::MAX)];
     }
+    bound.rewritable = random.below(3) == 0;
     bound
 }
 
@@ -171,6 +172,57 @@ fn no_value_leaves_its_bound_in_a_hundred_million() {
     println!("{changed} of {seen} values changed");
 }
 
+/// A chunk that is filled in many writes, as HDF5 and Zarr do it: each decodes what is there, changes a
+/// part and encodes all of it again.
+#[test]
+fn bounds_do_not_add_up_over_writes() {
+    const N: usize = 1024;
+    const PARTS: usize = 16;
+    let mut random = Random(14);
+    let mut coder = Coder::new();
+    let mut changed = [0; 2];
+    for round in 0..300 {
+        let dtype = FLOATS[round % 3];
+        let ranged = round % 2;
+        let mut bound = random_bound(&mut random);
+        bound.rewritable = true;
+        if ranged == 1 {
+            bound =
+                Bound { range_rel: Some(10f64.powf(-1.0 - 3.0 * random.unit())), rewritable: true, ..Bound::default() };
+        } else if bound.range_rel.take().is_some() && bound.is_lossless() {
+            bound.digits = Some(3);
+        }
+        let written = bytes_of(dtype, N, 2 + random.below(3), &mut random);
+        let width = dtype.bytes();
+        let mut stored = vec![0; N * width];
+        let mut chooser = Chooser::new(Options::default(), bound.clone()).unwrap();
+        for part in 0..PARTS {
+            let part = part * N / PARTS * width..(part + 1) * N / PARTS * width;
+            stored[part.clone()].copy_from_slice(&written[part]);
+            if random.below(4) == 0 {
+                chooser = Chooser::new(Options::default(), bound.clone()).unwrap();
+            }
+            let chunk = chooser.encode(&view(dtype, ByteOrder::Little, &[N], &stored)).unwrap();
+            stored = coder.decode(&chunk, RAW_MAX).unwrap().bytes;
+        }
+        if ranged == 0 {
+            let again = chooser.encode(&view(dtype, ByteOrder::Little, &[N], &stored)).unwrap();
+            assert!(coder.decode(&again, RAW_MAX).unwrap().bytes == stored, "{bound:?} {dtype}");
+        }
+        let value = |bytes: &[u8], i: usize| float(dtype, ByteOrder::Little, bytes, i);
+        let finite = || (0..N).map(|i| value(&written, i).1).filter(|x| x.is_finite());
+        let range = finite().fold(0.0, f64::max) - finite().fold(0.0, f64::min);
+        for i in 0..N {
+            let ((a, x), (b, y)) = (value(&written, i), value(&stored, i));
+            if a != b {
+                changed[ranged] += 1;
+                assert!(!is_kept(&bound, dtype, x) && allows(&bound, range, x, y), "{x:e} became {y:e}: {bound:?}");
+            }
+        }
+    }
+    assert!(changed.iter().all(|&n| n > 300 * N / 20), "{changed:?} values changed: the test tests little");
+}
+
 #[test]
 fn integers_stay_within_their_bound() {
     let mut random = Random(13);
@@ -182,7 +234,8 @@ fn integers_stay_within_their_bound() {
         let bytes = elements(dtype, ByteOrder::Little, 1000, random.below(2), &mut random);
         let abs = [0.0, 0.5, 1.0, 2.7, 100.0, 1e6, 1e18][random.below(7)];
         let view = view(dtype, ByteOrder::Little, &[1000], &bytes);
-        let mut chooser = Chooser::new(Options::default(), Bound::abs(abs)).unwrap();
+        let bound = Bound { rewritable: round % 3 == 0, ..Bound::abs(abs) };
+        let mut chooser = Chooser::new(Options::default(), bound).unwrap();
         let chunk = chooser.encode(&view).unwrap();
         let array = coder.decode(&chunk, RAW_MAX).unwrap();
         let signed = matches!(dtype, Dtype::I8 | Dtype::I16 | Dtype::I32 | Dtype::I64);

@@ -47,6 +47,7 @@ class ErrorHints(TypedDict, total=False):
     exact: Range | Sequence[Range] | None
     mode: Mode
     encode_rate: Number | str | None
+    whole_chunks: bool
 
 
 def register() -> None:
@@ -110,6 +111,7 @@ def _params(hints: ErrorHints) -> list[int]:
         exact=known.exact,
         mode=known.mode,
         encode_rate=known.encode_rate,
+        rewritable=not known.whole_chunks,
     )
 
 
@@ -118,7 +120,8 @@ def hdf5(**hints: Unpack[ErrorHints]) -> dict[str, Any]:
 
     Without hints the values stay as they are. Hints are those of ``narrows.array``: ``abs``, ``rel`` with
     ``floor``, ``digits``, ``bits``, ``range_rel`` (of the range of each chunk); ``fill`` and ``exact``
-    name values and ranges that stay; ``mode`` is fast, balanced or archive. The fill value of the
+    name values and ranges that stay; ``mode`` is fast, balanced or archive. ``whole_chunks=True`` says
+    that each chunk is written whole and once, which shrinks more within a bound. The fill value of the
     dataset stays where ``fill`` names none. Strings and what else is no number stay as they are.
 
     >>> f.create_dataset("tas", data=a, chunks=True, **narrows.hdf5(abs=0.01, fill=1e20))

@@ -43,6 +43,8 @@ class Hints:
       do.
     - ``exact``: ranges of values, both ends included, that stay as they are.
     - ``mode``, ``encode_rate``: what matters; bytes per second that one core must encode at least.
+    - ``whole_chunks``: chunks are written whole and once. Without it what was rounded once stays as it is
+      when a part of its chunk is written later, which costs some of the ratio.
     """
 
     abs: float | None = None
@@ -55,6 +57,7 @@ class Hints:
     exact: tuple[tuple[float, float], ...] = ()
     mode: str = "balanced"
     encode_rate: float | None = None
+    whole_chunks: bool = False
 
     @classmethod
     def of(
@@ -70,6 +73,7 @@ class Hints:
         exact: Range | Iterable[Range] | None = None,
         mode: str = "balanced",
         encode_rate: Number | str | None = None,
+        whole_chunks: bool = False,
     ) -> Hints:
         """Reads hints as a caller writes them. ``MisuseError`` or ``TypeError`` if one has no sense."""
         if mode not in MODES:
@@ -87,6 +91,7 @@ class Hints:
             exact=_ranges(exact),
             mode=mode,
             encode_rate=_rate(encode_rate),
+            whole_chunks=_flag("whole_chunks", whole_chunks),
         )
 
     @classmethod
@@ -140,6 +145,7 @@ class Hints:
             exact=list(self.exact),
             mode=self.mode,
             encode_rate=self.encode_rate,
+            rewritable=not self.whole_chunks,
         )
 
 
@@ -187,6 +193,12 @@ def _count(name: str, value: Any, low: int, high: int) -> int | None:
     if isinstance(value, bool) or not low <= count <= high:
         raise MisuseError(f"{name}={value} is not a whole number from {low} to {high}")
     return int(count)
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name}= is True or False, not {value!r}")
+    return value
 
 
 def _fills(values: Any) -> tuple[float, ...]:

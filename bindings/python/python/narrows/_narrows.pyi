@@ -291,6 +291,7 @@ class ArrayEncoder:
         exact: Sequence[tuple[float, float]] = ...,
         mode: str = "balanced",
         encode_rate: float | None = None,
+        rewritable: bool = False,
     ) -> ArrayEncoder: ...
     def encode(self, data: Any) -> bytes: ...
     @property
@@ -326,6 +327,7 @@ def hdf5_params(
     exact: Sequence[tuple[float, float]] = ...,
     mode: str = "balanced",
     encode_rate: float | None = None,
+    rewritable: bool = True,
 ) -> list[int]: ...
 
 @final

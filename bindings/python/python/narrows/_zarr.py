@@ -92,13 +92,15 @@ def zarr(
     exact: Range | Iterable[Range] | None = None,
     mode: Mode = "balanced",
     encode_rate: Number | str | None = None,
+    whole_chunks: bool = False,
 ) -> dict[str, Any]:
     """What a Zarr v3 array is to be made with, exact or within a bound::
 
         ds.to_zarr("o.zarr", encoding={"tas": narrows.zarr(rel=0.001, floor=1e-6)})
         zarr.create_array("o.zarr", shape=..., dtype="f4", **narrows.zarr(abs=0.01))
 
-    Hints are those of ``narrows.array.compress``. The array's fill value stays exact; state others, such
+    Hints are those of ``narrows.array.compress``, and ``whole_chunks=True`` where each chunk is written
+    whole and once, which shrinks more within a bound. The array's fill value stays exact; state others, such
     as xarray's ``_FillValue``, by ``fill``.
     """
     codec = ArrayCodec(
@@ -112,5 +114,6 @@ def zarr(
         exact=exact,
         mode=mode,
         encode_rate=encode_rate,
+        whole_chunks=whole_chunks,
     )
     return {"serializer": codec, "compressors": ()}

@@ -65,13 +65,15 @@ def zarr2(
     exact: Range | Iterable[Range] | None = None,
     mode: Mode = "balanced",
     encode_rate: Number | str | None = None,
+    whole_chunks: bool = False,
 ) -> dict[str, Any]:
     """What a Zarr v2 array is to be made with, exact or within a bound::
 
         ds.to_zarr("o.zarr", zarr_format=2, encoding={"tas": narrows.zarr2(digits=3)})
         zarr.create_array("o.zarr", zarr_format=2, shape=..., dtype="f4", **narrows.zarr2(abs=0.01))
 
-    Hints are those of ``narrows.array.compress``. State all fill values by ``fill``: codecs of Zarr v2
+    Hints are those of ``narrows.array.compress``, and ``whole_chunks=True`` where each chunk is written
+    whole and once, which shrinks more within a bound. State all fill values by ``fill``: codecs of Zarr v2
     do not see the array's.
     """
     codec = ArrayCodec2(
@@ -85,5 +87,6 @@ def zarr2(
         exact=exact,
         mode=mode,
         encode_rate=encode_rate,
+        whole_chunks=whole_chunks,
     )
     return {"compressors": codec}

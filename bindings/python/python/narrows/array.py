@@ -88,6 +88,7 @@ class Encoder:
             exact=exact,
             mode=mode,
             encode_rate=encode_rate,
+            whole_chunks=True,
         )
         self._start(hints)
 

@@ -18,6 +18,9 @@ const EXACT_MAX: usize = 3;
 /// Most words: the first one, hints, fill values, ranges, elements.
 pub const WORDS_MAX: usize = 1 + 11 + 2 * FILLS_MAX + 4 * EXACT_MAX + 1 + RANK_MAX;
 
+/// Chunks are written whole and once: their values may lie anywhere within the bound.
+const WHOLE_CHUNKS: u32 = 1 << 23;
+
 /// Elements whose values no bound may change.
 const EXACT: u32 = 1 << 15;
 
@@ -46,7 +49,7 @@ impl Elements {
 }
 
 /// All that the filter knows. Who creates a dataset states mode and bound; the filter adds the elements.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Params {
     /// Mode and rate; the rate is kept as an f32.
     pub options: Options,
@@ -54,6 +57,13 @@ pub struct Params {
     pub bound: Bound,
     /// The chunks, once the dataset is there.
     pub elements: Option<Elements>,
+}
+
+impl Default for Params {
+    fn default() -> Self {
+        let bound = Bound { rewritable: true, ..Bound::default() };
+        Self { options: Options::default(), bound, elements: None }
+    }
 }
 
 impl Params {
@@ -77,6 +87,7 @@ impl Params {
         }
         let mut first = VERSION | mode_number(self.options.mode) << 8;
         first |= (bound.fills.len() as u32) << 12 | (bound.exact.len() as u32) << 14;
+        first |= if bound.rewritable { 0 } else { WHOLE_CHUNKS };
         let mut words = vec![0];
         for (i, number) in [bound.abs, bound.rel, bound.floor, bound.range_rel].into_iter().enumerate() {
             if let Some(number) = number {
@@ -126,7 +137,7 @@ impl Params {
                 first & 0xff
             )));
         }
-        if first >> 23 != 0 {
+        if first >> 24 != 0 {
             return Err(Error::unsupported("the filter's parameters have flags of a newer version; upgrade it"));
         }
         let has = |bit: u32| first >> bit & 1 == 1;
@@ -136,7 +147,7 @@ impl Params {
             2 => Mode::Archive,
             mode => return Err(nonsense(format!("mode {mode}"))),
         };
-        let mut bound = Bound::default();
+        let mut bound = Bound { rewritable: first & WHOLE_CHUNKS == 0, ..Bound::default() };
         let numbers = [&mut bound.abs, &mut bound.rel, &mut bound.floor, &mut bound.range_rel];
         for (i, number) in numbers.into_iter().enumerate() {
             *number = if has(16 + i as u32) { Some(reader.number()?) } else { None };
@@ -244,6 +255,7 @@ mod tests {
                 range: None,
                 fills: vec![1e20, -9999.0, f64::NAN],
                 exact: vec![(f64::NEG_INFINITY, -1e3), (0.0, 0.0), (1e10, f64::INFINITY)],
+                rewritable: false,
             },
             elements: Some(Elements {
                 dtype: Dtype::F64,
@@ -278,7 +290,7 @@ mod tests {
         }
         let longer: Vec<u32> = words.iter().copied().chain([0]).collect();
         assert!(Params::from_words(&longer).is_err());
-        for first in [0, 2, 255, 1 | 3 << 8, 1 | 1 << 23, 1 | 1 << 31, 1 | 1 << 16, 1 | 1 << 12] {
+        for first in [0, 2, 255, 1 | 3 << 8, 1 | 1 << 24, 1 | 1 << 31, 1 | 1 << 16, 1 | 1 << 12] {
             assert!(Params::from_words(&[first]).is_err(), "{first:#x}");
         }
         // Negative, infinite and NaN bounds; a floor without rel; digits of 0.
@@ -305,7 +317,7 @@ mod tests {
             let count = next() as usize % 12;
             let mut words: Vec<u32> = (0..count).map(|_| next() >> (next() % 32)).collect();
             if let Some(first) = words.first_mut() {
-                *first = *first & 0x7f_ff00 | 1;
+                *first = *first & 0xff_ff00 | 1;
             }
             if let Ok(params) = Params::from_words(&words) {
                 assert!(params.words().is_ok());

@@ -16,6 +16,10 @@ pub(crate) struct Hdf5Args {
     /// Print id and parameters as h5repack takes them: UD=ID,1,COUNT,P,P,...
     #[arg(long, group = "what")]
     pub(crate) repack: bool,
+    /// Each chunk is written whole and once, which shrinks more within a bound. Without it values that were
+    /// rounded stay as they are when a part of their chunk is written later
+    #[arg(long, conflicts_with = "path")]
+    pub(crate) whole_chunks: bool,
     #[command(flatten)]
     pub(crate) hints: Hints,
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use narrows::Error;
+use narrows_array::Bound;
 use narrows_array::hdf5::{FILTER_ID, Params};
 
 use crate::args::hdf5::Hdf5Args;
@@ -27,7 +28,8 @@ pub(crate) fn run(args: &Hdf5Args) -> Result<()> {
         }
         return report::out(folder.display());
     }
-    let words = Params { options: args.hints.options(), bound: args.hints.bound(), elements: None }.words()?;
+    let bound = Bound { rewritable: !args.whole_chunks, ..args.hints.bound() };
+    let words = Params { options: args.hints.options(), bound, elements: None }.words()?;
     let list = words.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
     if args.repack {
         report::out(format_args!("UD={FILTER_ID},{OPTIONAL},{},{list}", words.len()))
