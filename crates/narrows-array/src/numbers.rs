@@ -80,7 +80,7 @@ impl Float for f32 {
 
 impl Float for f64 {
     type Bits = u64;
-    const LEAST_NORMAL: f64 = Self::MIN_POSITIVE;
+    const LEAST_NORMAL: Self = Self::MIN_POSITIVE;
 
     #[inline]
     fn value(bits: u64) -> f64 {

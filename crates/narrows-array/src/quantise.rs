@@ -150,13 +150,10 @@ pub(crate) fn apply(step: &Step, words: &Words, stage: &Stage, tolerance: &Toler
     })
 }
 
-/// The one quantiser for a bound whose grid is fixed: the points of two differ.
+/// The one quantiser for a bound whose grid is fixed: the points of two differ. Bits would be faster than
+/// cells of the logarithm, for 20 to 40 % more bytes.
 fn fixed_step(tolerance: &Tolerance) -> Step {
-    match tolerance {
-        Tolerance { rel: None, .. } => Step::Linear,
-        Tolerance { abs: None, floor: None, .. } => Step::Bits,
-        _ => Step::LogLinear,
-    }
+    if tolerance.rel.is_none() { Step::Linear } else { Step::LogLinear }
 }
 
 /// The words again.
@@ -305,6 +302,10 @@ impl Quantiser for Linear {
     }
 }
 
+/// Where the cells of a logarithm begin if nothing says where, for types that have no greater least number:
+/// the quotient of a value up to 2^512 by it is finite. Subnormal numbers have fewer digits.
+const LEAST_LOG: f64 = f64::from_bits((1023 - 510) << 52);
+
 /// Cells of one width below `t`, of one width of the logarithm up to `u`, of one width beyond.
 struct LogLinear {
     low: f64,
@@ -329,8 +330,7 @@ impl LogLinear {
         let log = ((1.0 + rel) / (1.0 - rel)).log2();
         let (low, g1, t) = match tolerance.floor {
             Some(floor) => (2.0 * floor, 0.5 / rel, floor / rel),
-            // Below are subnormal numbers, which have fewer digits.
-            None if tolerance.grid != Grid::Best => (0.0, 0.5, 2.0 * T::LEAST_NORMAL),
+            None if tolerance.grid != Grid::Best => (0.0, 0.5, LEAST_LOG.max(2.0 * T::LEAST_NORMAL)),
             None => {
                 let positive = v.iter().map(|&w| T::value(w).abs()).filter(|x| *x > 0.0 && x.is_finite());
                 (0.0, 0.5, positive.reduce(f64::min)? * exp2(-log / 2.0))
