@@ -158,6 +158,7 @@ int main(int argc, char **argv)
         TEST(coder_misuse),
         TEST(damaged_bytes),
         TEST(files),
+        TEST(places_to_begin_at),
         TEST(file_options),
         TEST(file_misuse),
         TEST(damaged_files),

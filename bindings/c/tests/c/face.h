@@ -83,6 +83,7 @@ void test_coder(void);
 void test_coder_misuse(void);
 void test_damaged_bytes(void);
 void test_files(void);
+void test_places_to_begin_at(void);
 void test_file_options(void);
 void test_file_misuse(void);
 void test_damaged_files(void);

@@ -175,6 +175,34 @@ void test_files(void)
     free(wire);
 }
 
+/* Where blocks refer to earlier ones, a writer with an index makes places to begin at. */
+void test_places_to_begin_at(void)
+{
+    narrows_stream_options options = {.struct_size = sizeof options, .policy = "fixed:zstd:level=1,link"};
+    options.flags = NARROWS_INDEX;
+    narrows_encoder *encoder = narrows_encoder_new(&options);
+    size_t room = 6 * LEN;
+    unsigned char *wire = malloc(room), byte;
+    narrows_output out = {wire, room, 0};
+    ptrdiff_t waits;
+    for (int i = 0; i < 5; i++) {
+        narrows_input in = {data, LEN, 0};
+        while ((waits = narrows_encode(encoder, &in, &out, i < 4 ? NARROWS_CONTINUE : NARROWS_END)) > 0)
+            CHECK(out.pos < room);
+        CHECK(waits == 0 && in.pos == LEN);
+    }
+    CHECK(narrows_encoder_free(encoder) == NARROWS_OK);
+    struct store store = {.wire = wire, .len = out.pos};
+    narrows_file *file = open_store(&store, NULL);
+    size_t n;
+    CHECK(file != NULL && narrows_file_size(file) == 5 * (int64_t)LEN);
+    store.asked = 0;
+    CHECK(narrows_file_pread(file, &byte, 1, 5 * LEN - 1, &n) == NARROWS_OK && n == 1 && byte == data[LEN - 1]);
+    CHECK(store.asked < store.len / 2);
+    CHECK(narrows_file_close(file) == NARROWS_OK);
+    free(wire);
+}
+
 /* The options have an effect: blocks are kept or not, and longer ones than allowed are refused. */
 void test_file_options(void)
 {
