@@ -5,8 +5,8 @@
  * Objects are handles. Calls detect a handle that was closed or freed (NARROWS_ERROR_CLOSED) and a
  * pointer that never was a handle (NARROWS_ERROR_MISUSE). Any thread may use an object, but only
  * one at a time: a second one is refused (NARROWS_ERROR_BUSY), since the order of the two calls
- * would be undefined. Different objects may be used concurrently. Nothing here may be called from a
- * signal handler, or between fork and exec.
+ * would be undefined. A narrows_file is read by any number of threads at once. Different objects may
+ * be used concurrently. Nothing here may be called from a signal handler, or between fork and exec.
  *
  * NULL is always safe to pass: where it is not allowed, the call fails with NARROWS_ERROR_MISUSE.
  */
@@ -36,7 +36,7 @@
 #define NARROWS_NO_CHECK 4
 
 /**
- * Flag: append an index, so that a file can be read from any offset.
+ * Flag: append an index, so that a file can be read from any offset (narrows_file_open).
  */
 #define NARROWS_INDEX 8
 
@@ -217,6 +217,12 @@ typedef struct narrows_decoder narrows_decoder;
 typedef struct narrows_encoder narrows_encoder;
 
 /**
+ * A file of one or more streams that is read at any byte, by any number of threads at once. A
+ * handle, not a pointer to memory.
+ */
+typedef struct narrows_file narrows_file;
+
+/**
  * One end of a message link, for both directions. A handle, not a pointer to memory.
  */
 typedef struct narrows_messages narrows_messages;
@@ -294,6 +300,40 @@ typedef struct narrows_totals {
      */
     uint64_t wire_bytes;
 } narrows_totals;
+
+/**
+ * Options of a file. Set struct_size to sizeof(narrows_file_options); all other members may be 0
+ * for the defaults. NULL in place of the structure means all defaults.
+ */
+typedef struct narrows_file_options {
+    /**
+     * sizeof(narrows_file_options).
+     */
+    size_t struct_size;
+    /**
+     * Bytes of decoded blocks that are kept in memory for later reads; 0 is 16 MiB. Fewer than a
+     * block has, such as 1, keep none.
+     */
+    size_t cache_max;
+    /**
+     * Longest block that is accepted, in bytes; 0 is 2 MiB.
+     */
+    size_t block_max;
+    /**
+     * Most bytes that are kept in memory for copies of what came before, as `--long` makes them; 0
+     * is 128 MiB. Files without such copies need none of it.
+     */
+    size_t reach_max;
+} narrows_file_options;
+
+/**
+ * Reads up to `len` bytes at `offset` of the compressed file into `buffer`, as pread does: returns
+ * their number, 0 only at the end, or -1 with errno set. `user` is the pointer that the file was
+ * opened with. It is called during narrows_file_open_source and narrows_file_pread only, on the
+ * calling thread, and so by several threads at once if those read at once. It must return: no
+ * longjmp, no C++ exception.
+ */
+typedef ptrdiff_t (*narrows_file_source)(void *user, void *buffer, size_t len, uint64_t offset);
 
 /**
  * Input of narrows_encode or narrows_decode. The call reads from `data + pos` and advances `pos`
@@ -567,6 +607,61 @@ narrows_status narrows_reader_cancel(struct narrows_reader *reader);
  * `totals` must be NULL or point to a writable narrows_totals.
  */
 narrows_status narrows_reader_totals(struct narrows_reader *reader, struct narrows_totals *totals);
+
+/**
+ * Opens a file by its path, as `narrows FILE` makes them, or a writer or encoder with NARROWS_INDEX;
+ * returns NULL on failure. A file without index is opened too, by one read for each of its blocks.
+ * Only regular files can be read at any byte: for pipes and sockets there is narrows_reader_open. A
+ * file that breaks off is refused: `narrows check --repair-index` makes what is whole readable. A
+ * child of fork cannot use the file.
+ * `path` must be NULL or a NUL-terminated string. `options` must be NULL or point to a structure of
+ * struct_size bytes.
+ */
+struct narrows_file *narrows_file_open(const char *path, const struct narrows_file_options *options);
+
+/**
+ * As narrows_file_open, by a descriptor that is open for reading. The caller may close it, since
+ * the file duplicates it. Its position is neither used nor changed.
+ * `options` must be NULL or point to a structure of struct_size bytes.
+ */
+struct narrows_file *narrows_file_open_fd(int fd, const struct narrows_file_options *options);
+
+/**
+ * As narrows_file_open, by a function that reads the compressed file, of which there are `len`
+ * bytes: from memory, from an object store. With an index, opening takes one call for the last 64
+ * KiB, and a few more for large files. `user` must be valid until the file is closed.
+ * `source` must be NULL or a function as narrows_file_source says. `options` must be NULL or point
+ * to a structure of struct_size bytes.
+ */
+struct narrows_file *narrows_file_open_source(narrows_file_source source,
+                                              void *user,
+                                              uint64_t len,
+                                              const struct narrows_file_options *options);
+
+/**
+ * Returns the length of the decompressed content in bytes, or a negative narrows_status.
+ */
+int64_t narrows_file_size(struct narrows_file *file);
+
+/**
+ * Reads `len` bytes of the decompressed content at `offset` into `buffer`, fewer only at the end,
+ * and stores their number in `read_len`: 0 at the end and behind it. Any number of threads may call
+ * it at once. On failure `read_len` is the number of bytes before the damaged block, all of which
+ * are right; the block gives none, and others can still be read. In files made with
+ * NARROWS_NO_CHECK damage is not noticed.
+ * `buffer` must be NULL or have room for `len` bytes; `read_len` must be NULL or writable.
+ */
+narrows_status narrows_file_pread(struct narrows_file *file,
+                                  void *buffer,
+                                  size_t len,
+                                  uint64_t offset,
+                                  size_t *read_len);
+
+/**
+ * Closes the file. While another thread is in a call with it, it stays open and the call fails with
+ * NARROWS_ERROR_BUSY.
+ */
+narrows_status narrows_file_close(struct narrows_file *file);
 
 /**
  * Creates an encoder; returns NULL on failure. Its stream has no back channel, so nothing is

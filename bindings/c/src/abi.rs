@@ -5,6 +5,8 @@ mod general;
 
 mod streams;
 
+mod file;
+
 mod coder;
 
 mod messages;
@@ -12,6 +14,7 @@ mod messages;
 mod topics;
 
 pub use coder::*;
+pub use file::*;
 pub use general::*;
 pub use messages::*;
 pub use streams::*;

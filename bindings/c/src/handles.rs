@@ -37,6 +37,10 @@ pub(crate) trait Held: Sized + Send + 'static {
     fn check(&self) -> Result<()> {
         Ok(())
     }
+    /// Whether a call that [`Table::share`] lets run beside others still uses the object.
+    fn is_shared(&self) -> bool {
+        false
+    }
     /// Ends the object's waits from another thread.
     fn stopper(&self) -> Option<Arc<dyn Stop>> {
         None
@@ -135,12 +139,43 @@ impl<T: Held> Table<T> {
         })
     }
 
+    /// Runs `call` with an object that any number of threads may use at once: with a copy of it, made
+    /// under the lock, which is free again during the call.
+    pub(crate) fn share<R>(&self, handle: u64, call: impl FnOnce(&T) -> Result<R>) -> Result<R>
+    where
+        T: Clone,
+    {
+        let (slot, generation, _) = self.find(handle)?;
+        let copy = {
+            // Waits, since others hold it only to copy or to close.
+            let held = lock(&slot.object);
+            if slot.generation.load(Ordering::Acquire) != generation {
+                return Err(closed::<T>());
+            }
+            if held.broken {
+                return Err(Failure::internal());
+            }
+            let Some(object) = held.object.as_deref() else { return Err(closed::<T>()) };
+            object.check()?;
+            object.clone()
+        };
+        let result = catch_unwind(AssertUnwindSafe(|| call(&copy)));
+        result.unwrap_or_else(|_| {
+            // The handle is still valid: nothing that is shared is closed.
+            lock(&slot.object).broken = true;
+            Err(Failure::internal())
+        })
+    }
+
     /// Runs `finish` with the object, then invalidates the handle. Until then the object is busy
     /// for other threads, which may stop it.
     pub(crate) fn close(&self, handle: u64, finish: impl FnOnce(T) -> Result<()>) -> Result<()> {
         let (slot, generation, place) = self.find(handle)?;
         let mut held = Self::enter(slot, generation)?;
         held.object.as_ref().map_or_else(|| Err(closed::<T>()), |object| object.check())?;
+        if held.object.as_ref().is_some_and(|object| object.is_shared()) {
+            return Err(busy::<T>());
+        }
         let Some(object) = held.object.take() else { return Err(closed::<T>()) };
         let broken = held.broken;
         let result = catch_unwind(AssertUnwindSafe(|| {
@@ -192,10 +227,7 @@ impl<T: Held> Table<T> {
         let held = match slot.object.try_lock() {
             Ok(held) => held,
             Err(TryLockError::Poisoned(held)) => held.into_inner(),
-            Err(TryLockError::WouldBlock) => {
-                let text = format!("another thread is in a call with this {}", T::NAME);
-                return Err(Failure::new(Status::NARROWS_ERROR_BUSY, text));
-            }
+            Err(TryLockError::WouldBlock) => return Err(busy::<T>()),
         };
         // It may have been closed between the check and the lock.
         if slot.generation.load(Ordering::Acquire) == generation { Ok(held) } else { Err(closed::<T>()) }
@@ -204,6 +236,10 @@ impl<T: Held> Table<T> {
 
 fn closed<T: Held>() -> Failure {
     Failure::new(Status::NARROWS_ERROR_CLOSED, format!("this {} was closed before", T::NAME))
+}
+
+fn busy<T: Held>() -> Failure {
+    Failure::new(Status::NARROWS_ERROR_BUSY, format!("another thread is in a call with this {}", T::NAME))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -264,6 +300,42 @@ mod tests {
         assert_eq!(status(closed), Status::NARROWS_ERROR_INTERNAL, "its outcome is unknown");
         assert_eq!(status(table.with(third, |_| Ok(()))), Status::NARROWS_ERROR_CLOSED);
     }
+
+    #[derive(Clone)]
+    struct Common(Arc<u32>);
+
+    impl Held for Common {
+        const KIND: u8 = 14;
+        const NAME: &'static str = "common thing";
+        fn table() -> &'static Table<Self> {
+            static TABLE: Table<Common> = Table::new();
+            &TABLE
+        }
+        fn is_shared(&self) -> bool {
+            Arc::strong_count(&self.0) > 1
+        }
+    }
+
+    #[test]
+    fn what_is_shared_is_used_by_several_and_closed_only_after_them() {
+        let table = Common::table();
+        let first = table.open(|| Ok(Common(Arc::new(5)))).unwrap();
+        let (inner, refused) = table
+            .share(first, |a| Ok((table.share(first, |b| Ok(*a.0 + *b.0)), status(table.close(first, |_| Ok(()))))))
+            .unwrap();
+        assert_eq!((inner.unwrap(), refused), (10, Status::NARROWS_ERROR_BUSY));
+        assert_eq!(table.share(first, |a| Ok(*a.0)).unwrap(), 5, "a refused close changes nothing");
+        table.close(first, |_| Ok(())).unwrap();
+        assert_eq!(status(table.share(first, |_| Ok(()))), Status::NARROWS_ERROR_CLOSED);
+
+        let second = table.open(|| Ok(Common(Arc::new(6)))).unwrap();
+        let broken = table.share(second, |_| -> Result<()> { panic!("of a test") });
+        assert_eq!(status(broken), Status::NARROWS_ERROR_INTERNAL);
+        assert_eq!(status(table.share(second, |_| Ok(()))), Status::NARROWS_ERROR_INTERNAL, "it stays broken");
+        assert_eq!(status(table.close(second, |_| Ok(()))), Status::NARROWS_ERROR_INTERNAL);
+        assert_eq!(status(table.close(second, |_| Ok(()))), Status::NARROWS_ERROR_CLOSED);
+    }
+
     #[test]
     fn what_this_process_may_not_use_stays() {
         let table: Table<Thing> = Table::new();

@@ -4,7 +4,7 @@
 //!   abi/       the C ABI: names, layouts, pointers                                    unsafe
 //!   memory     pointers of the caller as slices     sys  descriptors and signals      unsafe
 //!   handles    numbers instead of addresses, to detect closed, foreign and busy objects
-//!   writer, reader, coder, messages, topics    the objects behind the handles
+//!   writer, reader, file, coder, messages, topics    the objects behind the handles
 //! ```
 //!
 //! All other modules are safe code over the engine's public API. A call never unwinds into C: a
@@ -17,6 +17,7 @@ compile_error!("handles are numbers of 64 bits");
 pub mod abi;
 mod channel;
 mod coder;
+mod file;
 mod handles;
 mod memory;
 mod messages;

@@ -1,9 +1,11 @@
 //! Memory of the caller: every pointer from C is checked here.
 #![allow(unsafe_code, reason = "follows pointers that C passes")]
 
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, OsStr, c_char, c_void};
 use std::mem::MaybeUninit;
 use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use crate::status::{Failure, Result, Status};
 
@@ -96,6 +98,19 @@ pub(crate) unsafe fn text<'a>(text: *const c_char, what: &str) -> Result<Option<
     // SAFETY: not null, and the caller answers for the zero at its end.
     let bytes = unsafe { CStr::from_ptr(text) };
     bytes.to_str().map(Some).map_err(|_| Failure::misuse(format!("{what} is not UTF-8")))
+}
+
+/// A path of the caller, which need not be UTF-8.
+///
+/// # Safety
+/// As for [`text`].
+pub(crate) unsafe fn path<'a>(path: *const c_char, what: &str) -> Result<&'a Path> {
+    if path.is_null() {
+        return Err(Failure::misuse(format!("{what} is a null pointer")));
+    }
+    // SAFETY: not null, and the caller answers for the zero at its end.
+    let bytes = unsafe { CStr::from_ptr(path) };
+    Ok(Path::new(OsStr::from_bytes(bytes.to_bytes())))
 }
 
 /// Copies a structure whose first member is its size. A caller with an older header has a shorter

@@ -16,6 +16,10 @@ const POLICY_FILE_MAX: u64 = 256 << 20;
 /// More threads than any host has cores: a mistake of the caller.
 const THREADS_MAX: u32 = 1024;
 
+/// Raw bytes between the places of an indexed file where a reader can begin, if blocks refer to
+/// earlier ones: as `narrows FILE` does.
+const RUN_LEN: u64 = 4 << 20;
+
 pub(crate) const ONE_WAY: u32 = 1;
 pub(crate) const CLOSE_FD: u32 = 2;
 pub(crate) const NO_CHECK: u32 = 4;
@@ -70,8 +74,10 @@ impl StreamOptions {
         let history = if policy.links() { BASELINE_HISTORY } else { 0 };
         let options = SendOptions::new(policy).history(history);
         let raw_len = (self.raw_len > 0).then_some(self.raw_len);
+        let run_len = if self.has(INDEX) { RUN_LEN } else { 0 };
         // What C has written goes at once, whatever the policy.
-        Ok(options.gather_ns(0).check(!self.has(NO_CHECK)).index(self.has(INDEX)).raw_len(raw_len))
+        let options = options.gather_ns(0).check(!self.has(NO_CHECK)).index(self.has(INDEX)).run_len(run_len);
+        Ok(options.raw_len(raw_len))
     }
 
     /// `has_end`: the source has an end of its own, as a file does. A pipe has none while a program

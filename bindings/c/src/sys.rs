@@ -1,12 +1,14 @@
 //! Descriptors and signals.
 #![allow(unsafe_code, reason = "calls into libc, and descriptors that the caller owns")]
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::TcpStream;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -27,6 +29,16 @@ pub(crate) fn link(fd: i32, direction: Direction, one_way: bool) -> Result<Link>
     if kind {
         return socket_link(own, direction, one_way);
     }
+    check_open_for(&own, fd, direction)?;
+    let file = File::from(own);
+    Ok(match direction {
+        Direction::Write => Link::file_writer(file),
+        Direction::Read => Link::file_reader(file),
+    })
+}
+
+/// An error if the descriptor, which the caller calls `fd`, is not open for `direction`.
+fn check_open_for(own: &OwnedFd, fd: i32, direction: Direction) -> Result<()> {
     // SAFETY: reads the flags of an open descriptor; no pointer is involved.
     let flags = unsafe { libc::fcntl(own.as_raw_fd(), libc::F_GETFL) };
     let (refused, way) = match direction {
@@ -36,11 +48,7 @@ pub(crate) fn link(fd: i32, direction: Direction, one_way: bool) -> Result<Link>
     if flags & libc::O_ACCMODE == refused {
         return Err(Failure::misuse(format!("descriptor {fd} is not open for {way}")));
     }
-    let file = File::from(own);
-    Ok(match direction {
-        Direction::Write => Link::file_writer(file),
-        Direction::Read => Link::file_reader(file),
-    })
+    Ok(())
 }
 
 fn socket_link(own: OwnedFd, direction: Direction, one_way: bool) -> Result<Link> {
@@ -60,6 +68,28 @@ fn socket_link(own: OwnedFd, direction: Direction, one_way: bool) -> Result<Link
     }
     let (write, read) = link.split();
     Ok(if direction == Direction::Write { write } else { read })
+}
+
+/// A regular file, for positioned reads, over a duplicate of the caller's descriptor.
+pub(crate) fn file(fd: i32) -> Result<File> {
+    let own = duplicate(fd)?;
+    check_open_for(&own, fd, Direction::Read)?;
+    regular(File::from(own), &format!("descriptor {fd} is"))
+}
+
+/// A regular file, for positioned reads.
+pub(crate) fn open(path: &Path) -> Result<File> {
+    // Opening a pipe would wait for a writer, and a terminal could become that of the process.
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+    regular(OpenOptions::new().read(true).custom_flags(flags).open(path)?, "this is")
+}
+
+fn regular(file: File, what: &str) -> Result<File> {
+    if file.metadata()?.is_file() {
+        return Ok(file);
+    }
+    let text = "no regular file, which alone is read at any byte: use narrows_reader_open, or copy it to a file";
+    Err(Failure::misuse(format!("{what} {text}")))
 }
 
 /// Whether the descriptor refers to a regular file.

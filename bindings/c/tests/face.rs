@@ -1,7 +1,7 @@
 //! C programs against what `make install` installs: compiled with warnings as errors, linked to the
 //! shared and to the static library, and run, also under valgrind if it is there.
 
-use std::io::{self, Cursor, Read};
+use std::io::{self, Cursor, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -12,6 +12,7 @@ use std::{env, fs};
 
 use narrows::stream::{self, ReceiveOptions, SendOptions};
 use narrows::transport::Link;
+use narrows_file::{Mode, WriteOptions, Writer};
 use narrows_test::{has, lacks};
 
 const STRICT: [&str; 6] = ["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pedantic"];
@@ -268,4 +269,80 @@ fn streams_of_c_and_of_the_engine_are_the_same() {
     let (link, mut reader) = start(&["--reader"]);
     stream::send(Cursor::new(data), link, SendOptions::default().threads(2)).unwrap();
     assert!(reader.wait().unwrap().success());
+}
+
+/// A file of the engine, as the program makes them.
+fn stored(raw: &[u8], options: WriteOptions) -> Vec<u8> {
+    let mut writer = Writer::new(Vec::new(), options).unwrap();
+    writer.write_all(raw).unwrap();
+    writer.finish().unwrap().0
+}
+
+/// C reads at any byte what the engine writes.
+#[test]
+fn files_of_the_engine_are_read_at_any_byte() {
+    let face = program("tests/c/face.c", Linked::Shared);
+    let data = Command::new(&face).arg("--raw").output().unwrap().stdout;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("file.nrw");
+    let small = WriteOptions::default().policy("fixed:zstd:level=3,link".parse().unwrap());
+    let small = small.block_max(10_000).run_len(50_000);
+    for options in [WriteOptions::default(), WriteOptions::default().mode(Mode::Archive), small] {
+        fs::write(&path, stored(&data, options)).unwrap();
+        run(&face, &["--file", path.to_str().unwrap()]);
+    }
+}
+
+#[test]
+fn the_example_prints_ranges() {
+    let pread = program("examples/pread.c", Linked::Static);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("file.nrw");
+    let raw: Vec<u8> = (0..700_000_u32).flat_map(|i| (i / 5).to_le_bytes()).collect();
+    let options = || WriteOptions::default().policy("fixed:lz4".parse().unwrap()).block_max(100_000);
+    let mut bytes = stored(&raw, options());
+    fs::write(&path, &bytes).unwrap();
+    let print = |range: &str| Command::new(&pread).arg(&path).arg(range).output().unwrap();
+    let len = raw.len();
+    for (range, expected) in [
+        ("0-0", &raw[..1]),
+        ("5-1000004", &raw[5..1_000_005]),
+        ("2799990-9999999", &raw[len - 10..]),
+        ("2799990-", &raw[len - 10..]),
+        ("-300", &raw[len - 300..]),
+        ("-9999999", &raw[..]),
+        ("9999999-", &[][..]),
+        ("0-18446744073709551615", &raw[..]),
+    ] {
+        let output = print(range);
+        succeeded(range, &output);
+        assert!(output.stdout == expected, "{range}");
+    }
+    for range in ["", "5", "7-3", "-", "a-b", "3-4x", "0-99999999999999999999"] {
+        let output = print(range);
+        assert!(output.status.code() == Some(2) && output.stdout.is_empty(), "{range}");
+    }
+    // The bytes before a damaged place, then a line with what is wrong and where.
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&path, &bytes).unwrap();
+    let output = print("0-");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(1) && said.contains("file.nrw") && said.contains("frame"), "{said}");
+    assert!(!output.stdout.is_empty() && raw.starts_with(&output.stdout) && output.stdout.len() < len);
+}
+
+/// What a file needs beyond the limits is said at once, with the option that allows it.
+#[test]
+fn a_file_that_refers_far_back_needs_the_option() {
+    let pread = program("examples/pread.c", Linked::Static);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("file.nrw");
+    let sink = Sink::default();
+    let options = SendOptions::default().reach(256 << 20).search_always(true).index(true);
+    stream::send(Cursor::new(vec![7; 100_000]), Link::writer(sink.clone()), options).unwrap();
+    fs::write(&path, &*sink.0.lock().unwrap()).unwrap();
+    let output = Command::new(&pread).arg(&path).arg("0-9").output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(1) && said.contains("268435456 bytes: set narrows_file_options.reach_max"));
 }

@@ -18,7 +18,13 @@ fn the_committed_header_is_current() {
     }
     let committed = fs::read_to_string(&path).unwrap_or_default();
     assert!(made == committed, "include/narrows.h is out of date: make -C bindings/c header");
-    for function in ["narrows_writer_open", "narrows_encode", "narrows_message_send", "narrows_dictionary_train"] {
+    for function in [
+        "narrows_writer_open",
+        "narrows_encode",
+        "narrows_file_pread",
+        "narrows_message_send",
+        "narrows_dictionary_train",
+    ] {
         assert!(made.contains(&format!("{function}(")), "{function} is missing");
     }
 }

@@ -20,7 +20,7 @@ pub const NARROWS_ONE_WAY: u32 = 1;
 pub const NARROWS_CLOSE_FD: u32 = 2;
 /// Flag: no checksums on the blocks, for data that has its own.
 pub const NARROWS_NO_CHECK: u32 = 4;
-/// Flag: append an index, so that a file can be read from any offset.
+/// Flag: append an index, so that a file can be read from any offset (narrows_file_open).
 pub const NARROWS_INDEX: u32 = 8;
 
 /// Options of a stream. Set struct_size to sizeof(narrows_stream_options); all other members may be

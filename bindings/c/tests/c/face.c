@@ -157,6 +157,12 @@ int main(int argc, char **argv)
         TEST(coder),
         TEST(coder_misuse),
         TEST(damaged_bytes),
+        TEST(files),
+        TEST(places_to_begin_at),
+        TEST(file_options),
+        TEST(file_misuse),
+        TEST(damaged_files),
+        TEST(threads_on_a_file),
         TEST(messages),
         TEST(message_misuse),
         TEST(dictionaries),
@@ -176,6 +182,8 @@ int main(int argc, char **argv)
     fill_data();
     if (argc == 3 && strcmp(argv[1], "--writer") == 0)
         return be_writer(argv[2]);
+    if (argc == 3 && strcmp(argv[1], "--file") == 0)
+        return be_file_reader(argv[2]);
     if (argc == 2 && strcmp(argv[1], "--reader") == 0)
         return be_reader();
     if (argc == 2 && (strcmp(argv[1], "--raw") == 0 || strcmp(argv[1], "--encoded") == 0))

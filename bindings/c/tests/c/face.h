@@ -56,6 +56,9 @@ void tcp_pair(int fds[2]);
 /* Encodes the first `len` bytes; the caller frees. */
 unsigned char *encoded(size_t len, const char *policy, size_t *wire_len);
 
+/* Reads the file at many places; it must be the data. */
+int be_file_reader(const char *path);
+
 size_t make_message(char *to, size_t size, int i);
 /* Receives a unit and copies its last message to `got`. Returns the number of messages. */
 int take(narrows_messages *end, narrows_bytes unit, char *got, size_t *got_len);
@@ -79,6 +82,12 @@ void test_misuse(void);
 void test_coder(void);
 void test_coder_misuse(void);
 void test_damaged_bytes(void);
+void test_files(void);
+void test_places_to_begin_at(void);
+void test_file_options(void);
+void test_file_misuse(void);
+void test_damaged_files(void);
+void test_threads_on_a_file(void);
 void test_messages(void);
 void test_message_misuse(void);
 void test_message_trouble(void);
