@@ -128,7 +128,7 @@ class NarrowsFile(io.BufferedIOBase):
         try:
             if self.mode == "rb":
                 seekable = bool(getattr(file, "seekable", lambda: False)())
-                self._raw = (Seekable if seekable else Pipe)(file, threads)
+                self._raw = Seekable(file, threads) if seekable else Pipe(file, threads)
                 self._buffer = io.BufferedReader(self._raw, _BUFFER_SIZE)
                 return
             sink = None
@@ -348,8 +348,9 @@ class NarrowsFile(io.BufferedIOBase):
 
     def stats(self) -> dict[str, Any]:
         """``raw_bytes`` and ``wire_bytes`` so far, after ``close`` the final ones; of a file that
-        can seek, up to the last byte that was read, and its whole length. For a writer also ``blocks``, ``ratio`` (raw / wire), ``encode_cpu_seconds`` and ``methods`` (raw bytes
-        by method).
+        can seek, up to the last byte that was read, and its whole length. For a writer also
+        ``blocks``, ``ratio`` (raw / wire), ``encode_cpu_seconds`` and ``methods`` (raw bytes by
+        method).
         """
         with self._turn:
             totals = self._current_totals()

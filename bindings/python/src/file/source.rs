@@ -58,7 +58,7 @@ impl ReadAt for Source {
             Origin::File(file) => return ReadAt::read_at(file, buf, at),
             Origin::Object(object) => object,
         };
-        let read = Python::attach(|py| {
+        let read = Python::attach(|py| -> PyResult<Option<usize>> {
             let data = object.bind(py).call_method1("read_at", (at, buf.len()))?;
             let bytes = Bytes::of(&data)?;
             let n = bytes.len();

@@ -142,7 +142,7 @@ impl Writer {
     ) -> PyResult<()> {
         limit(timeout)?;
         let threads = self::threads(threads, stream::encoders).map_err(raised)?;
-        sending(policy, threads).map_err(raised)?;
+        sending(policy, threads).map(drop).map_err(raised)?;
         preset.map_or(Ok(()), |preset| storing(preset, encode_rate, threads).map(drop)).map_err(raised)
     }
 
