@@ -375,7 +375,7 @@ class NarrowsFile(io.BufferedIOBase):
         def __enter__(self) -> Self: ...
 
 
-class _Text(io.TextIOWrapper):
+class _TextFile(io.TextIOWrapper):
     """Gives a file no end if the body of ``with`` raises."""
 
     def __exit__(
@@ -489,4 +489,4 @@ def open(
         preset=preset,
         encode_rate=encode_rate,
     )
-    return _Text(binary, encoding or io.text_encoding(None), errors, newline) if text else binary
+    return _TextFile(binary, encoding or io.text_encoding(None), errors, newline) if text else binary

@@ -8,7 +8,7 @@ import os
 import stat
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ._narrows import FileReader, ReceivedTotals, Reader
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 # Bytes decoded at a time to read everything.
 _READ_SIZE = 8 * 1024 * 1024
 _OFFSET_MAX = 2**63 - 1
+
+_T = TypeVar("_T")
 
 
 def is_stored(file: Any) -> bool:
@@ -174,7 +176,7 @@ class _Positioned:
 
         return self._alone(end)
 
-    def _alone(self, call: Callable[[], Any]) -> Any:
+    def _alone(self, call: Callable[[], _T]) -> _T:
         with self._turn:
             if self._busy:
                 raise RuntimeError("the file object calls the file that reads it")
