@@ -223,22 +223,21 @@ def test_a_file_that_is_cut_is_never_taken_for_whole(index, data) -> None:
 def test_damage_gives_an_error_or_the_right_bytes(index, data, chance) -> None:
     data = data[:700_000]
     wire = stored(data, index=index, policy="fixed:zstd:level=1")
-    errors = 0
     places = {*range(60), *range(len(wire) - 300, len(wire)), *(chance.randrange(len(wire)) for _ in range(200))}
     for place in places:
         flipped = bytearray(wire)
         flipped[place] ^= 1 << chance.randrange(8)
         try:
             assert narrows.open(io.BytesIO(flipped)).read() == data
+            assert index and not 100 < place < len(wire) * 9 // 10, "only preface and index are there twice"
         except narrows.NarrowsError:
-            errors += 1
+            pass
         file = narrows.open(io.BytesIO(flipped))
         for at in (0, 350_000, 690_000):
             try:
                 assert file.pread(1000, at) == data[at : at + 1000]
             except narrows.NarrowsError:
                 pass
-    assert errors >= 200
 
 
 def test_what_is_not_damaged_can_be_read(data) -> None:
