@@ -181,6 +181,19 @@ def test_threads_read_at_once(make, data, wire, tmp_path) -> None:
     assert wrong == []
 
 
+@pytest.mark.parametrize("policy", [None, "fixed:zstd", "fixed:zstd,link"])
+def test_reading_in_order_decodes_ahead(policy, data, tmp_path) -> None:
+    """From several places, so that what was decoded ahead is left and taken up again."""
+    path, data = tmp_path / "f", data * 7
+    path.write_bytes(stored(data, policy=policy))
+    with narrows.open(path, threads=4) as file:
+        for begin in (0, 12_345_678, 3_000_000, len(data) - 4_000_000):
+            file.seek(begin)
+            got = b"".join(file.read(90_001) for _ in range(60))
+            assert got == data[begin : begin + 60 * 90_001]
+        assert file.pread(len(data), 1) == data[1:]
+
+
 def test_other_threads_go_on_while_blocks_are_decoded(data) -> None:
     wire = stored(data * 3, policy="fixed:xz:level=6")
     turns, done = 0, threading.Event()
