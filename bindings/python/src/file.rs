@@ -20,7 +20,7 @@ mod forward;
 mod source;
 
 use content::{AHEAD_LEN, Content, other_process};
-use source::Source;
+use source::{Source, called_by_python};
 
 /// Bytes read in order after which more is decoded ahead.
 const STREAK: u64 = 1 << 20;
@@ -60,7 +60,7 @@ impl FileReader {
         };
         let threads = self::threads(threads, stream::cores).map_err(raised)?;
         Ok(Self {
-            threads: if source.is_shared() { threads } else { 1 },
+            threads,
             source: Arc::new(source),
             process: process::id(),
             content: Mutex::default(),
@@ -82,7 +82,7 @@ impl FileReader {
         self.check_process()?;
         let piece = py.detach(|| {
             let content = self.content()?;
-            self.go_on(&content, offset);
+            self.go_on(&content, offset)?;
             content.piece(offset, most)
         })?;
         target.with_mut(py, |b| b[..piece.len()].copy_from_slice(&piece))?;
@@ -108,7 +108,7 @@ impl FileReader {
         while done < len {
             let step = (len - done).min(AHEAD_LEN);
             py.detach(|| {
-                content.read_ahead(offset + done as u64, step, self.threads);
+                content.read_ahead(offset + done as u64, step, self.threads)?;
                 let step_end = done + step;
                 while done < step_end {
                     let piece = content.piece(offset + done as u64, step_end - done)?;
@@ -151,6 +151,7 @@ impl FileReader {
 impl FileReader {
     /// A lock that was held during fork is never released in the child.
     fn check_process(&self) -> PyResult<()> {
+        called_by_python();
         if process::id() == self.process { Ok(()) } else { Err(raised(other_process())) }
     }
 
@@ -188,9 +189,9 @@ impl FileReader {
     }
 
     /// Decodes ahead for a reader that has read in order for a while.
-    fn go_on(&self, content: &Content, offset: u64) {
+    fn go_on(&self, content: &Content, offset: u64) -> PyResult<()> {
         if self.threads < 2 {
-            return;
+            return Ok(());
         }
         {
             let mut progress = lock(&self.progress);
@@ -198,11 +199,11 @@ impl FileReader {
                 *progress = Progress { begin: offset, end: offset, ahead_end: offset };
             }
             if offset - progress.begin < STREAK || offset < progress.ahead_end {
-                return;
+                return Ok(());
             }
             progress.ahead_end = offset.saturating_add(AHEAD_LEN as u64);
         }
-        content.read_ahead(offset, AHEAD_LEN, self.threads);
+        content.read_ahead(offset, AHEAD_LEN, self.threads)
     }
 
     fn note(&self, offset: u64, len: usize) {

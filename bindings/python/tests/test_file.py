@@ -186,12 +186,41 @@ def test_reading_in_order_decodes_ahead(policy, data, tmp_path) -> None:
     """From several places, so that what was decoded ahead is left and taken up again."""
     path, data = tmp_path / "f", data * 7
     path.write_bytes(stored(data, policy=policy))
-    with narrows.open(path, threads=4) as file:
-        for begin in (0, 12_345_678, 3_000_000, len(data) - 4_000_000):
-            file.seek(begin)
-            got = b"".join(file.read(90_001) for _ in range(60))
-            assert got == data[begin : begin + 60 * 90_001]
-        assert file.pread(len(data), 1) == data[1:]
+    for source in (path, Remote(path.read_bytes(), 100_000)):
+        with narrows.open(source, threads=4) as file:
+            for begin in (0, 12_345_678, 3_000_000, len(data) - 4_000_000):
+                file.seek(begin)
+                got = b"".join(file.read(90_001) for _ in range(60))
+                assert got == data[begin : begin + 60 * 90_001]
+            assert file.pread(len(data), 1) == data[1:]
+
+
+def test_an_error_ahead_spares_what_comes_before_it(data) -> None:
+    data = data * 7
+    wire = stored(data, policy="fixed:zstd")
+
+    class Stopped(BaseException):
+        pass
+
+    class Half(Remote):
+        raises: type[BaseException] = ConnectionResetError
+
+        def read(self, size: int = -1) -> bytes:
+            if self.at < 3 * len(self.wire) // 4 < self.at + size < len(self.wire) - 70_000:
+                raise self.raises(errno.ECONNRESET, "gone")
+            return super().read(min(size, 10_000))
+
+    with narrows.open(Half(wire), threads=4) as file:
+        got = bytearray()
+        with pytest.raises(ConnectionResetError):
+            while piece := file.read1(50_000):
+                got += piece
+        assert len(got) > len(data) * 0.6 and data.startswith(got)
+    source = Half(wire)
+    source.raises = Stopped
+    with narrows.open(source, threads=4) as file, pytest.raises(Stopped):
+        while file.read1(50_000):
+            pass
 
 
 def test_other_threads_go_on_while_blocks_are_decoded(data) -> None:

@@ -30,15 +30,15 @@ fn what_was_decoded_ahead_is_there_and_right() {
         let file = File::open(Counted([one.clone(), one].concat(), AtomicUsize::new(0))).unwrap();
         // Across the border of two streams, and from the middle of a run.
         let (begin, len) = (raw.len() - 275_003, 500_000);
-        file.read_ahead(begin as u64, len, 4);
+        file.read_ahead(begin as u64, len, 4).unwrap();
         let reads = file.source().1.load(Ordering::Relaxed);
         let mut buf = vec![0; len];
         assert_eq!(file.read_at(&mut buf, begin as u64).unwrap(), len);
         assert_eq!(file.source().1.load(Ordering::Relaxed), reads, "a block was read again");
         assert!(buf == [&raw[begin..], &raw[..len - 275_003]].concat());
         // Nothing is there.
-        file.read_ahead(2 * raw.len() as u64, len, 4);
-        file.read_ahead(u64::MAX, usize::MAX, 4);
+        file.read_ahead(2 * raw.len() as u64, len, 4).unwrap();
+        file.read_ahead(u64::MAX, usize::MAX, 4).unwrap();
         assert_eq!(file.source().1.load(Ordering::Relaxed), reads);
     }
 }
@@ -50,7 +50,7 @@ fn damage_is_told_to_whoever_reads_it() {
     let at = bytes.len() / 3;
     bytes[at] ^= 1;
     let file = OpenOptions::default().open(&bytes[..]).unwrap();
-    file.read_ahead(0, raw.len(), 4);
+    file.read_ahead(0, raw.len(), 4).unwrap();
     let damaged = (0..raw.len()).step_by(1000).filter(|at| file.read_at(&mut [0], *at as u64).is_err());
     assert!((1..=10).contains(&damaged.count()), "one block of at most 10,000 bytes");
     let mut last = [0; 100];

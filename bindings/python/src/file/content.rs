@@ -83,9 +83,12 @@ impl Content {
     }
 
     /// Decodes what follows `offset` by several threads.
-    pub(super) fn read_ahead(&self, offset: u64, len: usize, threads: usize) {
-        if let Self::Streams { file, .. } = self {
-            file.read_ahead(offset, len, threads);
+    pub(super) fn read_ahead(&self, offset: u64, len: usize, threads: usize) -> PyResult<()> {
+        match self {
+            Self::Streams { file, .. } if threads > 1 => {
+                file.read_ahead(offset, len, threads).map_err(raised_or_passed)
+            }
+            _ => Ok(()),
         }
     }
 
