@@ -12,6 +12,15 @@ pub(crate) fn raised(error: Error) -> PyErr {
     Kept::new(&error).raised()
 }
 
+/// The same, or the exception that a Python object raised if that is behind it.
+pub(crate) fn raised_or_passed(error: Error) -> PyErr {
+    let behind = error.source.as_ref().and_then(|e| e.get_ref()).and_then(|e| e.downcast_ref::<PyErr>());
+    match behind {
+        Some(exception) => Python::attach(|py| exception.clone_ref(py)),
+        None => raised(error),
+    }
+}
+
 /// The data of an exception. A stored exception would keep the Python frames that it passed through
 /// alive, and with them the object that stores it.
 pub(crate) struct Kept {

@@ -6,6 +6,7 @@ mod array;
 mod buffer;
 mod comm;
 mod error;
+mod file;
 mod hdf5;
 mod message;
 mod own;
@@ -16,6 +17,9 @@ mod sys;
 mod _narrows {
     #[pymodule_export]
     use super::array::{ArrayEncoder, DecodedArray, array_decode, array_info};
+
+    #[pymodule_export]
+    use super::file::FileReader;
 
     #[pymodule_export]
     use super::hdf5::{Hdf5Chunks, hdf5_params};

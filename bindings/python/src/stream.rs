@@ -14,6 +14,7 @@ use narrows::policy::PolicySpec;
 use narrows::receiver::{DecodeJob, Receiver};
 use narrows::stream::{self, SendOptions};
 use narrows::{Error, Result};
+use narrows_file::{Mode, WriteOptions};
 use pyo3::prelude::*;
 
 mod exchange;
@@ -24,7 +25,7 @@ mod writer;
 
 pub(crate) use self::memory::{compress, decompress};
 pub(crate) use self::reader::Reader;
-pub(crate) use self::totals::{ReceivedTotals, SentTotals};
+pub(crate) use self::totals::{Received, ReceivedTotals, SentTotals};
 pub(crate) use self::writer::{Writer, drive};
 
 /// Jobs that take less than this in total run on the calling thread: starting another thread takes
@@ -44,8 +45,16 @@ fn sending(policy: &str, threads: usize) -> Result<SendOptions> {
     Ok(SendOptions::new(spec).threads(threads).history(history))
 }
 
+/// Configuration of a file that is read at any byte, as `narrows FILE` writes them.
+fn storing(preset: &str, encode_rate: Option<u64>, threads: usize) -> Result<SendOptions> {
+    let mode = Mode::ALL.into_iter().find(|mode| mode.name() == preset);
+    let none = || Error::misuse(format!("no preset is called {preset:?}; there are fast, balanced and archive"));
+    let options = WriteOptions::default().mode(mode.ok_or_else(none)?).encode_rate(encode_rate);
+    Ok(options.threads(threads).send_options())
+}
+
 /// Number of threads that encode or decode: `asked`, else the default, at most [`THREADS_MAX`].
-fn threads(asked: Option<usize>, default: fn() -> usize) -> Result<usize> {
+pub(crate) fn threads(asked: Option<usize>, default: fn() -> usize) -> Result<usize> {
     match asked {
         None => Ok(default().min(THREADS_MAX)),
         Some(n @ 1..=THREADS_MAX) => Ok(n),

@@ -28,6 +28,16 @@ pub(crate) fn link(descriptor: i32, kind: &str) -> Result<Link> {
     })
 }
 
+/// A file of Python, taken over as by [`link`].
+#[allow(unsafe_code, reason = "a number becomes a descriptor that is owned")]
+pub(crate) fn file(descriptor: i32) -> Result<File> {
+    if descriptor < 0 {
+        return Err(Error::misuse("a descriptor must be 0 or more"));
+    }
+    // SAFETY: as in `link`: the descriptor is a result of `os.dup` that nobody else uses.
+    Ok(File::from(unsafe { OwnedFd::from_raw_fd(descriptor) }))
+}
+
 /// A connected socket of Python, taken over, as one that never waits.
 #[allow(unsafe_code, reason = "a number becomes a descriptor that is owned")]
 pub(crate) fn connection(descriptor: i32) -> Result<TcpStream> {

@@ -222,7 +222,8 @@ def test_flush_brings_all_that_was_written(chance) -> None:
 
 def test_truncated_and_damaged_files(chance, tmp_path) -> None:
     data = text(chance, 900_000)
-    with narrows.open(tmp_path / "f", "wb", policy="fixed:zstd:level=1") as file:
+    # With an index the preface is there twice, and a damaged index is made anew: no byte is missed.
+    with narrows.open(tmp_path / "f", "wb", policy="fixed:zstd:level=1", index=False) as file:
         file.write(data)
     wire = (tmp_path / "f").read_bytes()
     for length in {0, 1, 31, 32, 40, len(wire) // 2, len(wire) - 1, *range(0, len(wire), len(wire) // 40)}:

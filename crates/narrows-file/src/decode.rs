@@ -63,7 +63,7 @@ fn other(format: Format, begin: Vec<u8>, source: impl Read + Send + 'static, mut
 
 /// The error of another format's decoder: whether the source failed or its bytes are wrong cannot be
 /// told from its kind alone.
-fn damaged(format: Format, error: io::Error) -> Error {
+pub fn damaged(format: Format, error: io::Error) -> Error {
     if error.raw_os_error().is_some() {
         return error.into();
     }

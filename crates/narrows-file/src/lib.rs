@@ -19,6 +19,7 @@
 
 #![warn(missing_docs)]
 
+mod ahead;
 mod cache;
 pub mod check;
 mod cursor;

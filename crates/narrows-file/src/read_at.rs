@@ -29,6 +29,15 @@ pub trait ReadAt: Send + Sync {
         Ok((len, tail))
     }
 
+    /// Says that other threads read these bytes next, for a source that they cannot read themselves.
+    /// Whether it gets them now is up to it.
+    ///
+    /// # Errors
+    /// Whoever reads is to stop. What is wrong with the bytes is left to the reads that follow.
+    fn will_read(&self, _offset: u64, _len: u64) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Whether it is empty.
     ///
     /// # Errors
@@ -106,6 +115,10 @@ macro_rules! forward {
 
             fn read_tail(&self, most: usize) -> io::Result<(u64, Vec<u8>)> {
                 (**self).read_tail(most)
+            }
+
+            fn will_read(&self, offset: u64, len: u64) -> io::Result<()> {
+                (**self).will_read(offset, len)
             }
         }
     )*};

@@ -1,13 +1,14 @@
 """Adaptive compression for data that crosses a network.
 
-Streams: ``open`` and ``NarrowsFile`` work as ``gzip.open`` and ``gzip.GzipFile``; ``compress`` and
-``decompress`` process whole streams in memory; ``wrap_socket`` makes each direction of a connection
-a stream. Messages: ``MessageEnd`` is one end of a link with both directions; ``MessageEncoder`` and
-``MessageDecoder`` are the two ends of one direction; ``TopicWriter`` and ``TopicReader`` are those
-of a topic with many readers; ``train`` makes a ``Dictionary``. Arrays: ``narrows.array`` encodes
-chunks of numbers, exactly or within a stated error; ``zarr`` and ``zarr2`` are what Zarr and xarray
-need for that, ``hdf5`` is for h5py and xarray, ``netcdf4_filter`` for netCDF4; ``write_chunks``
-encodes for HDF5 on all cores. All errors are ``NarrowsError``, with one class for each kind.
+Streams: ``open`` and ``NarrowsFile`` work as ``gzip.open`` and ``gzip.GzipFile``, and read files at
+any byte; ``compress`` and ``decompress`` process whole streams in memory; ``wrap_socket`` makes
+each direction of a connection a stream. Messages: ``MessageEnd`` is one end of a link with both
+directions; ``MessageEncoder`` and ``MessageDecoder`` are the two ends of one direction;
+``TopicWriter`` and ``TopicReader`` are those of a topic with many readers; ``train`` makes a
+``Dictionary``. Arrays: ``narrows.array`` encodes chunks of numbers, exactly or within a stated
+error; ``zarr`` and ``zarr2`` are what Zarr and xarray need for that, ``hdf5`` is for h5py and
+xarray, ``netcdf4_filter`` for netCDF4; ``write_chunks`` encodes for HDF5 on all cores. All errors
+are ``NarrowsError``, with one class for each kind.
 """
 
 from typing import TYPE_CHECKING, Any

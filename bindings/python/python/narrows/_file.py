@@ -1,27 +1,27 @@
-"""Files that hold one stream: ``open`` and ``NarrowsFile``."""
+"""Compressed files: ``open`` and ``NarrowsFile``."""
 
 from __future__ import annotations
 
 import functools
 import io
 import os
-import stat
 import threading
-from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, overload
 
-from ._narrows import ReceivedTotals, Reader, SentTotals, Writer
+from ._errors import MisuseError
+from ._hints import read_rate
+from ._narrows import ReceivedTotals, SentTotals, Writer
+from ._raw import Pipe, Seekable, is_indexed, is_stored, write_raw
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer, Self
 
+Preset = Literal["fast", "balanced", "archive"]
 _Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 # Decoded bytes buffered for small reads.
 _BUFFER_SIZE = 128 * 1024
-# Bytes decoded at a time to read everything, or to skip.
-_READ_SIZE = 4 * 1024 * 1024
 
 
 class _Readable(Protocol):
@@ -32,88 +32,24 @@ class _Writable(Protocol):
     def write(self, data: bytes, /) -> object: ...
 
 
-def _is_stored(file: Any) -> bool:
-    """Whether the file is storage. Its write rate then says nothing about the cost of a byte."""
-    if isinstance(file, io.BytesIO):
-        return True
-    try:
-        mode = os.fstat(file.fileno()).st_mode
-    except (AttributeError, OSError, TypeError, ValueError):
-        return False
-    return stat.S_ISREG(mode) or stat.S_ISBLK(mode)
-
-
-def _write_raw(write: Callable[[bytes], int | None], data: bytes, /) -> int:
-    """Writes to a raw file. A non-blocking one returns ``None`` if it took nothing; other objects
-    return it if they took everything.
-    """
-    return write(data) or 0
-
-
-class _Raw(io.RawIOBase):
-    """The decoded bytes as a raw file, for ``io.BufferedReader``."""
-
-    def __init__(self, source: Callable[[int], Any], file: Any, threads: int | None) -> None:
-        self._source = source
-        self._file = file
-        self._threads = threads
-        self._reader = Reader(source, threads=threads, back=None)
-        self._seekable = bool(getattr(file, "seekable", lambda: False)())
-        self._start: int = file.tell() if self._seekable else 0
-
-    @property
-    def totals(self) -> ReceivedTotals:
-        return self._reader.totals
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return self._seekable
-
-    def readinto(self, buffer: Buffer, /) -> int:
-        return self._reader.readinto(buffer)
-
-    def readall(self) -> bytes:
-        return b"".join(iter(lambda: self._reader.read_some(_READ_SIZE), b""))
-
-    def tell(self) -> int:
-        return self._reader.delivered
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        """Seeks forward by decoding, backward by decoding from the start."""
-        if not self._seekable:
-            raise io.UnsupportedOperation("the underlying file cannot seek")
-        if whence == io.SEEK_CUR:
-            offset += self._reader.delivered
-        elif whence == io.SEEK_END:
-            while self._reader.read_some(_READ_SIZE):
-                pass
-            offset += self._reader.delivered
-        elif whence != io.SEEK_SET:
-            raise ValueError(f"invalid whence ({whence}, should be 0, 1 or 2)")
-        if offset < self._reader.delivered:
-            self._file.seek(self._start)
-            self._reader = Reader(self._source, threads=self._threads, back=None)
-        left = offset - self._reader.delivered
-        while left > 0 and (passed := self._reader.read_some(min(left, _READ_SIZE))):
-            left -= len(passed)
-        return self._reader.delivered
-
-
 class NarrowsFile(io.BufferedIOBase):
-    """A file that holds one stream, used as ``gzip.GzipFile``. ``narrows pipe`` reads and writes
-    the same format.
+    """A compressed file, used as ``gzip.GzipFile``, and read at any byte. ``narrows FILE`` and
+    ``narrows pipe`` read and write the same format.
 
     - ``filename``: a path; or ``fileobj``: an object with ``read`` or ``write``, which is not
       closed.
     - ``mode``: ``"rb"``, ``"wb"`` or ``"xb"`` (the file must not exist).
-    - ``policy``: chooses the compression methods: ``storage`` for stored data (zstd 3 in long
-      blocks), ``balance`` (as fast as possible over the underlying link), ``fixed:METHOD`` such as
-      ``fixed:zstd:level=9``. By default ``storage`` for files and ``io.BytesIO``, else ``balance``.
+    - ``preset``: what time and bytes are worth: ``"fast"``, ``"balanced"`` (about as ``zstd -3``) or
+      ``"archive"`` (small, whatever time it takes). By default ``"balanced"`` for files and
+      ``io.BytesIO``, else the policy ``balance``.
+    - ``encode_rate``: bytes per second that all cores together must encode at least, as a number or
+      as ``"500MB/s"``.
+    - ``policy``: chooses the compression methods instead: ``balance`` (as fast as possible over the
+      underlying link), ``fixed:METHOD`` such as ``fixed:zstd:level=9``.
     - ``threads``: number of threads that encode or decode, by default according to the number of
       cores.
-    - ``index``: append an index of the blocks.
+    - ``index``: append an index of the blocks, so that readers find any byte with one read of the
+      end. By default for everything but pipes and sockets.
     - ``check``: put a checksum on every block.
     - ``timeout``: seconds that a call that writes may wait without progress before it raises
       ``TimeoutError``; by default there is no limit, as with other files.
@@ -127,13 +63,22 @@ class NarrowsFile(io.BufferedIOBase):
     a part, also after a timeout or interruption: ``tell`` returns up to where, and the rest can be
     written again.
 
-    Reading decodes on the calling thread without the interpreter's lock. A stream that ends too
-    early raises ``TruncatedError`` (an ``EOFError``), a damaged one ``CorruptError`` (an
-    ``OSError``). ``read1`` and ``readinto1`` return the bytes decoded before the error first;
-    ``read`` and the others lose the bytes that they had gathered, as those of ``gzip`` do.
+    A file is written in place, as by ``gzip``. If the body of ``with`` raises, the file gets no end,
+    so that nobody takes a part for the whole: readers get what is there, then ``TruncatedError``.
 
-    Several threads may use one object: their calls run one after the other. An object can only be
-    used in the process that opened it.
+    Reading seeks by the index, or, without one, by the headers of all blocks; files of several
+    streams are read as one. It also reads zstd, gzip, xz, bzip2 and LZ4 by their magic numbers: zstd
+    with a seek table at any byte, the others by decoding up to it. Pipes hold one stream of Narrows
+    and cannot seek. Blocks are decoded without the interpreter's lock; a ``fileobj`` that is no plain
+    file of Python is read by ``seek`` and ``read``, one call at a time, and its position changes.
+
+    A file that ends too early raises ``TruncatedError`` (an ``EOFError``), a damaged one
+    ``CorruptError`` (an ``OSError``); blocks elsewhere can still be read. ``read1`` and
+    ``readinto1`` return the bytes decoded before the error first; ``read`` and the others lose the
+    bytes that they had gathered, as those of ``gzip`` do.
+
+    Several threads may use one object: their calls run one after the other, except ``pread``, whose
+    calls run at the same time. An object can only be used in the process that opened it.
     """
 
     def __init__(
@@ -144,9 +89,11 @@ class NarrowsFile(io.BufferedIOBase):
         policy: str | None = None,
         threads: int | None = None,
         fileobj: Any = None,
-        index: bool = False,
+        index: bool | None = None,
         check: bool = True,
         timeout: float | None = None,
+        preset: Preset | None = None,
+        encode_rate: float | str | None = None,
     ) -> None:
         # Admits one thread at a time. Reentrant calls from the underlying file object pass, and the
         # reader or writer refuses them.
@@ -155,7 +102,7 @@ class NarrowsFile(io.BufferedIOBase):
         self._fileobj: Any = None
         self._writer: Writer | None = None
         self._buffer: io.BufferedReader | None = None
-        self._raw: _Raw | None = None
+        self._raw: Pipe | Seekable | None = None
         # The totals that remain after close.
         self._totals: SentTotals | ReceivedTotals | None = None
         if mode in ("a", "ab"):
@@ -166,7 +113,12 @@ class NarrowsFile(io.BufferedIOBase):
             raise TypeError("either a path or a file object is needed")
         self.mode = mode[0] + "b"
         # Checked before a file is truncated.
-        Writer.validate(policy or "balance", threads, timeout)
+        if policy is not None and (preset is not None or encode_rate is not None):
+            raise MisuseError("policy= chooses the methods, so preset= and encode_rate= have no effect beside it")
+        rate = read_rate(encode_rate)
+        if rate is not None:
+            preset, rate = preset or "balanced", max(1, round(rate))
+        Writer.validate(policy or "balance", threads, timeout, preset, rate)
         if fileobj is None:
             assert filename is not None
             self._own = io.FileIO(filename, self.mode)
@@ -175,24 +127,29 @@ class NarrowsFile(io.BufferedIOBase):
         self.name: Any = filename if filename is not None else getattr(file, "name", "")
         try:
             if self.mode == "rb":
-                source: Callable[[int], bytes] = getattr(file, "read1", None) or file.read
-                self._raw = _Raw(source, file, threads)
+                seekable = bool(getattr(file, "seekable", lambda: False)())
+                self._raw = Seekable(file, threads) if seekable else Pipe(file, threads)
                 self._buffer = io.BufferedReader(self._raw, _BUFFER_SIZE)
                 return
             sink = None
             if self._own is None:
-                sink = functools.partial(_write_raw, file.write) if isinstance(file, io.RawIOBase) else file.write
+                sink = functools.partial(write_raw, file.write) if isinstance(file, io.RawIOBase) else file.write
+            if policy is None and preset is None and is_stored(file):
+                preset = "balanced"
+            # Converted before the call, since a failure inside it would leak the descriptor.
+            index = is_indexed(file) if index is None else bool(index)
             self._writer = Writer(
-                policy or ("storage" if _is_stored(file) else "balance"),
+                policy or "balance",
                 threads=threads,
                 descriptor=os.dup(self._own.fileno()) if self._own else None,
                 kind="file",
                 duplex=False,
                 sink=sink,
-                # Converted here, since a failure inside the call would leak the descriptor.
-                index=bool(index),
+                index=index,
                 check=bool(check),
                 timeout=timeout,
+                preset=preset,
+                encode_rate=rate,
             )
         except BaseException:
             if self._own:
@@ -277,6 +234,27 @@ class NarrowsFile(io.BufferedIOBase):
             finally:
                 self._let_go()
 
+    def abandon(self) -> None:
+        """Closes a file without an end: readers get what is there, then ``TruncatedError``. What was
+        not written yet is lost. ``with`` does it if its body raises. A reader is closed.
+        """
+        with self._turn:
+            if self._writer is None:
+                self.close()
+                return
+            try:
+                self._writer.abandon()
+            finally:
+                self._let_go()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abandon()
+
     def _let_go(self) -> None:
         own, self._totals = self._own, self._current_totals()
         self._own = self._fileobj = self._writer = self._buffer = self._raw = None
@@ -319,14 +297,34 @@ class NarrowsFile(io.BufferedIOBase):
         self._check_open()
         return self._buffer is None or self._buffer.seekable()
 
+    def pread(self, length: int, offset: int, /) -> bytes:
+        """Returns the bytes from ``offset`` on, fewer than ``length`` only at the end, as ``os.pread``
+        does. The position stays. Threads may call it at the same time.
+        """
+        raw = self._raw
+        if raw is None:
+            self._refuse("not open for reading")
+        if length < 0 or offset < 0:
+            raise ValueError("length and offset must be 0 or more")
+        return raw.pread(length, offset)
+
+    def size(self) -> int:
+        """Length of the decoded bytes. Files of gzip, xz, bzip2 and LZ4, and of zstd without a seek
+        table, are decoded to their end to find it.
+        """
+        raw = self._raw
+        if raw is None:
+            self._refuse("not open for reading")
+        return raw.size()
+
     def tell(self) -> int:
         """Position in the decoded bytes."""
         with self._turn:
             return self._writing().position if self._buffer is None else self._buffer.tell()
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        """Seeks. A reader decodes up to the position, backward from the start; a writer can only
-        fill up with zeros.
+        """Seeks. A reader goes to any byte, behind the end to the end; a writer can only fill up with
+        zeros.
         """
         with self._turn:
             if self._buffer is not None:
@@ -349,9 +347,10 @@ class NarrowsFile(io.BufferedIOBase):
         return number
 
     def stats(self) -> dict[str, Any]:
-        """``raw_bytes`` and ``wire_bytes`` so far, after ``close`` the final ones. For a writer
-        also ``blocks``, ``ratio`` (raw / wire), ``encode_cpu_seconds`` and ``methods`` (raw bytes
-        by method).
+        """``raw_bytes`` and ``wire_bytes`` so far, after ``close`` the final ones; of a file that
+        can seek, up to the last byte that was read, and its whole length. For a writer also
+        ``blocks``, ``ratio`` (raw / wire), ``encode_cpu_seconds`` and ``methods`` (raw bytes by
+        method).
         """
         with self._turn:
             totals = self._current_totals()
@@ -374,9 +373,17 @@ class NarrowsFile(io.BufferedIOBase):
     if TYPE_CHECKING:
 
         def __enter__(self) -> Self: ...
-        def __exit__(
-            self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-        ) -> None: ...
+
+
+class _TextFile(io.TextIOWrapper):
+    """Gives a file no end if the body of ``with`` raises."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is not None and isinstance(self.buffer, NarrowsFile):
+            self.buffer.abandon()
+        self.close()
 
 
 _Binary = Literal["r", "rb", "w", "wb", "x", "xb"]
@@ -393,9 +400,11 @@ def open(
     encoding: None = None,
     errors: None = None,
     newline: None = None,
-    index: bool = False,
+    index: bool | None = None,
     check: bool = True,
     timeout: float | None = None,
+    preset: Preset | None = None,
+    encode_rate: float | str | None = None,
 ) -> NarrowsFile: ...
 @overload
 def open(
@@ -407,9 +416,11 @@ def open(
     encoding: str | None = None,
     errors: str | None = None,
     newline: str | None = None,
-    index: bool = False,
+    index: bool | None = None,
     check: bool = True,
     timeout: float | None = None,
+    preset: Preset | None = None,
+    encode_rate: float | str | None = None,
 ) -> io.TextIOWrapper: ...
 @overload
 def open(
@@ -421,9 +432,11 @@ def open(
     encoding: str | None = None,
     errors: str | None = None,
     newline: str | None = None,
-    index: bool = False,
+    index: bool | None = None,
     check: bool = True,
     timeout: float | None = None,
+    preset: Preset | None = None,
+    encode_rate: float | str | None = None,
 ) -> NarrowsFile | io.TextIOWrapper: ...
 
 
@@ -436,12 +449,14 @@ def open(
     encoding: str | None = None,
     errors: str | None = None,
     newline: str | None = None,
-    index: bool = False,
+    index: bool | None = None,
     check: bool = True,
     timeout: float | None = None,
+    preset: Preset | None = None,
+    encode_rate: float | str | None = None,
 ) -> NarrowsFile | io.TextIOWrapper:
-    """Opens a stream in a file, as ``gzip.open`` does. ``file`` is a path or an object with
-    ``read`` or ``write``.
+    """Opens a compressed file, as ``gzip.open`` does, and reads it at any byte. ``file`` is a path or
+    an object with ``read`` or ``write``, such as those of fsspec.
 
     ``mode`` is ``r``, ``w`` or ``x`` with ``b`` (the default) or ``t`` for text, to which
     ``encoding``, ``errors`` and ``newline`` apply. The other arguments are those of
@@ -471,5 +486,7 @@ def open(
         index=index,
         check=check,
         timeout=timeout,
+        preset=preset,
+        encode_rate=encode_rate,
     )
-    return io.TextIOWrapper(binary, encoding or io.text_encoding(None), errors, newline) if text else binary
+    return _TextFile(binary, encoding or io.text_encoding(None), errors, newline) if text else binary

@@ -90,7 +90,7 @@ class Hints:
             fill=_fills(fill),
             exact=_ranges(exact),
             mode=mode,
-            encode_rate=_rate(encode_rate),
+            encode_rate=read_rate(encode_rate),
             whole_chunks=_flag("whole_chunks", whole_chunks),
         )
 
@@ -241,7 +241,8 @@ def _ranges(ranges: Any) -> tuple[tuple[float, float], ...]:
     return tuple(found)
 
 
-def _rate(value: Any) -> float | None:
+def read_rate(value: Any) -> float | None:
+    """A rate in bytes per second, from a number or a text such as ``"200MB/s"``."""
     if value is None:
         return None
     if isinstance(value, str):

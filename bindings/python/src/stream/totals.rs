@@ -69,14 +69,20 @@ impl SentTotals {
 
 /// Totals of a reader.
 #[derive(Default)]
-pub(super) struct Received {
-    pub(super) raw_bytes: AtomicU64,
-    pub(super) wire_bytes: AtomicU64,
+pub(crate) struct Received {
+    pub(crate) raw_bytes: AtomicU64,
+    pub(crate) wire_bytes: AtomicU64,
 }
 
 /// Private: totals of a ``Reader``. Any thread may ask at any time.
 #[pyclass(module = "narrows._narrows", frozen)]
 pub(crate) struct ReceivedTotals(pub(super) Arc<Received>);
+
+impl ReceivedTotals {
+    pub(crate) fn new(received: &Arc<Received>) -> Self {
+        Self(Arc::clone(received))
+    }
+}
 
 #[pymethods]
 impl ReceivedTotals {

@@ -15,7 +15,7 @@ use pyo3::types::PyBytes;
 
 use super::exchange::Exchange;
 use super::totals::{Sent, SentTotals};
-use super::{limit, other_process, sending, threads};
+use super::{limit, other_process, sending, storing, threads};
 use crate::buffer::Bytes;
 use crate::error::{Kept, raised};
 use crate::sys;
@@ -71,7 +71,9 @@ enum Passed {
 impl Writer {
     /// Writes to a descriptor, which it takes over, or to the callable `sink`.
     #[new]
-    #[pyo3(signature = (policy, *, threads, descriptor, kind, duplex, sink, index, check, timeout))]
+    #[pyo3(signature = (
+        policy, *, threads, descriptor, kind, duplex, sink, index, check, timeout, preset=None, encode_rate=None
+    ))]
     #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
     fn new(
         policy: &str,
@@ -83,6 +85,8 @@ impl Writer {
         index: bool,
         check: bool,
         timeout: Option<f64>,
+        preset: Option<&str>,
+        encode_rate: Option<u64>,
     ) -> PyResult<Self> {
         let exchange = Arc::new(Exchange::default());
         let link = match descriptor {
@@ -93,7 +97,11 @@ impl Writer {
         let timeout = limit(timeout)?;
         let threads = self::threads(threads, stream::encoders).map_err(raised)?;
         let control = Arc::new(Control::default());
-        let options = sending(policy, threads).map_err(raised)?.index(index).check(check).control(&control);
+        let options = match preset {
+            Some(preset) => storing(preset, encode_rate, threads),
+            None => sending(policy, threads),
+        };
+        let options = options.map_err(raised)?.index(index).check(check).control(&control);
         let totals = Arc::new(Sent::new(Arc::clone(&control)));
         let (theirs, seen) = (Arc::clone(&exchange), Arc::clone(&totals));
         let flow = move || {
@@ -124,10 +132,18 @@ impl Writer {
 
     /// Raises the errors that `Writer` would raise for these arguments, before a file is truncated.
     #[staticmethod]
-    fn validate(policy: &str, threads: Option<usize>, timeout: Option<f64>) -> PyResult<()> {
+    #[pyo3(signature = (policy, threads, timeout, preset=None, encode_rate=None))]
+    fn validate(
+        policy: &str,
+        threads: Option<usize>,
+        timeout: Option<f64>,
+        preset: Option<&str>,
+        encode_rate: Option<u64>,
+    ) -> PyResult<()> {
         limit(timeout)?;
         let threads = self::threads(threads, stream::encoders).map_err(raised)?;
-        sending(policy, threads).map(drop).map_err(raised)
+        sending(policy, threads).map(drop).map_err(raised)?;
+        preset.map_or(Ok(()), |preset| storing(preset, encode_rate, threads).map(drop)).map_err(raised)
     }
 
     /// Takes all bytes and returns their number. They need not be written when it returns.
