@@ -14,6 +14,7 @@ use narrows_host::peers::{self, Peer};
 pub(crate) mod agent;
 pub(crate) mod array;
 pub(crate) mod file;
+mod habits;
 pub(crate) mod hdf5;
 pub(crate) mod oracle;
 pub(crate) mod ping;
@@ -28,6 +29,7 @@ EXIT STATUS
   1  input, output, network or peer failed
   2  wrong usage
   3  the stream is damaged, truncated, of a newer version, or beyond the limits
+Of several files each has its turn, whatever becomes of the others, and the highest status counts.
 
 After SIGINT or SIGTERM, or when the reader of the output closes it (SIGPIPE), the program terminates by that signal, which \
 a shell reports as 130, 143 or 141. A file named with -o appears only when it is complete and verified. Until then the data \
@@ -124,7 +126,7 @@ pub(crate) enum Command {
     Send(SendArgs),
     /// Receive one stream from a `narrows send`
     Recv(RecvArgs),
-    /// Show the structure of a compressed stream and verify it
+    /// Show the structure of a compressed stream, or of several behind one another, and verify it
     Inspect(InspectArgs),
     /// Measure the gain on links of 10, 100, 1000 Mbit/s and unshaped, inside this process
     Demo(DemoArgs),
@@ -158,11 +160,12 @@ pub(crate) fn of_process() -> Args {
     }
     if is_about_files(words().next().as_deref(), || std::io::stdin().is_terminal()) {
         let parser = file::FileArgs::augment_args(clap::Command::new("narrows"));
-        let found = parser.override_usage("narrows [OPTIONS] [FILE]...\n       narrows COMMAND ...").get_matches();
+        let parser = parser.override_usage("narrows [OPTIONS] [FILE]...\n       narrows COMMAND ...");
+        let found = parser.try_get_matches().unwrap_or_else(|e| habits::refuse(&e));
         let args = file::FileArgs::from_arg_matches(&found).unwrap_or_else(|e| e.exit());
         return Args { command: Command::File(args) };
     }
-    Args::parse()
+    Args::try_parse().unwrap_or_else(|e| habits::refuse(&e))
 }
 
 /// Whether the command line is `narrows [OPTIONS] [FILE...]`: its first word is no command and asks
@@ -172,7 +175,11 @@ fn is_about_files(first: Option<&OsStr>, at_terminal: impl FnOnce() -> bool) -> 
     if ["-h", "--help", "-V", "--version", "help"].iter().any(|word| first == *word) {
         return false;
     }
-    !Args::command().get_subcommands().any(|command| first == command.get_name())
+    first.to_str().is_none_or(|first| !is_command(first))
+}
+
+fn is_command(word: &str) -> bool {
+    Args::command().get_subcommands().any(|command| word == command.get_name())
 }
 
 /// A valid command line of the commands that are started for every small transfer: to build the
@@ -205,8 +212,8 @@ pub(crate) struct FlowArgs {
     /// [default: eleven methods]
     #[arg(long, value_name = "LIST", value_parser = parse_methods)]
     pub(crate) methods: Option<MethodList>,
-    /// Worker threads [default: the cores that this process may use; with four or more, one fewer]
-    #[arg(long, short = 'T', value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    /// Worker threads [0 and default: the cores that this process may use; with four or more, one fewer]
+    #[arg(long, short = 'T', value_name = "N", value_parser = clap::value_parser!(u16).range(0..=256))]
     pub(crate) threads: Option<u16>,
     /// Maximum block length, such as 64K or 2M [default: the maximum of the policy, 128K for
     /// `fixed`]
@@ -477,6 +484,9 @@ pub(crate) struct PipeArgs {
     /// Decompress
     #[arg(short = 'd', long, visible_alias = "uncompress")]
     pub(crate) decompress: bool,
+    /// Show what is in a compressed FILE, as `narrows list`
+    #[arg(short = 'l', long, conflicts_with_all = ["compress", "decompress", "test", "output"])]
+    pub(crate) list: bool,
     /// Verify a compressed stream and write nothing
     #[arg(short = 't', long, conflicts_with_all = ["decompress", "output"])]
     pub(crate) test: bool,
@@ -648,6 +658,11 @@ pub(crate) fn reach(long: Option<u8>) -> usize {
 /// The most that a stream may need, in bytes.
 pub(crate) fn reach_max(long: Option<u8>) -> usize {
     1 << long.or_else(|| LONG.parse().ok()).unwrap_or_default()
+}
+
+/// The window that zstd frames may have, as a power of two: it is always in memory.
+pub(crate) fn window_log(long: Option<u8>) -> u32 {
+    reach_max(long).ilog2()
 }
 
 /// As [`reach_max`], of an output that copies are read back from.

@@ -14,6 +14,7 @@ mod cat;
 mod check;
 mod cp;
 mod demo;
+mod each;
 mod file;
 mod hdf5;
 mod inspect;
@@ -35,6 +36,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         // It has more exit statuses than success and failure.
         Command::Cp(args) => return cp::run(&args),
         Command::File(args) => return file::run(&args),
+        Command::Pipe(args) => return pipe::run(&args),
         Command::Cat(args) => return cat::run(&args),
         Command::List(args) => return list::run(&args),
         Command::Check(args) => return check::run(&args),
@@ -42,7 +44,6 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         Command::Agent(args) => agent::run(&args)?,
         Command::Status(args) => status::run(&args)?,
         Command::Serve(args) => serve::run(&args)?,
-        Command::Pipe(args) => pipe::run(&args)?,
         Command::Send(args) => send::run(&args)?,
         Command::Recv(args) => recv::run(&args)?,
         Command::Inspect(args) => inspect::run(&args)?,

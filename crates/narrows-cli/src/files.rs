@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use anyhow::{Context, Result, anyhow};
 use narrows::stored::Stored;
@@ -16,10 +16,12 @@ use narrows_host::signals::{interruptible, ready};
 use rustix::event::PollFlags;
 
 mod same;
+mod sparse;
 mod standard;
 
 pub(crate) use narrows_host::whole::{folder_of, write_whole};
 pub(crate) use same::{identity, refuse_same};
+use sparse::Sparse;
 
 /// Error: the reader of our standard output closed it.
 #[derive(Debug)]
@@ -232,6 +234,8 @@ enum Kind {
     Whole {
         temporary: NamedTempFile,
         path: PathBuf,
+        /// Bytes of it where holes are left out, with those of a hole at its end; else 0.
+        end: Arc<AtomicU64>,
     },
 }
 
@@ -272,7 +276,7 @@ impl Target {
         if let Some(permissions) = permissions {
             temporary.as_file().set_permissions(permissions).with_context(|| cannot.to_owned())?;
         }
-        Ok(Kind::Whole { temporary, path })
+        Ok(Kind::Whole { temporary, path, end: Arc::default() })
     }
 
     /// A target that is already open and is written in place; `cannot` is the prefix of its errors.
@@ -308,11 +312,32 @@ impl Target {
         Ok(Sink { file: self.file()?, name: self.name() })
     }
 
+    /// As [`Target::sink`], with holes for runs of zeros in a new file. The position of a pipe or of a
+    /// file that stdout appends to is not ours.
+    pub(crate) fn sparse_sink(&self) -> Result<Box<dyn Write + Send>> {
+        Ok(match &self.kind {
+            Kind::Whole { end, .. } => {
+                Box::new(Sparse { file: self.file()?, name: self.name(), at: 0, end: Arc::clone(end) })
+            }
+            Kind::Stdout | Kind::Special(_) => Box::new(self.sink()?),
+        })
+    }
+
+    /// Gives the file its length if it ends with a hole; before its times are set, which that changes.
+    pub(crate) fn complete(&self) -> io::Result<()> {
+        let Kind::Whole { temporary, end, .. } = &self.kind else { return Ok(()) };
+        let end = end.load(Ordering::Acquire);
+        let file = temporary.as_file();
+        let completed = file.metadata().and_then(|data| if data.len() < end { file.set_len(end) } else { Ok(()) });
+        self.name.note(completed)
+    }
+
     /// The place that is written, if it can be read back: a new file, from its first byte on.
     pub(crate) fn stored(&self) -> Result<Option<Arc<dyn Stored>>> {
         Ok(match &self.kind {
-            Kind::Whole { temporary, .. } => {
-                Some(Arc::new(Written { file: temporary.as_file().try_clone()?, name: self.name() }))
+            Kind::Whole { temporary, end, .. } => {
+                let (file, name, end) = (temporary.as_file().try_clone()?, self.name(), Arc::clone(end));
+                Some(Arc::new(Written { file, name, end }))
             }
             Kind::Stdout | Kind::Special(_) => None,
         })
@@ -321,7 +346,8 @@ impl Target {
     /// Gives the file its name after everything was written; with `fsync`, flushes it to the disk
     /// first.
     pub(crate) fn commit(self, fsync: bool) -> io::Result<()> {
-        let Kind::Whole { temporary, path } = self.kind else { return Ok(()) };
+        self.complete()?;
+        let Kind::Whole { temporary, path, .. } = self.kind else { return Ok(()) };
         let synced = if fsync { temporary.as_file().sync_all() } else { Ok(()) };
         self.name.note(synced.and_then(|()| temporary.persist(path).map(drop).map_err(|e| e.error)))
     }
@@ -359,11 +385,19 @@ pub(crate) struct Sink {
 struct Written {
     file: File,
     name: Name,
+    end: Arc<AtomicU64>,
 }
 
 impl Stored for Written {
     fn read_raw(&self, out: &mut [u8], at: u64) -> io::Result<usize> {
+        // Before the file is read: it may grow meanwhile.
+        let end = self.end.load(Ordering::Acquire);
         let result = match FileExt::read_at(&self.file, out, at) {
+            Ok(0) if at < end => {
+                let n = usize::try_from(end - at).unwrap_or(usize::MAX).min(out.len());
+                out[..n].fill(0);
+                Ok(n)
+            }
             Ok(0) if !out.is_empty() => Err(io::Error::other("another program made it shorter while it was written")),
             result => result,
         };

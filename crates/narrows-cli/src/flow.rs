@@ -20,15 +20,15 @@ const PRIOR_FILE_MAX: u64 = 1 << 20;
 /// million blocks, or 64 GB in blocks of 128 KiB.
 const POLICY_FILE_MAX: u64 = 256 << 20;
 
-/// Number of decoding threads.
+/// Number of decoding threads; 0 is the default.
 pub(crate) fn threads(asked: Option<u16>) -> usize {
-    asked.map_or_else(stream::cores, usize::from)
+    asked.filter(|n| *n > 0).map_or_else(stream::cores, usize::from)
 }
 
 /// The options for sending a flow; `timeout` in seconds, 0 for none.
 pub(crate) fn send_options(args: &FlowArgs, calibration: Option<&Calibration>, timeout: f64) -> Result<SendOptions> {
     let mut options = SendOptions::new(with_file(spec(args))?).calibration(calibration).stall_timeout(seconds(timeout));
-    if let Some(threads) = args.threads {
+    if let Some(threads) = args.threads.filter(|n| *n > 0) {
         options = options.threads(threads.into());
     }
     if let Some(methods) = &args.methods {

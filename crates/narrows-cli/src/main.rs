@@ -2,7 +2,6 @@
 
 use std::process::ExitCode;
 
-use narrows::ErrorKind;
 use narrows_host::signals;
 
 mod args;
@@ -29,7 +28,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints the error as one line on stderr and returns the exit status that `--help` documents.
+/// Prints the error as one line on stderr and returns its exit status.
 fn fail(error: &anyhow::Error) -> ExitCode {
     if error.downcast_ref::<files::StdoutClosed>().is_some() {
         signals::die_of_closed_pipe();
@@ -40,9 +39,5 @@ fn fail(error: &anyhow::Error) -> ExitCode {
     if let Some(signal) = signals::received() {
         signals::die_of(signal);
     }
-    ExitCode::from(match report::kind(error) {
-        Some(ErrorKind::Corrupt | ErrorKind::Truncated | ErrorKind::Unsupported | ErrorKind::Limit) => 3,
-        Some(ErrorKind::Misuse) => 2,
-        _ => 1,
-    })
+    ExitCode::from(report::status(error))
 }

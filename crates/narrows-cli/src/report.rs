@@ -37,6 +37,15 @@ pub(crate) fn kind(error: &anyhow::Error) -> Option<ErrorKind> {
     }
 }
 
+/// The exit status of an error, as `--help` documents it.
+pub(crate) fn status(error: &anyhow::Error) -> u8 {
+    match kind(error) {
+        Some(ErrorKind::Corrupt | ErrorKind::Truncated | ErrorKind::Unsupported | ErrorKind::Limit) => 3,
+        Some(ErrorKind::Misuse) => 2,
+        _ => 1,
+    }
+}
+
 /// Prints a line to stdout. If the reader has closed it, the error terminates the program by
 /// SIGPIPE, as other filters.
 pub(crate) fn out(text: impl Display) -> Result<()> {

@@ -40,6 +40,14 @@ fn what_comes_again_in_the_same_file_or_in_another_crosses_the_link_once() {
         assert_eq!(partials(&b), [] as [std::path::PathBuf; 0]);
         let (new, wire) = ((1 << 20) + 400_000, json(&output)["wire_bytes"].as_u64().unwrap());
         assert!(wire >= new && wire < new + 200_000, "{wire} bytes for {new} new ones");
+        let all = (4 << 20) + 4 * 200_000;
+        let repeated = json(&output)["repeated_bytes"].as_u64().unwrap();
+        assert!(repeated > 2 << 20 && repeated < all, "{repeated} bytes of {all} repeated");
+        // In words too.
+        fs::remove_dir_all(&b).unwrap();
+        let said = stderr(&cp(home.path(), &["-r".as_ref(), &from, &to]));
+        assert!(said.contains("405 files"), "{said}");
+        assert!(said.contains("MiB of repeats not sent again; "), "{said}");
     }
 }
 

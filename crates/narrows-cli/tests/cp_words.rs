@@ -174,3 +174,26 @@ fn the_summary_fits_a_terminal_and_the_usage_says_what_goes_where() {
     let output = cp(h, &[OsStr::new("-r"), h.join("folder").as_os_str(), h.join("missing").as_os_str()]);
     assert!(code(&output) == 0 && h.join("missing/folder").is_dir(), "{}", stderr(&output));
 }
+
+#[test]
+fn a_remote_shell_that_does_not_start_is_said_with_its_name_and_what_to_do() {
+    let home = home();
+    let h = home.path();
+    fs::write(h.join("file"), "x").unwrap();
+    let (near, far) = (h.join("file").into_os_string(), OsString::from("host:file"));
+    let folder = h.to_str().unwrap();
+    for (shell, words) in [
+        ("no-such-program -p 22", "there is no program no-such-program on this host"),
+        ("/no/such/program", "there is no program /no/such/program on this host"),
+        (folder, "to reach the other host with (Permission denied"),
+    ] {
+        for args in [[&*near, &*far], [&*far, &*near], [&*far, OsStr::new("-")]] {
+            let mut command = narrows(h);
+            command.arg("cp").arg("-e").arg(shell);
+            let output = finish(command.args(args).spawn().unwrap());
+            assert_one_line_error(&output, 1);
+            let said = stderr(&output);
+            assert!(said.contains(words) && said.contains("with -e") && said.lines().count() == 1, "{said}");
+        }
+    }
+}

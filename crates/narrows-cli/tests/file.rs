@@ -4,7 +4,7 @@
 mod common;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, SystemTime};
@@ -195,9 +195,31 @@ fn check_lists_damage_and_cat_reads_around_it() {
     fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
     assert_eq!(run(home.path(), &["cat", "a.nrw"]).status.code(), Some(3));
     assert_eq!(run(home.path(), &["check", "a.nrw"]).status.code(), Some(3));
-    good(home.path(), &["check", "--repair-index", "a.nrw"]);
+    let output = run(home.path(), &["check", "--repair-index", "a.nrw"]);
     let part = good(home.path(), &["cat", "a.nrw"]);
     assert!(part.len() > 300_000 && raw.starts_with(&part));
+    // What the file has is whole, but it is not all that was written.
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(said.contains(&format!("whatever was behind byte {} is missing", part.len())), "{said}");
+    assert!(!said.contains("good") && !said.contains("may help"), "{said}");
+    good(home.path(), &["check", "a.nrw"]);
+}
+
+#[test]
+fn a_repair_of_an_index_alone_is_good() {
+    let home = folder();
+    fs::write(home.path().join("a"), sample(1_000_000)).unwrap();
+    good(home.path(), &["--block-max", "64K", "a"]);
+    let whole = fs::read(home.path().join("a.nrw")).unwrap();
+    let mut packed = whole.clone();
+    // Within the sums or the index, behind all blocks and before the end frame.
+    let at = packed.len() - 100;
+    packed[at] ^= 1;
+    fs::write(home.path().join("a.nrw"), &packed).unwrap();
+    assert_eq!(run(home.path(), &["check", "a.nrw"]).status.code(), Some(3));
+    assert!(String::from_utf8(good(home.path(), &["check", "--repair-index", "a.nrw"])).unwrap().contains("good"));
+    assert!(fs::read(home.path().join("a.nrw")).unwrap() == whole);
 }
 
 #[test]
@@ -287,4 +309,192 @@ fn a_range_of_another_format_is_right_or_an_error() {
     packed[at] ^= 0xa5;
     fs::write(home.path().join("a.bz2"), packed).unwrap();
     assert_eq!(run(home.path(), &["cat", "--range", "10-20", "a.bz2"]).status.code(), Some(3));
+}
+
+/// One file that is fine, one that is damaged (3), one that is not there (1 in a folder): by any
+/// command, in any order, with the status of the worst.
+#[test]
+fn of_several_files_each_has_its_turn_and_the_highest_status_counts() {
+    let home = folder();
+    let raw = sample(100_000);
+    fs::write(home.path().join("a"), &raw).unwrap();
+    good(home.path(), &["a"]);
+    let mut packed = fs::read(home.path().join("a.nrw")).unwrap();
+    packed.truncate(packed.len() / 2);
+    fs::write(home.path().join("cut.nrw"), packed).unwrap();
+    for command in [&["-t"][..], &["-dc"], &["cat"], &["cat", "--range", "0-99999"], &["list"], &["check"]] {
+        for (files, expected) in [
+            (&["a.nrw"][..], 0),
+            (&["./none.nrw"], 1),
+            (&["cut.nrw"], 3),
+            (&["./none.nrw", "a.nrw"], 1),
+            (&["a.nrw", "./none.nrw"], 1),
+            (&["cut.nrw", "./none.nrw", "a.nrw"], 3),
+            (&["./none.nrw", "cut.nrw", "a.nrw"], 3),
+            (&["a.nrw", "./none.nrw", "cut.nrw"], 3),
+        ] {
+            let output = run(home.path(), &[command, files].concat());
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(expected), "{command:?} {files:?}: {said}");
+            assert_eq!(said.contains("none.nrw"), files.contains(&"./none.nrw"), "{command:?} {files:?}: {said}");
+            // What is fine is there, whatever comes before it.
+            if files.contains(&"a.nrw") && (command[0] == "cat" || command[0] == "-dc") {
+                let found = output.stdout.len() >= raw.len() && output.stdout.windows(raw.len()).any(|w| w == raw);
+                assert!(found, "{command:?} {files:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_no_file_is_not_listed_and_the_error_says_what_to_do() {
+    let home = folder();
+    fs::write(home.path().join("a"), sample(1000)).unwrap();
+    good(home.path(), &["a"]);
+    let packed = fs::read(home.path().join("a.nrw")).unwrap();
+    for args in [&["-l"][..], &["-l", "-"], &["list"], &["list", "-"], &["list", "/dev/stdin"], &["pipe", "-l"]] {
+        let output = common::filter(home.path(), args, &packed);
+        common::assert_one_line_error(&output, 1);
+        let said = common::stderr(&output);
+        assert!(said.contains("only files are listed; save it first"), "{args:?}: {said}");
+        assert!(output.stdout.is_empty(), "{args:?}");
+    }
+    let listed = good(home.path(), &["list", "a.nrw"]);
+    assert!(!listed.is_empty());
+    assert_eq!(good(home.path(), &["pipe", "-l", "a.nrw"]), listed);
+}
+
+#[test]
+fn options_of_zstd_and_xz_are_taken_or_said_what_to_use_instead() {
+    let home = folder();
+    let raw = sample(10_000);
+    fs::write(home.path().join("a"), &raw).unwrap();
+    good(home.path(), &["a"]);
+    for line in [
+        &["-T0"][..],
+        &["--threads=0"],
+        &["-qq"],
+        &["-vvk"],
+        &["-k", "-k"],
+        &["-zc", "-c"],
+        &["--no-progress", "-q"],
+        &["--sparse"],
+        &["file", "-T0"],
+    ] {
+        let packed = good(home.path(), &[line, &["-f", "--stdout", "a"]].concat());
+        assert!(common::filter(home.path(), &["-dc", "-T0"], &packed).stdout == raw, "{line:?}");
+    }
+    for command in [&["cat", "-T0", "a.nrw"][..], &["check", "-T0", "a.nrw"], &["pipe", "-T0", "-d", "a.nrw"]] {
+        good(home.path(), command);
+    }
+    for (option, advice) in [
+        ("-1", "use --mode fast"),
+        ("-3", "leave it out"),
+        ("-19", "-19: narrows has no levels; use --mode archive"),
+        ("-kc19", "-19: narrows has no levels; use --mode archive"),
+        ("-9e", "-9: narrows has no levels"),
+        ("--fast=3", "use --mode fast"),
+        ("--ultra", "use --mode archive"),
+        ("--best", "use --mode archive"),
+        ("-r", "tar -I narrows"),
+        ("--adapt", "leave it out"),
+        ("-S", "use -o FILE"),
+        ("-M512", "use --long=LOG"),
+        ("--single-thread", "use -T 1"),
+    ] {
+        for line in [&[option, "a"][..], &["-T4", option, "a"], &["file", option, "a"]] {
+            let output = run(home.path(), line);
+            common::assert_one_line_error(&output, 2);
+            let said = common::stderr(&output);
+            assert!(said.contains(advice) && said.lines().count() == 1, "{line:?}: {said}");
+        }
+    }
+    let said = common::stderr(&run(home.path(), &["pipe", "-19", "a"]));
+    assert!(said.contains("--policy fixed:zstd:level=19"), "{said}");
+    // Commands have options of their own, and a word of theirs is no level.
+    assert!(common::stderr(&run(home.path(), &["cat", "-r", "a.nrw"])).contains("unexpected argument"));
+}
+
+#[test]
+fn zeros_behind_a_gzip_file_are_padding_and_other_bytes_are_an_error() {
+    if !narrows_test::has("gzip") {
+        return;
+    }
+    let home = folder();
+    let raw = sample(300_000);
+    fs::write(home.path().join("a"), &raw).unwrap();
+    assert!(Command::new("gzip").current_dir(home.path()).args(["-k", "a"]).status().unwrap().success());
+    let packed = fs::read(home.path().join("a.gz")).unwrap();
+    // Behind one member and two, up to the block of a tape; longer than what is read at once.
+    for (members, zeros) in [(1, 1), (1, 10_240), (2, 512), (1, 1 << 20)] {
+        let padded = [packed.repeat(members), vec![0; zeros]].concat();
+        fs::write(home.path().join("a.gz"), &padded).unwrap();
+        assert!(good(home.path(), &["cat", "a.gz"]) == raw.repeat(members), "{members} {zeros}");
+        assert_eq!(good(home.path(), &["cat", "--range", "5-9", "a.gz"]), raw[5..10]);
+        good(home.path(), &["-t", "a.gz"]);
+        fs::write(home.path().join("a.gz"), [&padded[..], b"x"].concat()).unwrap();
+        assert_eq!(run(home.path(), &["cat", "a.gz"]).status.code(), Some(3));
+    }
+    fs::write(home.path().join("a.gz"), [&packed[..packed.len() - 4], &[0; 512]].concat()).unwrap();
+    assert_eq!(run(home.path(), &["cat", "a.gz"]).status.code(), Some(3));
+}
+
+#[test]
+fn a_zstd_window_that_takes_much_memory_is_said_with_the_option_that_allows_it() {
+    let home = folder();
+    for (long, size) in [(28, "256 MiB"), (31, "2048 MiB")] {
+        // A frame that states its window, and one raw block of three bytes.
+        let packed = [&[0x28, 0xb5, 0x2f, 0xfd, 0, (long - 10) << 3][..], &[3 << 3 | 1, 0, 0], b"raw"].concat();
+        fs::write(home.path().join("a.zst"), packed).unwrap();
+        for command in
+            [&["cat", "a.zst"][..], &["cat", "--range", "0-1", "a.zst"], &["-dc", "a.zst"], &["check", "a.zst"]]
+        {
+            let output = run(home.path(), command);
+            common::assert_one_line_error(&output, 3);
+            let said = common::stderr(&output);
+            assert!(said.contains(size) && said.contains(&format!("--long={long}")), "{command:?}: {said}");
+            if long == 28 {
+                good(home.path(), &[command, &["--long=28"]].concat());
+            }
+        }
+    }
+}
+
+#[test]
+fn runs_of_zeros_become_holes_in_new_files_and_nowhere_else() {
+    let home = folder();
+    let at = |name: &str| home.path().join(name);
+    let disk_bytes = |name: &str| fs::metadata(at(name)).unwrap().blocks() * 512;
+    let middle = [&[0; 1_048_577][..], &sample(100_003), &[0; 3_000_005], b"end"].concat();
+    let last = [&sample(5000)[..], &[0; 2_000_000]].concat();
+    let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    for (name, raw, data_max) in [("middle", middle, 150_000), ("last", last, 20_000), ("all", vec![0; 1 << 20], 0)] {
+        fs::write(at("a"), &raw).unwrap();
+        let mut packed = vec!["a.nrw"];
+        good(home.path(), &["-f", "a"]);
+        if narrows_test::has("gzip") {
+            assert!(Command::new("gzip").current_dir(home.path()).args(["-kf", "a"]).status().unwrap().success());
+            packed.push("a.gz");
+        }
+        for packed in packed {
+            fs::File::options().write(true).open(at(packed)).unwrap().set_modified(time).unwrap();
+            for line in [&["-df", "-o", "b", packed][..], &["pipe", "-d", "-o", "b", packed]] {
+                good(home.path(), line);
+                // With its length, also where it ends with a hole.
+                assert!(fs::read(at("b")).unwrap() == raw, "{name} {line:?}");
+                assert!(disk_bytes("b") <= data_max + (64 << 10), "{name} {line:?}: {}", disk_bytes("b"));
+            }
+            good(home.path(), &["-df", "-o", "b", packed]);
+            assert_eq!(fs::metadata(at("b")).unwrap().modified().unwrap(), time, "{name}");
+            good(home.path(), &["-df", "--no-sparse", "-o", "b", packed]);
+            assert!(disk_bytes("b") >= raw.len() as u64 && fs::read(at("b")).unwrap() == raw, "{name}");
+            assert!(good(home.path(), &["-dc", packed]) == raw, "{name}");
+            // Behind what is there.
+            fs::write(at("b"), "before").unwrap();
+            let append = fs::File::options().append(true).open(at("b")).unwrap();
+            let mut command = narrows(home.path());
+            assert!(command.current_dir(home.path()).args(["-dc", packed]).stdout(append).status().unwrap().success());
+            assert!(fs::read(at("b")).unwrap() == [b"before", &raw[..]].concat(), "{name}");
+        }
+    }
 }

@@ -114,3 +114,36 @@ fn the_reverse_direction_and_an_empty_message_are_refused_as_by_every_receiver()
     assert_one_line_error(&output, 3);
     assert!(stderr(&output).contains("a block of codec zstd does not decode"), "{}", stderr(&output));
 }
+
+#[test]
+fn streams_behind_one_another_are_shown_as_one_file() {
+    let home = home();
+    let [one, two] = [&["pipe", "--block-max", "64K", "-"][..], &["pipe", "--no-check", "--block-max", "128K", "-"]]
+        .map(|pipe| filter(home.path(), pipe, &text(300_000)).stdout);
+    let both = [&one[..], &two, &one].concat();
+    for flags in [&["--frames"][..], &["--frames", "--no-verify"]] {
+        let seen = json(&both, flags);
+        assert_eq!((&seen["complete"], &seen["error"], &seen["streams"]), (&true.into(), &Value::Null, &3.into()));
+        assert_eq!((&seen["raw_bytes"], &seen["wire_bytes"]), (&900_000.into(), &both.len().into()));
+        // The last stream's rows are those of the first, at their places in the file.
+        let rows = seen["rows"].as_array().unwrap();
+        let of_one = json(&one, flags)["rows"].as_array().unwrap().clone();
+        let begin = (one.len() + two.len()) as u64;
+        for (first, last) in of_one.iter().zip(&rows[rows.len() - of_one.len()..]) {
+            assert_eq!(first["wire_offset"].as_u64().unwrap() + begin, last["wire_offset"].as_u64().unwrap());
+        }
+    }
+    let words = printed(&inspect(&both, &[]));
+    assert!(words.contains("2 of 3 streams: format 1, blocks up to 65536 bytes"), "{words}");
+    assert!(words.contains("1 of 3 streams: format 1, blocks up to 131072 bytes"), "{words}");
+    assert!(words.ends_with("complete; every block decodes\n"), "{words}");
+    // The second one is cut off, or is none.
+    for (bytes, error) in [
+        (&both[..one.len() + two.len() - 10], "-, stream 2: the stream ends"),
+        (&[&one[..], b"more"].concat(), "stream 2"),
+    ] {
+        let output = inspect(bytes, &[]);
+        assert_one_line_error(&output, 3);
+        assert!(stderr(&output).contains(error) && printed(&output).ends_with("NOT complete\n"), "{}", stderr(&output));
+    }
+}

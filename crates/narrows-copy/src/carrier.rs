@@ -230,8 +230,7 @@ fn start_shell(command: &mut Command, host: &OsStr, program: &str, request: &Req
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let shell = command.get_program().display().to_string();
     let started = command.spawn();
-    let mut child =
-        started.blame_for(Error::Program, format_args!("cannot start {shell}; -e names another remote shell"))?;
+    let mut child = started.map_err(|e| cannot_start(&shell, e))?;
     let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
         return Err(Error::Bug(format!("{shell} has no standard input and output").into()));
     };
@@ -240,6 +239,19 @@ fn start_shell(command: &mut Command, host: &OsStr, program: &str, request: &Req
     // If this failed, the shell prints the reason to stderr, and its exit status is evaluated.
     drop(told);
     Ok((Started(child), Link::pipes(input, File::from(OwnedFd::from(output)))))
+}
+
+/// The error of a remote shell that does not start.
+fn cannot_start(shell: &str, error: std::io::Error) -> Error {
+    let shell = shown(shell.as_bytes());
+    let text = if error.kind() == std::io::ErrorKind::NotFound {
+        format!(
+            "there is no program {shell} on this host to reach the other one with; install it, or name another with -e"
+        )
+    } else {
+        format!("cannot start {shell} to reach the other host with ({error}); name another program with -e")
+    };
+    Error::Program(text.into())
 }
 
 /// The command of a remote shell, with additional options if it is ssh.

@@ -47,6 +47,8 @@ pub struct Progress {
     pub bytes_same: u64,
     /// Bytes of changed files that the receiver already has.
     pub bytes_here: u64,
+    /// Bytes of content sent as references to what was sent before.
+    pub bytes_repeated: u64,
     /// Bytes of content sent, including the current file.
     pub bytes_done: u64,
     /// Time in which the engine had nothing to send because everything left depended on answers of
@@ -254,9 +256,10 @@ impl State {
     /// Queues a file to be sent again, and undoes its counts. The receiver may have kept a part of
     /// it, as after an interrupted copy.
     fn send_again(&mut self, doubted: Doubted) {
-        let Doubted { mut file, done, here, changed } = doubted;
+        let Doubted { mut file, done, here, repeated, changed } = doubted;
         self.progress.bytes_done = self.progress.bytes_done.saturating_sub(done);
         self.progress.bytes_here = self.progress.bytes_here.saturating_sub(here);
+        self.progress.bytes_repeated = self.progress.bytes_repeated.saturating_sub(repeated);
         self.progress.changed = self.progress.changed.saturating_sub(changed.into());
         file.may_repeat = false;
         file.in_chunks = file.len >= DELTA_MIN;
@@ -618,6 +621,8 @@ mod tests {
         assert!(receiver.tell(Answer::Repeated { len: 1 }).is_err());
         let progress = source.progress()();
         assert_eq!((progress.files_sent, progress.bytes_done, progress.bytes_here), (3, 2 * len as u64, len as u64));
+        // The third file came again, without them.
+        assert_eq!(progress.bytes_repeated, len as u64);
     }
 
     #[test]

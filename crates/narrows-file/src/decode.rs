@@ -8,7 +8,7 @@ use narrows::stream::{ReceiveOptions, receive};
 use narrows::transport::Link;
 use narrows::{Error, Result};
 
-use crate::foreign::{self, Format};
+use crate::foreign::{self, Format, ZSTD_WINDOW_LOG};
 use crate::split::Split;
 
 /// What was decoded.
@@ -29,7 +29,24 @@ pub struct Decoded {
 ///
 /// # Errors
 /// The source or the sink fails, or the bytes are in no known format or damaged.
-pub fn decode<R, W>(mut source: R, sink: W, options: impl FnMut() -> ReceiveOptions) -> Result<Decoded>
+pub fn decode<R, W>(source: R, sink: W, options: impl FnMut() -> ReceiveOptions) -> Result<Decoded>
+where
+    R: Read + Send + 'static,
+    W: Write + Send + 'static,
+{
+    decode_within(source, sink, ZSTD_WINDOW_LOG, options)
+}
+
+/// As [`decode`], where zstd frames may need 2^`window_log` bytes of memory.
+///
+/// # Errors
+/// Those of [`decode`].
+pub fn decode_within<R, W>(
+    mut source: R,
+    sink: W,
+    window_log: u32,
+    options: impl FnMut() -> ReceiveOptions,
+) -> Result<Decoded>
 where
     R: Read + Send + 'static,
     W: Write + Send + 'static,
@@ -37,14 +54,13 @@ where
     let begin = foreign::peek(&mut source)?;
     match Format::of(&begin) {
         Some(Format::Narrows) => streams(begin, source, sink, options),
-        Some(format) => other(format, begin, source, sink),
+        Some(format) => other(format, foreign::decoder_within(format, begin, source, window_log)?, sink),
         None if begin.is_empty() => Err(Error::truncated("the input is empty")),
         None => Err(Error::corrupt("the input is in no format that narrows knows")),
     }
 }
 
-fn other(format: Format, begin: Vec<u8>, source: impl Read + Send + 'static, mut sink: impl Write) -> Result<Decoded> {
-    let mut decoder = foreign::decoder(format, begin, source)?;
+fn other(format: Format, mut decoder: impl Read, mut sink: impl Write) -> Result<Decoded> {
     let mut buf = vec![0; 128 << 10];
     let mut raw_bytes = 0;
     loop {
@@ -64,6 +80,10 @@ fn other(format: Format, begin: Vec<u8>, source: impl Read + Send + 'static, mut
 /// The error of another format's decoder: whether the source failed or its bytes are wrong cannot be
 /// told from its kind alone.
 pub fn damaged(format: Format, error: io::Error) -> Error {
+    let error = match error.downcast::<Error>() {
+        Ok(own) => return own,
+        Err(error) => error,
+    };
     if error.raw_os_error().is_some() {
         return error.into();
     }

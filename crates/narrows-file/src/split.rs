@@ -56,6 +56,11 @@ impl<R: Read> Split<R> {
         Ok(!self.behind.is_empty())
     }
 
+    /// Whether the stream was read to its end.
+    pub fn has_ended(&self) -> bool {
+        self.state == State::Ended
+    }
+
     /// The source, and the bytes that were read and not passed on.
     pub fn into_parts(self) -> (Vec<u8>, R) {
         (self.behind, self.source)

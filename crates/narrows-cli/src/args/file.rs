@@ -8,7 +8,7 @@ use narrows::policy::PolicySpec;
 use super::{VerbosityArgs, long_range, parse_block_max, parse_size};
 
 #[derive(ClapArgs)]
-#[command(after_long_help = HELP)]
+#[command(after_long_help = HELP, args_override_self = true)]
 pub(crate) struct FileArgs {
     /// Files to compress or decompress; `-` or none: stdin
     #[arg(value_name = "FILE")]
@@ -58,16 +58,25 @@ pub(crate) struct FileArgs {
     /// Raw bytes that are decoded at most for a byte, where blocks refer to earlier ones [default: 4M, 16M for archives]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) run_len: Option<usize>,
-    /// Worker threads [default: the cores that this process may use]
-    #[arg(long, short = 'T', value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    /// Worker threads [0 and default: the cores that this process may use]
+    #[arg(long, short = 'T', value_name = "N", value_parser = clap::value_parser!(u16).range(0..=256))]
     pub(crate) threads: Option<u16>,
     /// With -d and -t: the most that a stream may refer back, 2^LOG bytes, which are kept in memory
-    /// unless the output is a file [default: 27, to a file 30]
+    /// unless the output is a file [default: 27, to a file 30]; and the window of zstd frames [default: 27]
     #[arg(long, value_name = "LOG", require_equals = true, value_parser = long_range())]
     pub(crate) long: Option<u8>,
     /// Omit the checks of blocks
     #[arg(long)]
     pub(crate) no_check: bool,
+    /// With -d: write runs of zeros to files too, instead of leaving holes
+    #[arg(long, overrides_with = "sparse")]
+    pub(crate) no_sparse: bool,
+    /// The default
+    #[arg(long, hide = true, overrides_with = "no_sparse")]
+    pub(crate) sparse: bool,
+    /// For those who are used to it: there is no progress bar
+    #[arg(long, hide = true)]
+    pub(crate) no_progress: bool,
     #[command(flatten)]
     pub(crate) verbosity: VerbosityArgs,
 }
@@ -81,12 +90,23 @@ MODES
   balanced  about as `zstd -3`, in blocks from which a byte is read in some 300 us
   archive   small, whatever time it takes
 
+OPTIONS OF OTHER PROGRAMS
+  -d -z -t -l -c -o -f -k -q -v -T --rm are those of zstd; -T0 and -qq are taken too. There are no levels (-1 to -22, --fast, \
+--ultra, --best): a mode takes their place. -r is for tar.
+
 EXAMPLES
   narrows log                      log.nrw, which is read at any byte
   narrows -d log.nrw               log
   narrows --mode archive -o old.nrw log
   tar -cf dir.tar.nrw -I narrows dir; tar -xf dir.tar.nrw -I narrows
-  narrows --format zstd log        log.zst, which `zstd -d` reads";
+  narrows --format zstd log        log.zst, which `zstd -d` reads
+
+EXIT STATUS
+  0  success
+  1  a file could not be read or written, or is there already
+  2  wrong usage, or no such file
+  3  a file is damaged, truncated, of a newer version, or beyond the limits
+Of several files each has its turn, and the highest status counts; so it does for cat, list and check.";
 
 #[derive(Clone, Copy, ValueEnum, PartialEq, Eq)]
 pub(crate) enum ModeArg {
@@ -118,18 +138,18 @@ pub(crate) struct CatArgs {
     /// Go on behind damaged blocks, and say what is missing; the status is 3
     #[arg(long)]
     pub(crate) skip_damaged: bool,
-    /// Decoding threads [default: the cores that this process may use]
-    #[arg(long, short = 'T', value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    /// Decoding threads [0 and default: the cores that this process may use]
+    #[arg(long, short = 'T', value_name = "N", value_parser = clap::value_parser!(u16).range(0..=256))]
     pub(crate) threads: Option<u16>,
-    /// The most that a stream may refer back, 2^LOG bytes, which are kept in memory [default: 27]
+    /// The most that a stream may refer back, or a zstd frame, 2^LOG bytes, which are kept in memory [default: 27]
     #[arg(long, value_name = "LOG", require_equals = true, value_parser = long_range())]
     pub(crate) long: Option<u8>,
 }
 
 #[derive(ClapArgs)]
 pub(crate) struct ListArgs {
-    /// Compressed files
-    #[arg(value_name = "FILE", required = true)]
+    /// Compressed files; no pipes
+    #[arg(value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
     /// Print JSON, one line for each file
     #[arg(long)]
@@ -151,16 +171,17 @@ pub(crate) struct CheckArgs {
     /// Write a page with pictures of the variables, and with --against of their errors and spectra
     #[arg(long, value_name = "FILE", conflicts_with_all = ["repair_index", "sums"])]
     pub(crate) html: Option<PathBuf>,
-    /// Write a file anew whose index or end is damaged or missing, with all blocks that are there
+    /// Write a file anew whose index or end is damaged or missing, with all blocks that are there; where
+    /// that is not everything, the status is 3
     #[arg(long)]
     pub(crate) repair_index: bool,
     /// Also compare the hashes of the raw bytes beside the index
     #[arg(long)]
     pub(crate) sums: bool,
-    /// Decoding threads [default: the cores that this process may use]
-    #[arg(long, short = 'T', value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    /// Decoding threads [0 and default: the cores that this process may use]
+    #[arg(long, short = 'T', value_name = "N", value_parser = clap::value_parser!(u16).range(0..=256))]
     pub(crate) threads: Option<u16>,
-    /// The most that a stream may refer back, 2^LOG bytes, which are kept in memory [default: 27]
+    /// The most that a stream may refer back, or a zstd frame, 2^LOG bytes, which are kept in memory [default: 27]
     #[arg(long, value_name = "LOG", require_equals = true, value_parser = long_range())]
     pub(crate) long: Option<u8>,
     #[command(flatten)]
@@ -186,8 +207,11 @@ a file with one variable is compared with any of that shape. Original and copy m
 original may be chunked with deflate, shuffle, fletcher32, zstd, LZ4 or Blosc.
 
 EXIT STATUS
-  0  all chunks are whole, and with --against all bounds hold
-  3  a chunk is damaged or a bound is broken
+  0  all blocks and chunks are whole, and with --against all bounds hold
+  1  a file could not be read or written
+  2  wrong usage
+  3  a block or chunk is damaged, a bound is broken, or the end of a stream is missing, also if --repair-index wrote the rest anew
+Of several files each has its turn, and the highest status counts.
 
 EXAMPLES
   narrows check tas.nc

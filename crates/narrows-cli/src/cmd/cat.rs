@@ -9,29 +9,27 @@ use anyhow::{Result, anyhow};
 use narrows::stream::ReceiveOptions;
 use narrows_file::OpenOptions;
 use narrows_file::check::read_whole;
-use narrows_file::decode::decode;
+use narrows_file::decode::{self, decode_within};
 use narrows_file::foreign::{self, Format};
 use narrows_file::zstd_seekable::SeekableFile;
 
+use super::each::each;
 use crate::args::file::{CatArgs, Range};
-use crate::args::reach_max;
+use crate::args::{reach_max, window_log};
 use crate::files::{Sink, Source, Target, is_dash};
 use crate::flow;
 use crate::report;
 use crate::transfer::Transfer;
+
+/// Status of a file of which a part is missing.
+const MISSING: u8 = 3;
 
 /// Runs `narrows cat`.
 pub(crate) fn run(args: &CatArgs) -> Result<ExitCode> {
     let transfer = Transfer::begin()?;
     let stdin = [PathBuf::from("-")];
     let inputs = if args.files.is_empty() { &stdin[..] } else { &args.files };
-    let mut status = ExitCode::SUCCESS;
-    for input in inputs {
-        if !one(args, &transfer, input)? {
-            status = ExitCode::from(3);
-        }
-    }
-    Ok(status)
+    each(inputs, |input| Ok(if one(args, &transfer, input)? { 0 } else { MISSING }))
 }
 
 /// Writes one file; false if a part of it is missing.
@@ -48,7 +46,7 @@ fn one(args: &CatArgs, transfer: &Transfer, input: &Path) -> Result<bool> {
     if args.range.is_none() && !args.skip_damaged {
         let (threads, control) = (flow::threads(args.threads), &transfer.control);
         let options = || ReceiveOptions::default().threads(threads).reach_max(reach_max(args.long)).control(control);
-        decode(source.into_reader(), sink, options).map_err(blame)?;
+        decode_within(source.into_reader(), sink, window_log(args.long), options).map_err(blame)?;
         return Ok(true);
     }
     if is_dash(input) || !source.is_regular() {
@@ -112,8 +110,8 @@ fn other_part(args: &CatArgs, format: Format, begin: Vec<u8>, file: File, sink: 
             return Err(narrows::Error::unsupported(text));
         }
     };
-    let mut decoder = foreign::decoder(format, begin, file)?;
-    let damaged = |e: io::Error| narrows::Error::corrupt(format!("the {} data does not decode: {e}", format.name()));
+    let mut decoder = foreign::decoder_within(format, begin, file, window_log(args.long))?;
+    let damaged = |e: io::Error| decode::damaged(format, e);
     let skipped = io::copy(&mut decoder.by_ref().take(from), &mut io::sink()).map_err(damaged)?;
     if skipped == from {
         let mut left = to - from;

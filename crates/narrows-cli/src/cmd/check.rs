@@ -8,14 +8,15 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use narrows::stream::ReceiveOptions;
 use narrows_file::check::{Report, check, prefaces_are_whole};
-use narrows_file::decode::decode;
+use narrows_file::decode::decode_within;
 use narrows_file::foreign::{self, Format};
 use narrows_file::repair::repair;
 use narrows_file::{IndexOrigin, OpenOptions};
 use serde_json::json;
 
+use super::each::each;
 use crate::args::file::CheckArgs;
-use crate::args::reach_max;
+use crate::args::{reach_max, window_log};
 use crate::files::{Target, open_regular};
 use crate::flow;
 use crate::report;
@@ -31,19 +32,7 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
         return Err(narrows::Error::misuse("--against and --html take one file").into());
     }
     let transfer = Transfer::begin()?;
-    let mut status = ExitCode::SUCCESS;
-    for path in &args.files {
-        match one(args, &transfer, path) {
-            Ok(true) => {}
-            Ok(false) => status = ExitCode::from(DAMAGED),
-            Err(error) if args.files.len() == 1 => return Err(error),
-            Err(error) => {
-                report::note(report::one_line(&error));
-                status = if report::kind(&error).is_some() { ExitCode::from(DAMAGED) } else { ExitCode::FAILURE };
-            }
-        }
-    }
-    Ok(status)
+    each(&args.files, |path| Ok(if one(args, &transfer, path)? { 0 } else { DAMAGED }))
 }
 
 fn one(args: &CheckArgs, transfer: &Transfer, path: &Path) -> Result<bool> {
@@ -61,14 +50,15 @@ fn one(args: &CheckArgs, transfer: &Transfer, path: &Path) -> Result<bool> {
     if Format::of(&begin).is_some_and(|format| format != Format::Narrows) {
         let control = &transfer.control;
         let source = io::Read::chain(io::Cursor::new(begin), file);
-        let decoded =
-            decode(source, io::sink(), || ReceiveOptions::default().reach_max(reach_max(args.long)).control(control))
-                .map_err(named)?;
+        let options = || ReceiveOptions::default().reach_max(reach_max(args.long)).control(control);
+        let decoded = decode_within(source, io::sink(), window_log(args.long), options).map_err(named)?;
         let report = Report { good_bytes: decoded.raw_bytes, ..Report::default() };
         show(args, path, &report)?;
         return Ok(true);
     }
     let file = OpenOptions::default().broken(true).reach_max(reach_max(args.long)).open(file).map_err(named)?;
+    // The repaired file is whole, and says nothing of this any more.
+    let lost = file.broken().map(|why| format!("whatever was behind byte {} is missing: {why}", file.raw_len()));
     let has_index = file.members().iter().all(|m| m.origin == IndexOrigin::Stored);
     if args.repair_index && !(has_index && prefaces_are_whole(&file).map_err(named)?) {
         let target = Target::open(Some(path))?;
@@ -80,18 +70,18 @@ fn one(args: &CheckArgs, transfer: &Transfer, path: &Path) -> Result<bool> {
         let kept = if repaired.dropped_bytes > 0 { Some(keep_damaged(path)?) } else { None };
         target.commit(true).with_context(|| name.to_string())?;
         if !args.verbosity.quiet {
-            let lost = kept.map_or_else(String::new, |kept| {
+            let left_out = kept.map_or_else(String::new, |kept| {
                 let n = repaired.dropped_bytes;
                 format!("; {n} bytes behind the last whole block are left out, and are in {}", kept.display())
             });
-            let text = format!("{}: wrote the index of {} blocks{lost}", path.display(), repaired.blocks);
+            let text = format!("{}: wrote the index of {} blocks{left_out}", path.display(), repaired.blocks);
             report::note(text);
         }
         let options = OpenOptions::default().reach_max(reach_max(args.long));
         let file = options.open(open_regular(path)?).map_err(named)?;
-        return scrub(args, path, &file);
+        return scrub(args, path, &file, lost);
     }
-    scrub(args, path, &file)
+    scrub(args, path, &file, None)
 }
 
 /// Keeps the file as it is beside the repaired one, which lacks a part of it: what is left out may be
@@ -105,8 +95,10 @@ fn keep_damaged(path: &Path) -> Result<PathBuf> {
     Ok(kept)
 }
 
-fn scrub(args: &CheckArgs, path: &Path, file: &narrows_file::File<File>) -> Result<bool> {
-    let report = check(file, flow::threads(args.threads), args.sums).with_context(|| path.display().to_string())?;
+/// Decodes every block. `lost` is what a repair could not bring back.
+fn scrub(args: &CheckArgs, path: &Path, file: &narrows_file::File<File>, lost: Option<String>) -> Result<bool> {
+    let mut report = check(file, flow::threads(args.threads), args.sums).with_context(|| path.display().to_string())?;
+    report.faults.extend(lost);
     show(args, path, &report)?;
     Ok(report.is_good())
 }
@@ -128,8 +120,9 @@ fn show(args: &CheckArgs, path: &Path, found: &Report) -> Result<()> {
         let (from, to) = (range.start, range.end - 1);
         report::out(format!("{}: bytes {from}-{to} are damaged: {why}", path.display()))?;
     }
+    let hint = if args.repair_index { "" } else { "; --repair-index may help" };
     for fault in &found.faults {
-        report::out(format!("{}: {fault}; --repair-index may help", path.display()))?;
+        report::out(format!("{}: {fault}{hint}", path.display()))?;
     }
     if found.is_good() && !args.verbosity.quiet {
         report::out(format!("{}: good, {} bytes", path.display(), found.good_bytes))?;

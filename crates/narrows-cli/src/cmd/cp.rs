@@ -66,6 +66,8 @@ type Tell = Arc<dyn Fn(&str) + Send + Sync>;
 struct Outcome {
     files: u64,
     files_same: u64,
+    /// Bytes that came as references to what came before.
+    repeated: u64,
     failed: u64,
     changed: u64,
     /// Something was written, completely or in part.
@@ -269,6 +271,7 @@ fn send(args: &CpArgs, mut input: Input, single: bool, target: &Place, tell: &Te
     Ok(Outcome {
         files: p.files_sent,
         files_same: p.files_same,
+        repeated: p.bytes_repeated,
         failed: p.failed,
         changed: p.changed,
         losses: p.losses,
@@ -351,6 +354,7 @@ fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<O
     Ok(Outcome {
         files: s.files,
         files_same: s.files_same,
+        repeated: s.bytes_repeated,
         failed: s.failed + unsaid,
         changed: s.changed,
         losses: s.losses,
@@ -521,6 +525,7 @@ fn say(args: &CpArgs, dash: Dash, o: &Outcome, elapsed: Duration) -> Result<()> 
         let own = json!({
             "files": o.files,
             "files_same": o.files_same,
+            "repeated_bytes": o.repeated,
             "files_failed": o.failed,
             "files_changed": o.changed,
             "not_kept": o.losses,
@@ -544,6 +549,9 @@ fn say(args: &CpArgs, dash: Dash, o: &Outcome, elapsed: Duration) -> Result<()> 
     let mut line = format!("{would}{} {}", o.files, if o.files == 1 { "file" } else { "files" });
     if o.files_same > 0 {
         line += &format!(", {} already there", o.files_same);
+    }
+    if o.repeated > 0 {
+        line += &format!(", {} of repeats not sent again", report::bytes(o.repeated as f64));
     }
     if o.removed > 0 {
         line += &format!(", {} {}removed", o.removed, if args.dry_run { "to be " } else { "" });

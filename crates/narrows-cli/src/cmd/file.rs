@@ -9,18 +9,19 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, anyhow};
 use narrows::stream::{ReceiveOptions, SendOptions};
 use narrows::transport::Link;
-use narrows_file::decode::decode;
+use narrows_file::decode::decode_within;
 use narrows_file::foreign::Format;
 use narrows_file::{Mode, WriteOptions, zstd_seekable};
 
+use super::each::each;
 use crate::args::file::{FileArgs, FormatArg, ListArgs, ModeArg};
-use crate::args::{reach_max, reach_max_of_file};
+use crate::args::{reach_max, reach_max_of_file, window_log};
 use crate::files::{self, Source, Target, is_dash};
 use crate::flow;
 use crate::report;
 use crate::transfer::Transfer;
 
-/// Runs `narrows FILE...`. A file that fails does not keep the others from their turn.
+/// Runs `narrows FILE...`.
 pub(crate) fn run(args: &FileArgs) -> Result<ExitCode> {
     if args.list {
         return super::list::run(&ListArgs { files: args.files.clone(), json: args.verbosity.json });
@@ -31,21 +32,7 @@ pub(crate) fn run(args: &FileArgs) -> Result<ExitCode> {
     let stdin = [PathBuf::from("-")];
     let inputs = if args.files.is_empty() { &stdin[..] } else { &args.files };
     let transfer = Transfer::begin()?;
-    if let [input] = inputs {
-        one(args, &transfer, input)?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    let mut status = ExitCode::SUCCESS;
-    for input in inputs {
-        if let Err(error) = one(args, &transfer, input) {
-            if narrows_host::signals::received().is_some() || error.is::<files::StdoutClosed>() {
-                return Err(error);
-            }
-            report::note(report::one_line(&error));
-            status = ExitCode::FAILURE;
-        }
-    }
-    Ok(status)
+    each(inputs, |input| one(args, &transfer, input).map(|()| 0))
 }
 
 fn one(args: &FileArgs, transfer: &Transfer, input: &Path) -> Result<()> {
@@ -161,7 +148,7 @@ fn output(args: &FileArgs, input: &Path) -> Result<Option<PathBuf>> {
 
 fn compress(args: &FileArgs, source: Source, target: Target, finish: Finish, transfer: &Transfer) -> Result<()> {
     let (input, output) = (source.name(), target.name());
-    let threads = args.threads.map_or_else(narrows::stream::encoders, usize::from);
+    let threads = args.threads.filter(|n| *n > 0).map_or_else(narrows::stream::encoders, usize::from);
     let mode = match args.mode {
         ModeArg::Fast => Mode::Fast,
         ModeArg::Balanced => Mode::Balanced,
@@ -226,13 +213,14 @@ fn decompress(
         if about { e.context(name.display().to_string()) } else { e }
     };
     let Some((target, finish)) = to else {
-        decode(file, io::sink(), options).map_err(|e| named(input.blame(e)))?;
+        decode_within(file, io::sink(), window_log(args.long), options).map_err(|e| named(input.blame(e)))?;
         return Ok(());
     };
     let output = target.name();
-    let sink = target.sink()?;
-    let decoded = decode(file, sink, options);
+    let sink = if args.no_sparse { Box::new(target.sink()?) } else { target.sparse_sink()? };
+    let decoded = decode_within(file, sink, window_log(args.long), options);
     decoded.map_err(|e| named(if output.is_to_blame() { output.blame(e) } else { input.blame(e) }))?;
+    target.complete().with_context(|| output.to_string())?;
     keep(finish)?;
     target.commit(false).with_context(|| output.to_string())
 }

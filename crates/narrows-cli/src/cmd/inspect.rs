@@ -1,13 +1,14 @@
-//! `narrows inspect`: shows the structure of a stream and reports the first error in it.
+//! `narrows inspect`: shows the structure of the streams in a file, and reports the first error in it.
 
 use std::io::Read;
 
 use anyhow::Result;
 use narrows::block::{Block, BufferPool};
 use narrows::codec::Contexts;
-use narrows::frame::{self, ControlKind, PREFACE_LEN};
+use narrows::frame::{self, ControlKind, PREFACE_LEN, Preface};
 use narrows::receiver::{Depth, ObservedKind, Receiver, ReceiverConfig};
 use narrows::{Error, ErrorKind};
+use narrows_file::Split;
 use serde_json::{Value, json};
 
 use crate::args::InspectArgs;
@@ -24,6 +25,9 @@ const ONE_FRAME: usize = 1;
 /// Beginning of the object that `--frames --json` prints. Rows are printed as they come: a stream of
 /// five bytes a frame would take hundreds of times its length in memory.
 const ROWS: &str = "{\"rows\":[";
+
+/// Most prefaces that are told apart. A file has one kind unless several programs wrote it.
+const PREFACES_MAX: usize = 16;
 
 /// Runs `narrows inspect`.
 pub(crate) fn run(args: &InspectArgs) -> Result<()> {
@@ -56,21 +60,31 @@ pub(crate) fn run(args: &InspectArgs) -> Result<()> {
     } else {
         stream.print(result.is_ok())?;
     }
-    result.map_err(|e| match e.kind {
-        ErrorKind::Io => name.blame(e),
-        _ => anyhow::Error::from(e).context(args.file.display().to_string()),
+    result.map_err(|e| match (e.kind, stream.streams) {
+        (ErrorKind::Io, _) => name.blame(e),
+        (_, 1) => anyhow::Error::from(e).context(args.file.display().to_string()),
+        (_, n) => anyhow::Error::from(e).context(format!("{}, stream {n}", args.file.display())),
     })
 }
 
 /// A file on its way through a receiver that is observed.
 struct Inspection {
-    file: Source,
+    file: Split<Source>,
     pool: BufferPool,
+    /// Of the stream in hand.
     receiver: Receiver,
     contexts: Contexts,
     verify: bool,
-    /// Bytes of the stream up to the end of the last good frame.
+    /// Streams that were begun.
+    streams: u64,
+    /// Prefaces that differ, and how many streams have each.
+    prefaces: Vec<(Preface, u64)>,
+    /// Bytes of the file before the stream in hand.
+    wire_begin: u64,
+    /// Bytes of the file up to the end of the last good frame.
     wire_offset: u64,
+    /// Frames of the streams before.
+    frames_before: u64,
     raw_offset: u64,
     frames: u64,
     mix: Vec<(String, u64, u64, u64)>,
@@ -113,26 +127,34 @@ impl Row {
     }
 }
 
+fn receiver(pool: &BufferPool, verify: bool) -> Receiver {
+    let config = ReceiverConfig {
+        block_max: frame::BLOCK_MAX_HARD,
+        history_max: frame::HISTORY_MAX_HARD,
+        // Without checks nothing is decoded, so nothing has to be kept.
+        reach_max: frame::REACH_MAX_HARD,
+        memory_max: ONE_FRAME,
+        ..ReceiverConfig::default()
+    };
+    let mut receiver = Receiver::new(config, pool.clone());
+    receiver.observe(if verify { Depth::Blocks } else { Depth::Headers });
+    receiver
+}
+
 impl Inspection {
     fn new(file: Source, verify: bool) -> Self {
         let pool = BufferPool::default();
-        let config = ReceiverConfig {
-            block_max: frame::BLOCK_MAX_HARD,
-            history_max: frame::HISTORY_MAX_HARD,
-            // Without checks nothing is decoded, so nothing has to be kept.
-            reach_max: frame::REACH_MAX_HARD,
-            memory_max: ONE_FRAME,
-            ..ReceiverConfig::default()
-        };
-        let mut receiver = Receiver::new(config, pool.clone());
-        receiver.observe(if verify { Depth::Blocks } else { Depth::Headers });
         Self {
-            file,
+            file: Split::new(Vec::new(), file),
+            receiver: receiver(&pool, verify),
             pool,
-            receiver,
             contexts: Contexts::default(),
             verify,
+            streams: 1,
+            prefaces: Vec::new(),
+            wire_begin: 0,
             wire_offset: 0,
+            frames_before: 0,
             raw_offset: 0,
             frames: 0,
             mix: Vec::new(),
@@ -142,6 +164,31 @@ impl Inspection {
 
     fn read_all(&mut self, mut show: impl FnMut(&Row)) -> Result<(), Error> {
         loop {
+            let result = self.read_stream(&mut show);
+            self.keep_preface();
+            result?;
+            if !self.file.has_ended() || !self.file.next_stream()? {
+                return Ok(());
+            }
+            self.streams += 1;
+            self.wire_begin = self.wire_offset;
+            self.frames_before = self.frames;
+            self.ended = false;
+            self.receiver = receiver(&self.pool, self.verify);
+        }
+    }
+
+    fn keep_preface(&mut self) {
+        let Some(preface) = self.receiver.preface() else { return };
+        if let Some((_, streams)) = self.prefaces.iter_mut().find(|(known, _)| known == preface) {
+            *streams += 1;
+        } else if self.prefaces.len() < PREFACES_MAX {
+            self.prefaces.push((*preface, 1));
+        }
+    }
+
+    fn read_stream(&mut self, show: &mut impl FnMut(&Row)) -> Result<(), Error> {
+        loop {
             let piece = self.piece()?;
             if piece.is_empty() {
                 return self.receiver.close();
@@ -149,7 +196,7 @@ impl Inspection {
             let mut taken = self.receiver.receive(piece);
             loop {
                 let passed = taken.and_then(|()| self.decode());
-                self.take_rows(&mut show);
+                self.take_rows(show);
                 passed.map_err(|e| self.with_place(e))?;
                 if !self.receiver.has_unparsed() {
                     break;
@@ -165,7 +212,7 @@ impl Inspection {
         let read = self.file.read(&mut buffer.bytes_mut()[..PIECE]).map_err(|e| {
             let error = Error { source: Some(e), ..Error::new(ErrorKind::Io, "cannot read") };
             let inside = self.receiver.preface().is_some() && !self.ended;
-            if inside { error.at(self.wire_offset, self.frames) } else { error }
+            if inside { error.at(self.wire_offset - self.wire_begin, self.frames - self.frames_before) } else { error }
         })?;
         let piece = buffer.freeze(read);
         self.pool.recycle(&piece);
@@ -183,10 +230,10 @@ impl Inspection {
 
     fn take_rows(&mut self, show: &mut impl FnMut(&Row)) {
         if self.receiver.preface().is_some() {
-            self.wire_offset = self.wire_offset.max(PREFACE_LEN as u64);
+            self.wire_offset = self.wire_offset.max(self.wire_begin + PREFACE_LEN as u64);
         }
         while let Some(seen) = self.receiver.poll_observed() {
-            let (wire_offset, wire_len) = (seen.wire_offset, seen.wire_len);
+            let (wire_offset, wire_len) = (self.wire_begin + seen.wire_offset, seen.wire_len);
             let row = match seen.kind {
                 ObservedKind::Block { codec, linked, copies, raw_len } => {
                     let kind = codec.codec().map_or("unknown", |c| c.name()).to_string();
@@ -227,13 +274,20 @@ impl Inspection {
     }
 
     fn print(&self, whole: bool) -> Result<()> {
-        let Some(p) = self.receiver.preface() else { return Ok(()) };
-        let check = if p.check { "checks on" } else { "no checks" };
-        let (version, block_max, history) = (frame::VERSION, p.block_max, p.history);
-        let copies = if p.reach > 0 { format!(", copies from up to {} bytes back", p.reach) } else { String::new() };
-        report::out(format_args!(
-            "format {version}, blocks up to {block_max} bytes, history {history} bytes, {check}{copies}"
-        ))?;
+        if self.prefaces.is_empty() {
+            return Ok(());
+        }
+        for (p, streams) in &self.prefaces {
+            let check = if p.check { "checks on" } else { "no checks" };
+            let (version, block_max, history) = (frame::VERSION, p.block_max, p.history);
+            let copies =
+                if p.reach > 0 { format!(", copies from up to {} bytes back", p.reach) } else { String::new() };
+            let streams =
+                if self.streams > 1 { format!("{streams} of {} streams: ", self.streams) } else { String::new() };
+            report::out(format_args!(
+                "{streams}format {version}, blocks up to {block_max} bytes, history {history} bytes, {check}{copies}"
+            ))?;
+        }
         let row = |name: &str, frames: u64, raw: u64, wire: u64| {
             let ratio = raw as f64 / wire.max(1) as f64;
             report::out(format_args!("{name:<14} {frames:>8} {raw:>14} {wire:>14} {ratio:>8.2}"))
@@ -244,7 +298,8 @@ impl Inspection {
             row(name, *frames, *raw, *wire)?;
         }
         row("total", self.frames, self.raw_offset, self.wire_offset)?;
-        report::out(match (whole, self.verify, p.check) {
+        let check = self.prefaces.iter().all(|(p, _)| p.check);
+        report::out(match (whole, self.verify, check) {
             (true, true, true) => "complete; every block decodes and matches its check",
             (true, true, false) => "complete; every block decodes",
             (true, false, _) => "complete by its headers; blocks were not decoded",
@@ -265,6 +320,7 @@ impl Inspection {
         json!({
             "complete": whole,
             "verified": whole && self.verify,
+            "streams": self.streams,
             "raw_bytes": self.raw_offset,
             "wire_bytes": self.wire_offset,
             "ratio": self.raw_offset as f64 / self.wire_offset.max(1) as f64,

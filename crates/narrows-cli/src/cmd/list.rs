@@ -1,16 +1,17 @@
 //! `narrows list`: what is in compressed files, without decoding them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use narrows_file::foreign::{self, Format};
 use narrows_file::zstd_seekable::SeekableFile;
 use narrows_file::{File as NarrowsFile, IndexOrigin};
 use serde_json::json;
 
+use super::each::each;
 use crate::args::file::ListArgs;
-use crate::files::open_regular;
+use crate::files::{is_dash, open_regular};
 use crate::report;
 
 /// What one line of the list says.
@@ -27,27 +28,29 @@ struct Row {
 
 /// Runs `narrows list`.
 pub(crate) fn run(args: &ListArgs) -> Result<ExitCode> {
-    if !args.json {
-        report::out(format!(
-            "{:>8} {:>7} {:>14} {:>14} {:>7}  {:<6} {:<8} Filename",
-            "Blocks", "Runs", "Compressed", "Uncompressed", "Ratio", "Check", "Index"
-        ))?;
-    }
-    let mut status = ExitCode::SUCCESS;
-    for path in &args.files {
-        match row(path) {
-            Ok(row) => show(args, path, &row)?,
-            Err(error) if args.files.len() == 1 => return Err(error),
-            Err(error) => {
-                report::note(report::one_line(&error));
-                status = ExitCode::FAILURE;
-            }
+    let stdin = [PathBuf::from("-")];
+    let inputs = if args.files.is_empty() { &stdin[..] } else { &args.files };
+    let mut is_first = true;
+    each(inputs, |path| {
+        let row = row(path)?;
+        if is_first && !args.json {
+            report::out(format!(
+                "{:>8} {:>7} {:>14} {:>14} {:>7}  {:<6} {:<8} Filename",
+                "Blocks", "Runs", "Compressed", "Uncompressed", "Ratio", "Check", "Index"
+            ))?;
         }
-    }
-    Ok(status)
+        is_first = false;
+        show(args, path, &row)?;
+        Ok(0)
+    })
 }
 
 fn row(path: &Path) -> Result<Row> {
+    // What is listed stands at the end of a file.
+    if is_dash(path) || path.metadata().is_ok_and(|data| !data.is_file() && !data.is_dir()) {
+        let name = if is_dash(path) { "stdin".into() } else { path.display().to_string() };
+        return Err(anyhow!("cannot list {name}: only files are listed; save it first, or use narrows inspect -"));
+    }
     let cannot = || format!("cannot read {}", path.display());
     let mut file = open_regular(path)?;
     let wire_len = file.metadata().with_context(cannot)?.len();

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, IsTerminal};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
+use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
@@ -12,9 +13,10 @@ use narrows::policy::PolicySpec;
 use narrows::receiver::RecvSummary;
 use narrows::stream::ReceiveOptions;
 use narrows::transport::Link;
-use narrows_file::decode::decode;
+use narrows_file::decode::decode_within;
 
-use crate::args::{PipeArgs, reach, reach_max, reach_max_of_file};
+use crate::args::file::ListArgs;
+use crate::args::{PipeArgs, reach, reach_max, reach_max_of_file, window_log};
 use crate::files::{self, Source, Target};
 use crate::flow;
 use crate::progress::Bar;
@@ -22,13 +24,22 @@ use crate::report;
 use crate::transfer::Transfer;
 
 /// Runs `narrows pipe`.
-pub(crate) fn run(args: &PipeArgs) -> Result<()> {
+pub(crate) fn run(args: &PipeArgs) -> Result<ExitCode> {
+    if args.list {
+        let files = args.file.iter().cloned().collect();
+        return super::list::run(&ListArgs { files, json: args.verbosity.json });
+    }
     let transfer = Transfer::begin()?;
     let dash = Path::new("-");
     // With --test nothing is written.
     let output = if args.test { None } else { Some(args.output.as_deref().unwrap_or(dash)) };
     files::refuse_same(args.file.as_deref().unwrap_or(dash), [output, args.flow.trace.as_deref()])?;
-    if args.decompress || args.test { decompress(args, &transfer) } else { compress(args, &transfer) }
+    if args.decompress || args.test {
+        decompress(args, &transfer)?
+    } else {
+        compress(args, &transfer)?
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn compress(args: &PipeArgs, transfer: &Transfer) -> Result<()> {
@@ -89,11 +100,13 @@ fn decompress(args: &PipeArgs, transfer: &Transfer) -> Result<()> {
     };
     let begun = Instant::now();
     let decoded = match target {
-        None => decode(source.into_reader(), io::sink(), options).map_err(|e| input.blame(e)),
+        None => {
+            decode_within(source.into_reader(), io::sink(), window_log(args.long), options).map_err(|e| input.blame(e))
+        }
         Some(target) => {
             let output = target.name();
-            let sink = target.sink()?;
-            let decoded = decode(source.into_reader(), sink, options)
+            let sink = target.sparse_sink()?;
+            let decoded = decode_within(source.into_reader(), sink, window_log(args.long), options)
                 .and_then(|decoded| target.commit(false).map(|()| decoded).map_err(narrows::Error::from));
             decoded.map_err(|e| if output.is_to_blame() { output.blame(e) } else { input.blame(e) })
         }

@@ -16,6 +16,7 @@ pub(super) struct Doubted {
     pub(super) file: File,
     pub(super) done: u64,
     pub(super) here: u64,
+    pub(super) repeated: u64,
     pub(super) changed: bool,
 }
 

@@ -71,6 +71,8 @@ pub(super) struct Producer<'a> {
     /// Bytes of the current file that were sent (`done`), and that need not be sent (`here`).
     done: u64,
     here: u64,
+    /// Of `here`, what was sent as references.
+    repeated: u64,
 }
 
 /// The flow has ended, so nothing more is read.
@@ -88,6 +90,7 @@ impl<'a> Producer<'a> {
             repeats: Repeats::default(),
             done: 0,
             here: 0,
+            repeated: 0,
         }
     }
 
@@ -264,7 +267,7 @@ impl<'a> Producer<'a> {
         let lost = state.doubts.begin(file.id);
         self.repeats.begin(&lost, state.doubts.len());
         drop(state);
-        (self.done, self.here) = (0, 0);
+        (self.done, self.here, self.repeated) = (0, 0, 0);
         let read = self.content(&file, &fd, sparse, &mut hash)?;
         let verdict = self.shared.lock().doubts.verdict();
         let mut end = EndState::Partial;
@@ -277,7 +280,7 @@ impl<'a> Producer<'a> {
             self.repeats.sent(root, &file, stat.st_mode);
         }
         let changed = end == EndState::Changed;
-        let doubted = Doubted { file, done: self.done, here: self.here, changed };
+        let doubted = Doubted { file, done: self.done, here: self.here, repeated: self.repeated, changed };
         let mut state = self.shared.lock();
         if let Some(doubted) = state.doubts.sent(doubted) {
             // The answer may have arrived since the verdict was read.

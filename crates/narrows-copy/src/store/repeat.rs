@@ -85,7 +85,10 @@ impl Target {
             self.stored(id).and_then(|file| open.repeat(Some(file), offset, len))
         };
         match repeated {
-            Ok(()) => self.open = Some(open),
+            Ok(()) => {
+                self.stored.bytes_repeated += len;
+                self.open = Some(open);
+            }
             Err(_) => {
                 // The content so far is kept, as after an interrupted copy.
                 open.keep_partial();

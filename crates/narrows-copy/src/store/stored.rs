@@ -15,6 +15,8 @@ pub struct Stored {
     pub total: Option<(u64, u64)>,
     /// Bytes of content that arrived or were present, including those of incomplete files.
     pub bytes_done: u64,
+    /// Bytes of content that came as references to earlier content.
+    pub bytes_repeated: u64,
     /// Failures at both ends.
     pub failed: u64,
     /// Entries announced, except folders.

@@ -216,6 +216,8 @@ impl Producer<'_> {
         self.repeats.sent_bytes((done - named) as u64);
         self.repeats.waiting += named as u64;
         self.count((done - named) as u64, named as u64);
+        self.repeated += named as u64;
+        self.shared.lock().progress.bytes_repeated += named as u64;
         done
     }
 
