@@ -188,6 +188,14 @@ pub(crate) fn parse_extents(mut bytes: &[u8], end_at: u64, len: u64, content_end
 }
 
 impl Page {
+    /// The first path in it.
+    pub(crate) fn first(&self) -> Option<&[u8]> {
+        match self {
+            Self::Leaf(items) => items.first().map(|item| &item.entry.path[..]),
+            Self::Inner(children) => children.first().map(|child| &child.first[..]),
+        }
+    }
+
     /// Parses the page at raw offset `at`, `level` levels above the leaves.
     pub(crate) fn parse(bytes: &[u8], at: u64, level: u8, trailer: &Trailer) -> Result<Self> {
         let bad = || Error::corrupt("a page of the directory is not what leads to it says");

@@ -9,6 +9,8 @@
 mod builder;
 mod directory;
 mod member;
+#[cfg(feature = "mount")]
+pub mod mount;
 mod order;
 mod pack;
 mod repeats;
@@ -17,6 +19,9 @@ mod tail;
 mod trailer;
 mod unpack;
 mod writer;
+
+#[cfg(test)]
+mod tests;
 
 pub use directory::{Content, Item};
 pub use member::{Extents, Member, MemberReader};

@@ -96,6 +96,11 @@ impl<R: ReadAt> Pack<R> {
         Ok(page)
     }
 
+    #[cfg(test)]
+    pub(crate) fn pages_held(&self) -> usize {
+        self.pages.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
     /// The entry with this path.
     ///
     /// # Errors
@@ -199,7 +204,7 @@ impl<R: ReadAt> Cursor<'_, R> {
     fn step(&mut self) -> Result<Option<Item>> {
         if let Some(from) = self.from.take() {
             let Trailer { root, root_len, depth, .. } = self.pack.trailer;
-            self.descend(root, root_len, depth, Some(&from))?;
+            self.descend((root, root_len, depth), Some(&from), None)?;
         }
         loop {
             let Some((page, next)) = self.levels.last_mut() else { return Ok(None) };
@@ -218,27 +223,25 @@ impl<R: ReadAt> Cursor<'_, R> {
                     };
                     *next += 1;
                     let level = self.pack.trailer.depth - self.levels.len() as u8;
-                    self.descend(at, len, level, None)?;
-                    self.expect_first(&first)?;
+                    self.descend((at, len, level), None, Some(first))?;
                 }
             }
         }
     }
 
-    /// The page above promised this path.
-    fn expect_first(&self, first: &[u8]) -> Result<()> {
-        let same = match self.levels.last().map(|(page, _)| &**page) {
-            Some(Page::Leaf(items)) => items.first().is_some_and(|item| item.entry.path == first),
-            Some(Page::Inner(children)) => children.first().is_some_and(|child| child.first == first),
-            None => false,
-        };
-        if same { Ok(()) } else { Err(disorder()) }
-    }
-
-    /// Goes down to the leaf that has `from`, or to the first leaf.
-    fn descend(&mut self, mut at: u64, mut len: u64, mut level: u8, from: Option<&[u8]>) -> Result<()> {
+    /// Goes down to the leaf that has `from`, or to the first leaf. `first` is the path that the page above
+    /// promises.
+    fn descend(
+        &mut self,
+        (mut at, mut len, mut level): (u64, u64, u8),
+        from: Option<&[u8]>,
+        mut first: Option<Vec<u8>>,
+    ) -> Result<()> {
         loop {
             let page = self.pack.page(at, len, level)?;
+            if first.is_some_and(|first| page.first() != Some(&first[..])) {
+                return Err(disorder());
+            }
             match &*page {
                 Page::Leaf(items) => {
                     let next = from.map_or(0, |from| {
@@ -254,6 +257,7 @@ impl<R: ReadAt> Cursor<'_, R> {
                     let i = behind.saturating_sub(1);
                     let Some(child) = children.get(i) else { return Err(disorder()) };
                     (at, len) = (child.at, child.len);
+                    first = Some(child.first.clone());
                     self.levels.push((Arc::clone(&page), i + 1));
                     level = level.checked_sub(1).ok_or_else(disorder)?;
                 }

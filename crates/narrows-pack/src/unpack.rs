@@ -19,6 +19,8 @@ use crate::pack::Pack;
 
 /// Kind of the record behind which the directory begins.
 const FINISH: u8 = 7;
+/// Records with which a pack begins: an entry, a failure, its end.
+const FIRST: [u8; 3] = [1, 6, FINISH];
 /// Longest header of a record: kind and length.
 const HEADER_MAX: usize = 5;
 /// Entries whose contents follow together; a store keeps so many in mind.
@@ -54,9 +56,15 @@ where
     S: Read + Send + 'static,
     R: ReadAt,
 {
-    let inline = Arc::new(Mutex::new(Inline { store: store.clone(), header: Vec::new(), body: 0, finish: None }));
+    let inline = Inline { store: store.clone(), begun: false, header: Vec::new(), body: 0, finish: None, wrong: None };
+    let inline = Arc::new(Mutex::new(inline));
     let decoded = decode(source, Shared(Arc::clone(&inline)), options);
-    let (decoded, broken) = match decoded {
+    let (finish, wrong) = {
+        let mut inline = inline.lock().unwrap_or_else(PoisonError::into_inner);
+        (inline.finish.take(), inline.wrong.take())
+    };
+    // The flow only knows that its sink failed.
+    let (decoded, broken) = match decoded.map_err(|e| wrong.unwrap_or(e)) {
         Ok(decoded) => (decoded, None),
         Err(e) if matches!(e.kind, ErrorKind::Corrupt | ErrorKind::Truncated) => (Decoded::default(), Some(e)),
         Err(e) => {
@@ -64,7 +72,6 @@ where
             return Err(e);
         }
     };
-    let finish = inline.lock().unwrap_or_else(PoisonError::into_inner).finish.take();
     let mut left = Left { decoded, broken, ..Left::default() };
     let Some(finish) = finish.filter(|f| f.whole) else {
         store.finish_early()?;
@@ -217,11 +224,15 @@ fn send_content<R: ReadAt>(
 /// The sink of the raw bytes: the entry stream up to its finish record goes to the store.
 struct Inline {
     store: EntryStore,
+    /// The first byte came.
+    begun: bool,
     /// The header of a record that straddles two writes.
     header: Vec<u8>,
     /// Bytes of the current record that are to come.
     body: usize,
     finish: Option<Finish>,
+    /// What is wrong with the bytes.
+    wrong: Option<Error>,
 }
 
 /// The finish record, which is held back.
@@ -287,8 +298,16 @@ impl Inline {
 
 impl Write for Inline {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if !std::mem::replace(&mut self.begun, true) && bytes.first().is_some_and(|kind| !FIRST.contains(kind)) {
+            self.wrong = Some(Error::new(ErrorKind::Unsupported, "it is no pack; narrows -d decompresses it"));
+            return Err(io::ErrorKind::InvalidData.into());
+        }
         if !self.finish.as_ref().is_some_and(|f| f.whole) {
-            self.take(bytes)?;
+            self.take(bytes).inspect_err(|e| {
+                if e.kind() == io::ErrorKind::InvalidData {
+                    self.wrong = Some(Error::corrupt(e.to_string()));
+                }
+            })?;
         }
         Ok(bytes.len())
     }
