@@ -17,6 +17,7 @@ pub(crate) mod file;
 mod habits;
 pub(crate) mod hdf5;
 pub(crate) mod oracle;
+pub(crate) mod pack;
 pub(crate) mod ping;
 pub(crate) mod plan;
 pub(crate) mod run;
@@ -108,10 +109,16 @@ pub(crate) enum Command {
     File(file::FileArgs),
     /// Write the raw bytes of compressed files, or a range of them
     Cat(file::CatArgs),
-    /// Show sizes, ratio, blocks and index of compressed files
+    /// Show the members of a pack; of other compressed files sizes, ratio, blocks and index
     List(file::ListArgs),
     /// Decode and compare every block of files; list what is damaged; write a lost index anew
     Check(file::CheckArgs),
+    /// Pack files and folders into one file, of which each member is read without the rest
+    Pack(pack::PackArgs),
+    /// Unpack a pack, or some paths of it
+    Unpack(pack::UnpackArgs),
+    /// Show a pack as a folder (FUSE)
+    Mount(pack::MountArgs),
     /// Copy files and folders between hosts (over ssh or directly) or within this host
     Cp(CpArgs),
     /// Serve copies: the remote end that `cp` starts, or a server that listens

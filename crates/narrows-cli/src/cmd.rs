@@ -19,7 +19,9 @@ mod file;
 mod hdf5;
 mod inspect;
 mod list;
+mod mount;
 mod oracle;
+mod pack;
 mod ping;
 mod pipe;
 mod plan;
@@ -29,6 +31,7 @@ mod send;
 mod serve;
 mod status;
 mod train;
+mod unpack;
 
 /// Runs the subcommand and returns its exit status.
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
@@ -40,6 +43,9 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         Command::Cat(args) => return cat::run(&args),
         Command::List(args) => return list::run(&args),
         Command::Check(args) => return check::run(&args),
+        Command::Pack(args) => return pack::run(&args),
+        Command::Unpack(args) => return unpack::run(&args),
+        Command::Mount(args) => return mount::run(&args),
         Command::Run(args) => return Ok(run::run(&args)),
         Command::Agent(args) => agent::run(&args)?,
         Command::Status(args) => status::run(&args)?,

@@ -2,7 +2,7 @@
 
 use std::io::IsTerminal;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,7 @@ use crate::report;
 use narrows_copy::fallback::ArchiveProgress;
 use narrows_copy::source::Progress;
 use narrows_copy::store::EntryStore;
+use narrows_pack::Progress as PackProgress;
 
 const REDRAW_EVERY: Duration = Duration::from_millis(100);
 
@@ -85,6 +86,17 @@ impl Bar {
         })
     }
 
+    /// Shows a tree that is packed.
+    pub(crate) fn packing(progress: &Arc<PackProgress>, wanted: bool) -> Self {
+        let p = Arc::clone(progress);
+        Self::start(wanted, move || {
+            let get = |n: &AtomicU64| n.load(Ordering::Relaxed);
+            let total = p.scanned.load(Ordering::Relaxed).then(|| get(&p.bytes));
+            let words = format!("{}/{} files", get(&p.files_done), get(&p.files));
+            Look { done: get(&p.bytes_done), total, wire: 0, words }
+        })
+    }
+
     /// Shows a copy with tar.
     pub(crate) fn archive(progress: &Arc<ArchiveProgress>, wanted: bool) -> Self {
         let progress = Arc::clone(progress);
@@ -115,9 +127,9 @@ impl Bar {
                     bar.set_style(style(true));
                 }
                 let goodput = done as f64 / begun.elapsed().as_secs_f64().max(1e-3);
-                let ratio = done as f64 / wire.max(1) as f64;
+                let ratio = if wire > 0 { format!(", ratio {:.2}", done as f64 / wire as f64) } else { String::new() };
                 bar.set_position(done);
-                bar.set_message(format!("{}/s, ratio {ratio:.2} {words}", report::bytes(goodput)));
+                bar.set_message(format!("{}/s{ratio} {words}", report::bytes(goodput)));
                 std::thread::park_timeout(REDRAW_EVERY);
             }
             bar.finish_and_clear();

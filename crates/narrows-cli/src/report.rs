@@ -79,6 +79,11 @@ pub(crate) fn amount(raw: u64, elapsed: Duration) -> String {
     format!("{} in {}, {}/s", bytes(raw as f64), time(elapsed), bytes(goodput))
 }
 
+/// `pack 18.7 MiB, ratio 3.42`
+pub(crate) fn packed(raw: u64, packed: u64) -> String {
+    format!("pack {}, ratio {:.2}", bytes(packed as f64), raw as f64 / packed.max(1) as f64)
+}
+
 /// A duration with about three digits.
 fn time(elapsed: Duration) -> String {
     let seconds = elapsed.as_secs();

@@ -19,15 +19,22 @@ pub(super) struct Earlier<T> {
     files: HashMap<u64, (Vec<u8>, T)>,
     order: VecDeque<u64>,
     paths_len: usize,
+    files_max: usize,
+    paths_max: usize,
 }
 
 impl<T> Default for Earlier<T> {
     fn default() -> Self {
-        Self { files: HashMap::new(), order: VecDeque::new(), paths_len: 0 }
+        Self::within(FILES_MAX, PATHS_MAX)
     }
 }
 
 impl<T> Earlier<T> {
+    /// Remembers at most so many files, whose paths have at most so many bytes together.
+    pub(super) fn within(files_max: usize, paths_max: usize) -> Self {
+        Self { files: HashMap::new(), order: VecDeque::new(), paths_len: 0, files_max, paths_max }
+    }
+
     /// Adds a file, and drops the oldest ones beyond the limits.
     pub(super) fn push(&mut self, id: u64, path: Vec<u8>, known: T) {
         self.paths_len += path.len();
@@ -36,7 +43,7 @@ impl<T> Earlier<T> {
         } else {
             self.order.push_back(id);
         }
-        while self.order.len() > FILES_MAX || self.paths_len > PATHS_MAX {
+        while self.order.len() > self.files_max || self.paths_len > self.paths_max {
             let Some(oldest) = self.order.pop_front() else { break };
             self.remove(oldest);
         }

@@ -10,6 +10,7 @@ pub mod fallback;
 pub mod filter;
 mod hash;
 pub mod hello;
+pub mod holes;
 mod meta;
 pub mod outlet;
 mod partial_name;
@@ -21,7 +22,7 @@ pub mod served;
 pub mod source;
 pub mod special;
 pub mod store;
-mod tree;
+pub mod tree;
 
 pub use error::{Error, Reason, Result, is_link_lost};
 use narrows_host::words::{e_text, shown};

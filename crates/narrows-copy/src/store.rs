@@ -106,6 +106,8 @@ struct Target {
     /// One folder of each other file system below the root.
     mounted: Vec<OwnedFd>,
     stored: Stored,
+    /// Entries that are there already, and are not the same, are not replaced.
+    keeps_existing: bool,
     observers: Observers,
 }
 
@@ -147,6 +149,7 @@ impl EntryStore {
             clocks: Clocks::default(),
             mounted: Vec::new(),
             stored: Stored::default(),
+            keeps_existing: false,
             observers,
         };
         let answers = Answers::new(notes);
@@ -159,6 +162,23 @@ impl EntryStore {
     pub fn undecided(self, target: PathBuf) -> Self {
         self.lock().target.undecided = Some(target);
         self
+    }
+
+    /// Stores what a pack has. Nobody hears the answers: files whose repeats are not there any more are in
+    /// [`EntryStore::wanted_again`]. `replaces`: entries that are there are replaced.
+    pub fn of_pack(self, replaces: bool) -> Self {
+        let mut store = self.lock();
+        store.target.repeatable = Repeatable::of_pack();
+        store.target.keeps_existing = !replaces;
+        drop(store);
+        self
+    }
+
+    /// Numbers and paths of the files that are wanted once more, without repeats of others.
+    pub fn wanted_again(&self) -> Vec<(u64, Vec<u8>)> {
+        let store = self.lock();
+        let Target { repeatable, pending, .. } = &store.target;
+        repeatable.again().iter().filter_map(|id| Some((*id, pending.get(id)?.path.clone()))).collect()
     }
 
     /// Folders on this host, by device and inode, that the copy must never remove.
@@ -201,6 +221,18 @@ impl EntryStore {
         if let Some(mut open) = store.target.open.take() {
             open.keep_partial();
         }
+    }
+
+    /// Ends a copy that breaks off: a file that is open is given up, and everything else is completed as
+    /// by [`EntryStore::finish`].
+    ///
+    /// # Errors
+    /// Those of [`EntryStore::finish`], except for the missing end.
+    pub fn finish_early(&self) -> io::Result<()> {
+        let store = &mut *self.lock();
+        store.target.open = None;
+        store.target.removal = None;
+        store.target.finish(&mut store.answers)
     }
 
     /// The current progress.

@@ -61,6 +61,7 @@ pub struct WriteOptions {
     run_len: Option<u64>,
     check: bool,
     raw_len: Option<u64>,
+    memory_max: Option<usize>,
 }
 
 impl Default for WriteOptions {
@@ -74,6 +75,7 @@ impl Default for WriteOptions {
             run_len: None,
             check: true,
             raw_len: None,
+            memory_max: None,
         }
     }
 }
@@ -121,6 +123,12 @@ impl WriteOptions {
         Self { raw_len: len.into(), ..self }
     }
 
+    /// Most memory of blocks in bytes. Default: that of a flow, in which several blocks of 2 MiB find no
+    /// room under the heaviest methods.
+    pub fn memory_max(self, bytes: usize) -> Self {
+        Self { memory_max: Some(bytes), ..self }
+    }
+
     /// The policy that it stands for.
     pub fn spec(&self) -> PolicySpec {
         let rate = self.encode_rate.map(|rate| format!(",encode_rate={rate}")).unwrap_or_default();
@@ -134,6 +142,7 @@ impl WriteOptions {
         let run_len = self.run_len.unwrap_or(default);
         let options = SendOptions::new(self.spec()).index(true).run_len(run_len).check(self.check);
         let options = options.raw_len(self.raw_len);
+        let options = self.memory_max.into_iter().fold(options, SendOptions::memory_max);
         let options = self.threads.into_iter().fold(options, SendOptions::threads);
         self.block_max.into_iter().fold(options, SendOptions::block_max)
     }

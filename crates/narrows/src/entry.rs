@@ -107,6 +107,42 @@ pub enum EntryKind {
     Stream,
 }
 
+impl Entry {
+    /// Appends its fields (format.md section 8.2). `before` is the path of the entry before it.
+    ///
+    /// # Errors
+    /// `Corrupt` or `Limit` if the path is not allowed.
+    pub fn put(&self, before: &[u8], out: &mut Vec<u8>) -> Result<()> {
+        check_path(&self.path)?;
+        let shared = before.iter().zip(&self.path).take_while(|(a, b)| a == b).count();
+        put_varint(out, shared as u64);
+        put_bytes(out, &self.path[shared..]);
+        put_kind(out, &self.kind);
+        for v in [u64::from(self.mode), u64::from(self.uid), u64::from(self.gid), zigzag(self.mtime_s)] {
+            put_varint(out, v);
+        }
+        put_varint(out, u64::from(self.mtime_ns));
+        put_varint(out, self.xattrs.len() as u64);
+        for (name, value) in &self.xattrs {
+            put_bytes(out, name);
+            put_bytes(out, value);
+        }
+        Ok(())
+    }
+
+    /// Reads the fields of an entry from the front of `bytes`. `path` is that of the entry before it, and
+    /// becomes its own. A hard link may refer to any number.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Limit` or `Unsupported` if the fields violate the format.
+    pub fn take(bytes: &mut &[u8], path: &mut Vec<u8>) -> Result<Self> {
+        let mut f = Fields(bytes);
+        let entry = parser::entry(&mut f, path, u64::MAX)?;
+        *bytes = f.0;
+        Ok(entry)
+    }
+}
+
 impl EntryKind {
     /// Whether content follows if the receiver wants the entry.
     pub fn has_content(&self) -> bool {
@@ -255,21 +291,8 @@ impl RecordWriter {
     /// # Errors
     /// `Corrupt` or `Limit` if the path or the attributes are not allowed.
     pub fn entry(&mut self, entry: &Entry, out: &mut Vec<u8>) -> Result<u64> {
-        check_path(&entry.path)?;
         self.body.clear();
-        let shared = self.path.iter().zip(&entry.path).take_while(|(a, b)| a == b).count();
-        put_varint(&mut self.body, shared as u64);
-        put_bytes(&mut self.body, &entry.path[shared..]);
-        put_kind(&mut self.body, &entry.kind);
-        for v in [u64::from(entry.mode), u64::from(entry.uid), u64::from(entry.gid), zigzag(entry.mtime_s)] {
-            put_varint(&mut self.body, v);
-        }
-        put_varint(&mut self.body, u64::from(entry.mtime_ns));
-        put_varint(&mut self.body, entry.xattrs.len() as u64);
-        for (name, value) in &entry.xattrs {
-            put_bytes(&mut self.body, name);
-            put_bytes(&mut self.body, value);
-        }
+        entry.put(&self.path, &mut self.body)?;
         if self.body.len() > RECORD_LEN_MAX {
             return Err(Error::limit("its extended attributes are too long to send"));
         }

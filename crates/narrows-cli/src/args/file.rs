@@ -148,10 +148,17 @@ pub(crate) struct CatArgs {
 
 #[derive(ClapArgs)]
 pub(crate) struct ListArgs {
-    /// Compressed files; no pipes
+    /// Compressed files; no pipes. If the first is a pack, its members are listed, and what follows are
+    /// paths in it, in which * ? [...] stand for any characters
     #[arg(value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
-    /// Print JSON, one line for each file
+    /// Show a line for each file, also of packs
+    #[arg(short = 's', long)]
+    pub(crate) summary: bool,
+    /// Show modes, owners, lengths and times (UTC) of members, as `tar tv`
+    #[arg(short = 'l', long, conflicts_with = "summary")]
+    pub(crate) long: bool,
+    /// Print JSON, one line for each file or member
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -244,7 +251,7 @@ fn parse_range(text: &str) -> Result<Range, String> {
 }
 
 /// Parses bytes/s: a number with an optional suffix kB, MB or GB, powers of 1000, and optionally `/s`.
-fn parse_rate(text: &str) -> Result<u64, String> {
+pub(crate) fn parse_rate(text: &str) -> Result<u64, String> {
     let bad = || format!("'{text}' is not a rate such as 200MB/s");
     let rest = text.strip_suffix("/s").unwrap_or(text);
     let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();

@@ -59,7 +59,7 @@ const TOLD_MAX: usize = 100;
 const DELETING: &str = "deleting ";
 
 /// Reports a failure to the user.
-type Tell = Arc<dyn Fn(&str) + Send + Sync>;
+pub(super) type Tell = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// Result of a copy, whichever end stored it.
 #[derive(Default)]
@@ -498,7 +498,7 @@ fn names(args: &CpArgs, before: &'static str) -> impl Fn(&str) + Send + Sync + u
 }
 
 /// Reports failures, one line each and no line twice, and at most [`TOLD_MAX`] of them.
-fn teller() -> Tell {
+pub(super) fn teller() -> Tell {
     let told = Mutex::new(HashSet::new());
     Arc::new(move |text| {
         let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);

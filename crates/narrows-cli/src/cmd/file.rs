@@ -11,10 +11,10 @@ use narrows::stream::{ReceiveOptions, SendOptions};
 use narrows::transport::Link;
 use narrows_file::decode::decode_within;
 use narrows_file::foreign::Format;
-use narrows_file::{Mode, WriteOptions, zstd_seekable};
+use narrows_file::{WriteOptions, zstd_seekable};
 
 use super::each::each;
-use crate::args::file::{FileArgs, FormatArg, ListArgs, ModeArg};
+use crate::args::file::{FileArgs, FormatArg, ListArgs};
 use crate::args::{reach_max, reach_max_of_file, window_log};
 use crate::files::{self, Source, Target, is_dash};
 use crate::flow;
@@ -24,7 +24,7 @@ use crate::transfer::Transfer;
 /// Runs `narrows FILE...`.
 pub(crate) fn run(args: &FileArgs) -> Result<ExitCode> {
     if args.list {
-        return super::list::run(&ListArgs { files: args.files.clone(), json: args.verbosity.json });
+        return super::list::run(&ListArgs { files: args.files.clone(), summary: true, long: false, json: args.verbosity.json });
     }
     if args.output.is_some() && args.files.len() > 1 {
         return Err(narrows::Error::misuse("-o takes one input file; leave it out, or use -c").into());
@@ -102,7 +102,7 @@ fn refuse_special(input: &Path) -> Result<()> {
     let data = input.symlink_metadata().map_err(|e| no_file(input, e))?;
     let what = match data.file_type() {
         kind if kind.is_symlink() => "a symbolic link; use -f to follow it",
-        kind if kind.is_dir() => "a folder; pack it with tar -I narrows",
+        kind if kind.is_dir() => "a folder; use `narrows pack`, or tar -I narrows",
         kind if kind.is_file() => return Ok(()),
         _ => "not a regular file; use -c or -o",
     };
@@ -149,11 +149,7 @@ fn output(args: &FileArgs, input: &Path) -> Result<Option<PathBuf>> {
 fn compress(args: &FileArgs, source: Source, target: Target, finish: Finish, transfer: &Transfer) -> Result<()> {
     let (input, output) = (source.name(), target.name());
     let threads = args.threads.filter(|n| *n > 0).map_or_else(narrows::stream::encoders, usize::from);
-    let mode = match args.mode {
-        ModeArg::Fast => Mode::Fast,
-        ModeArg::Balanced => Mode::Balanced,
-        ModeArg::Archive => Mode::Archive,
-    };
+    let mode = super::pack::mode(args.mode);
     if args.format == FormatArg::Zstd {
         let sink = io::BufWriter::with_capacity(1 << 20, target.sink()?);
         let totals = zstd_seekable::write(source, sink, mode, threads);

@@ -1,5 +1,6 @@
-//! `narrows list`: what is in compressed files, without decoding them.
+//! `narrows list`: what is in compressed files, without decoding them; of packs, their members.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -7,7 +8,10 @@ use anyhow::{Context, Result, anyhow};
 use narrows_file::foreign::{self, Format};
 use narrows_file::zstd_seekable::SeekableFile;
 use narrows_file::{File as NarrowsFile, IndexOrigin};
+use narrows_pack::Pack;
 use serde_json::json;
+
+mod members;
 
 use super::each::each;
 use crate::args::file::ListArgs;
@@ -30,6 +34,12 @@ struct Row {
 pub(crate) fn run(args: &ListArgs) -> Result<ExitCode> {
     let stdin = [PathBuf::from("-")];
     let inputs = if args.files.is_empty() { &stdin[..] } else { &args.files };
+    if !args.summary
+        && let Some((first, paths)) = inputs.split_first()
+        && let Some(pack) = pack(first)?
+    {
+        return Ok(ExitCode::from(u8::from(!members::list(args, first, &pack, paths)?)));
+    }
     let mut is_first = true;
     each(inputs, |path| {
         let row = row(path)?;
@@ -43,6 +53,18 @@ pub(crate) fn run(args: &ListArgs) -> Result<ExitCode> {
         show(args, path, &row)?;
         Ok(0)
     })
+}
+
+/// The pack of this name. Other files are shown as a line.
+fn pack(path: &Path) -> Result<Option<Pack<File>>> {
+    if is_dash(path) || !path.metadata().is_ok_and(|data| data.is_file()) {
+        return Ok(None);
+    }
+    match Pack::open(open_regular(path)?) {
+        Ok(pack) => Ok(Some(pack)),
+        // What is wrong with a file of streams, the line says.
+        Err(_) => Ok(None),
+    }
 }
 
 fn row(path: &Path) -> Result<Row> {

@@ -27,7 +27,7 @@ use crate::transfer::Transfer;
 pub(crate) fn run(args: &PipeArgs) -> Result<ExitCode> {
     if args.list {
         let files = args.file.iter().cloned().collect();
-        return super::list::run(&ListArgs { files, json: args.verbosity.json });
+        return super::list::run(&ListArgs { files, summary: true, long: false, json: args.verbosity.json });
     }
     let transfer = Transfer::begin()?;
     let dash = Path::new("-");

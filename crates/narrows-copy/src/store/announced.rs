@@ -187,8 +187,12 @@ impl Target {
                     }
                     return Ok(Wanted::No);
                 }
+                if self.keeps_existing {
+                    return Err(is_there());
+                }
                 earlier = large(stat.st_size);
             }
+            Some(_) if self.keeps_existing => return Err(is_there()),
             _ => {}
         }
         let in_chunks = len.is_some_and(|len| len >= DELTA_MIN);
@@ -224,6 +228,11 @@ impl Target {
             answers.put(&Answer::Made { text });
         }
     }
+}
+
+/// The error of an entry that must not be replaced.
+pub(super) fn is_there() -> io::Error {
+    io::Error::other("it is there already, and differs; -f replaces it")
 }
 
 /// Whether the entry is a source itself and not a folder.

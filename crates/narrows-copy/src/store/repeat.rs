@@ -27,6 +27,10 @@ pub(super) struct Repeatable {
     untold: u64,
     /// Bytes of references in this piece of the stream.
     in_write: u64,
+    /// Nobody waits for answers about references.
+    unasked: bool,
+    /// Numbers of the files that are wanted again.
+    again: Vec<u64>,
 }
 
 /// Device and inode, length and time.
@@ -37,7 +41,23 @@ fn state(s: &Stat) -> State {
     (s.st_dev as u64, s.st_ino as u64, s.st_size as i64, s.st_mtime as i64, s.st_mtime_nsec as u64)
 }
 
+/// Files of a pack that are remembered. Their paths and states take some 200 MB; whatever is repeated of
+/// older ones is read from the pack itself.
+const PACKED_FILES_MAX: usize = 1 << 20;
+/// Most bytes of their paths.
+const PACKED_PATHS_MAX: usize = 128 << 20;
+
 impl Repeatable {
+    /// For a pack, which was written before anybody could be asked.
+    pub(super) fn of_pack() -> Self {
+        Self { files: Earlier::within(PACKED_FILES_MAX, PACKED_PATHS_MAX), unasked: true, ..Self::default() }
+    }
+
+    /// Numbers of the files that are wanted again, in the order in which they came.
+    pub(super) fn again(&self) -> &[u64] {
+        &self.again
+    }
+
     /// Remembers a file that is complete and did not change while it was read, even if it has no
     /// name yet. Senders remember the same files.
     pub(super) fn came(&mut self, open: &OpenFile) {
@@ -58,7 +78,7 @@ impl Repeatable {
     /// Checks the references in one piece of the stream. Answers are sent between two pieces, so
     /// one piece cannot have more references than may be unconfirmed.
     pub(super) fn check(&self) -> Result<()> {
-        if self.in_write > REPEATED_MAX {
+        if self.in_write > REPEATED_MAX && !self.unasked {
             Err(Error::limit("too many bytes of references without an answer"))
         } else {
             Ok(())
@@ -100,6 +120,9 @@ impl Target {
     /// Requests the current file again, because file `of` is gone; its further content is ignored.
     pub(super) fn want_again(&mut self, open: OpenFile, of: Option<u64>, answers: &mut Answers) {
         answers.put(&Answer::Again { id: open.id, of: of.unwrap_or(open.id) });
+        if self.repeatable.unasked {
+            self.repeatable.again.push(open.id);
+        }
         // There was room for it before; the room is given back when the file arrives.
         let _ = self.room.take_pending(&open.entry);
         self.pending.insert(open.id, open.entry);

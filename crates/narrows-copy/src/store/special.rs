@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use narrows::entry::{Entry, EntryKind};
 use rustix::fs::{AtFlags, FileType, Mode};
 
+use super::announced::is_there;
 use super::answers::Answers;
 use super::{Target, partial};
 use crate::{meta, shown};
@@ -61,6 +62,9 @@ impl Target {
         }
         let there = rustix::fs::statat(&folder, &name, AtFlags::SYMLINK_NOFOLLOW);
         let there = there.map(|s| FileType::from_raw_mode(s.st_mode));
+        if self.keeps_existing && there.is_ok() {
+            return Err(is_there());
+        }
         if matches!(there, Ok(FileType::CharacterDevice | FileType::BlockDevice)) && !self.options.devices {
             return Err(io::Error::other("a device of that name is in the way; --devices replaces it"));
         }
@@ -123,6 +127,9 @@ impl Target {
         }
         if rustix::fs::statat(&to, &name, AtFlags::SYMLINK_NOFOLLOW).is_ok_and(|s| (s.st_dev, s.st_ino) == inode) {
             return Ok(());
+        }
+        if self.keeps_existing && rustix::fs::statat(&to, &name, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
+            return Err(is_there());
         }
         let partial =
             partial::make(&to, &name, |partial| rustix::fs::linkat(&from, &from_name, &to, partial, AtFlags::empty()))?;

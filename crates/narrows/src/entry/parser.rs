@@ -142,57 +142,9 @@ impl RecordParser {
     }
 
     fn entry(&mut self, f: &mut Fields<'_>) -> Result<Entry> {
-        let shared = f.number()?;
-        let rest = f.bytes()?;
-        let shared = usize::try_from(shared).ok().filter(|s| *s <= self.path.len());
-        let shared = shared.ok_or_else(|| Error::corrupt("a path shares more bytes than the path before it has"))?;
-        if shared + rest.len() > PATH_LEN_MAX {
-            return Err(Error::limit("a path is longer than 4095 bytes"));
-        }
-        self.path.truncate(shared);
-        self.path.extend_from_slice(rest);
-        check_path(&self.path)?;
-        let kind = self.kind(f)?;
-        let [mode, uid, gid] = [f.number32()?, f.number32()?, f.number32()?];
-        let mtime_s = unzigzag(f.number()?);
-        let mtime_ns = f.number32()?;
-        if mode > 0o7777 || mtime_ns > 999_999_999 {
-            return Err(Error::corrupt("the mode or time of an entry is out of range"));
-        }
-        let count = f.number()?;
-        if count > XATTRS_MAX {
-            return Err(Error::limit("an entry has too many extended attributes"));
-        }
-        let mut xattrs = Vec::new();
-        for _ in 0..count {
-            let name = f.bytes()?;
-            if name.is_empty() || name.len() > NAME_LEN_MAX || name.contains(&0) {
-                return Err(Error::corrupt("an extended attribute has a bad name"));
-            }
-            xattrs.push((name.to_vec(), f.bytes()?.to_vec()));
-        }
+        let entry = entry(f, &mut self.path, self.entries)?;
         self.entries += 1;
-        Ok(Entry { path: self.path.clone(), kind, mode, uid, gid, mtime_s, mtime_ns, xattrs })
-    }
-
-    fn kind(&self, f: &mut Fields<'_>) -> Result<EntryKind> {
-        Ok(match f.byte()? {
-            kind @ (0 | 1) => EntryKind::File { len: f.number()?, linked: kind == 1 },
-            2 => EntryKind::Folder,
-            3 => {
-                let target = f.bytes()?;
-                if target.is_empty() || target.len() > PATH_LEN_MAX || target.contains(&0) {
-                    return Err(Error::corrupt("a symbolic link has a bad target"));
-                }
-                EntryKind::Symlink { target: target.to_vec() }
-            }
-            4 => EntryKind::HardLink { of: self.known_id(f.number()?)? },
-            5 => EntryKind::Fifo,
-            6 => EntryKind::CharDevice { major: f.number32()?, minor: f.number32()? },
-            7 => EntryKind::BlockDevice { major: f.number32()?, minor: f.number32()? },
-            8 => EntryKind::Stream,
-            _ => return Err(Error::unsupported("an entry is of a kind that needs a newer program")),
-        })
+        Ok(entry)
     }
 
     fn repeat(&self, f: &mut Fields<'_>) -> Result<Record<'static>> {
@@ -245,12 +197,67 @@ impl RecordParser {
     }
 
     fn known_id(&self, id: u64) -> Result<u64> {
-        if id < self.entries {
-            Ok(id)
-        } else {
-            Err(Error::corrupt("a record refers to an entry that was never announced"))
-        }
+        known_id(id, self.entries)
     }
+}
+
+fn known_id(id: u64, known: u64) -> Result<u64> {
+    if id < known { Ok(id) } else { Err(Error::corrupt("a record refers to an entry that was never announced")) }
+}
+
+/// The fields of an entry (format.md section 8.2). `path` is that of the entry before it, and becomes its own;
+/// `known` entries came before it.
+pub(super) fn entry(f: &mut Fields<'_>, path: &mut Vec<u8>, known: u64) -> Result<Entry> {
+    let shared = f.number()?;
+    let rest = f.bytes()?;
+    let shared = usize::try_from(shared).ok().filter(|s| *s <= path.len());
+    let shared = shared.ok_or_else(|| Error::corrupt("a path shares more bytes than the path before it has"))?;
+    if shared + rest.len() > PATH_LEN_MAX {
+        return Err(Error::limit("a path is longer than 4095 bytes"));
+    }
+    path.truncate(shared);
+    path.extend_from_slice(rest);
+    check_path(path)?;
+    let kind = kind(f, known)?;
+    let [mode, uid, gid] = [f.number32()?, f.number32()?, f.number32()?];
+    let mtime_s = unzigzag(f.number()?);
+    let mtime_ns = f.number32()?;
+    if mode > 0o7777 || mtime_ns > 999_999_999 {
+        return Err(Error::corrupt("the mode or time of an entry is out of range"));
+    }
+    let count = f.number()?;
+    if count > XATTRS_MAX {
+        return Err(Error::limit("an entry has too many extended attributes"));
+    }
+    let mut xattrs = Vec::new();
+    for _ in 0..count {
+        let name = f.bytes()?;
+        if name.is_empty() || name.len() > NAME_LEN_MAX || name.contains(&0) {
+            return Err(Error::corrupt("an extended attribute has a bad name"));
+        }
+        xattrs.push((name.to_vec(), f.bytes()?.to_vec()));
+    }
+    Ok(Entry { path: path.clone(), kind, mode, uid, gid, mtime_s, mtime_ns, xattrs })
+}
+
+fn kind(f: &mut Fields<'_>, known: u64) -> Result<EntryKind> {
+    Ok(match f.byte()? {
+        kind @ (0 | 1) => EntryKind::File { len: f.number()?, linked: kind == 1 },
+        2 => EntryKind::Folder,
+        3 => {
+            let target = f.bytes()?;
+            if target.is_empty() || target.len() > PATH_LEN_MAX || target.contains(&0) {
+                return Err(Error::corrupt("a symbolic link has a bad target"));
+            }
+            EntryKind::Symlink { target: target.to_vec() }
+        }
+        4 => EntryKind::HardLink { of: known_id(f.number()?, known)? },
+        5 => EntryKind::Fifo,
+        6 => EntryKind::CharDevice { major: f.number32()?, minor: f.number32()? },
+        7 => EntryKind::BlockDevice { major: f.number32()?, minor: f.number32()? },
+        8 => EntryKind::Stream,
+        _ => return Err(Error::unsupported("an entry is of a kind that needs a newer program")),
+    })
 }
 
 /// Kind, length of the body, length of the header; `None` if more bytes are needed.

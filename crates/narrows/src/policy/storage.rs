@@ -138,6 +138,7 @@ const REMEMBERED: usize = 64;
 struct Priced {
     costs: CostModel,
     mode: Mode,
+    block_len: usize,
     cores: f32,
     /// Seconds of a core that a raw byte may take; infinite without a floor.
     floor_s: f32,
@@ -156,7 +157,8 @@ impl Priced {
         let cores = setup.cores.max(1) as f32;
         let rate = settings.encode_rate.map_or(mode.core_rate() * cores, |rate| rate as f32);
         let floor_s = if rate > 0.0 { cores / rate } else { f32::INFINITY };
-        Self { costs, mode, cores, floor_s, credit_s: CREDIT_S, infos: Vec::new() }
+        let block_len = settings.block.unwrap_or(mode.block_len());
+        Self { costs, mode, block_len, cores, floor_s, credit_s: CREDIT_S, infos: Vec::new() }
     }
 }
 
@@ -176,7 +178,7 @@ impl Priced {
 
 impl Policy for Priced {
     fn choose(&mut self, view: &View<'_>) -> Choice {
-        let block_len = self.mode.block_len().min(view.limits.block_max);
+        let block_len = self.block_len.min(view.limits.block_max);
         let block = &view.upcoming[..view.upcoming.len().min(block_len)];
         if is_constant(block) && view.limits.allows(Method::CONSTANT) {
             return Choice::new(Method::CONSTANT, block_len);
@@ -231,7 +233,7 @@ impl Policy for Priced {
     }
 
     fn whole_blocks(&self) -> Option<usize> {
-        Some(self.mode.block_len())
+        Some(self.block_len)
     }
 }
 
@@ -240,6 +242,8 @@ struct Settings {
     mode: Option<Mode>,
     /// Raw bytes/s of all cores together.
     encode_rate: Option<u64>,
+    /// Raw bytes of a block, instead of those of the mode.
+    block: Option<usize>,
 }
 
 impl Settings {
@@ -259,10 +263,14 @@ impl Settings {
                     let rate = value.parse().ok().filter(|rate| *rate > 0).ok_or_else(|| usage(setting))?;
                     settings.encode_rate = Some(rate);
                 }
+                "block" => {
+                    let len = value.parse().ok().filter(|len| (1..=Storage::BLOCK_MAX).contains(len));
+                    settings.block = Some(len.ok_or_else(|| usage(setting))?);
+                }
                 _ => return Err(usage(setting)),
             }
         }
-        if settings.mode.is_none() && settings.encode_rate.is_some() {
+        if settings.mode.is_none() && (settings.encode_rate.is_some() || settings.block.is_some()) {
             return Err(usage(rest));
         }
         Ok(settings)
@@ -279,7 +287,8 @@ impl fmt::Display for Settings {
         if let Some((name, _)) = Mode::ALL.iter().find(|(_, mode)| Some(*mode) == self.mode) {
             write!(f, ":mode={name}")?;
         }
-        self.encode_rate.map_or(Ok(()), |rate| write!(f, ",encode_rate={rate}"))
+        self.encode_rate.map_or(Ok(()), |rate| write!(f, ",encode_rate={rate}"))?;
+        self.block.map_or(Ok(()), |len| write!(f, ",block={len}"))
     }
 }
 
@@ -292,7 +301,7 @@ impl PolicySettings for Settings {
     }
 
     fn block_max(&self) -> usize {
-        self.mode.map_or(Storage::BLOCK_MAX, Mode::block_len)
+        self.block.unwrap_or_else(|| self.mode.map_or(Storage::BLOCK_MAX, Mode::block_len))
     }
 
     fn methods(&self) -> Vec<Method> {
@@ -310,13 +319,13 @@ impl PolicySettings for Settings {
     }
 }
 
-const USAGE: &str = "storage[:mode=fast|balanced|archive[,encode_rate=BYTES/S]]";
+const USAGE: &str = "storage[:mode=fast|balanced|archive[,encode_rate=BYTES/S][,block=BYTES]]";
 
 pub(super) const ENTRY: Registered = Registered {
     name: "storage",
     usage: USAGE,
     about: "for files: zstd in long blocks; with a mode, the method whose time and bytes cost least",
-    examples: &["storage", "storage:mode=fast", "storage:mode=balanced,encode_rate=200000000", "storage:mode=archive"],
+    examples: &["storage", "storage:mode=fast", "storage:mode=balanced,encode_rate=200000000", "storage:mode=archive,block=1048576"],
     parse: |rest| Ok(Arc::new(Settings::parse(rest)?)),
 };
 
@@ -327,10 +336,10 @@ mod tests {
 
     #[test]
     fn settings_print_as_they_were_parsed_and_others_are_refused() {
-        for text in ["", ":mode=archive", ":mode=fast,encode_rate=5"] {
+        for text in ["", ":mode=archive", ":mode=fast,encode_rate=5", ":mode=fast,encode_rate=5,block=65536"] {
             assert_eq!(Settings::parse(text).unwrap().to_string(), format!("storage{text}"));
         }
-        for text in [":", ":mode=slow", ":encode_rate=5", ":mode=fast,encode_rate=0", ":level=3", "x"] {
+        for text in [":", ":mode=slow", ":encode_rate=5", ":mode=fast,encode_rate=0", ":level=3", ":block=9", ":mode=fast,block=0", "x"] {
             assert!(Settings::parse(text).is_err(), "{text}");
         }
     }

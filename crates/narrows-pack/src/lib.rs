@@ -1,0 +1,35 @@
+//! Packs: trees of files in one file (`docs/format.md`, section 17). Each member is listed and read
+//! without the rest, by a directory at the end; repeated content is stored once.
+//!
+//! A pack is a file of streams. Its raw bytes are an entry stream, as `narrows cp` speaks it, and behind
+//! it the directory.
+
+#![warn(missing_docs)]
+
+mod builder;
+mod directory;
+mod member;
+#[cfg(feature = "mount")]
+pub mod mount;
+mod order;
+mod pack;
+mod repeats;
+mod select;
+mod tail;
+mod trailer;
+mod unpack;
+mod writer;
+
+#[cfg(test)]
+mod tests;
+
+pub use directory::{Content, Item};
+pub use member::{Extents, Member, MemberReader};
+pub use order::cmp as cmp_path;
+pub use pack::{Cursor, Pack};
+pub use select::{Selection, Selector};
+pub use trailer::Trailer;
+pub use unpack::{Left, unpack_all, unpack_some};
+pub use writer::{Input, PackOptions, Packed, Progress, pack};
+
+pub use narrows::{Error, ErrorKind, Result};

@@ -1,0 +1,212 @@
+//! The content of a member.
+
+use std::io::{self, Read};
+
+use narrows::entry::{DIGEST_LEN, EntryKind};
+use narrows::{Error, Result};
+use narrows_file::ReadAt;
+
+use crate::directory::{Content, END_LEN, Extent, Item, List, parse_extents};
+use crate::pack::Pack;
+
+/// Kind and length of an end record, before its body.
+const END_HEADER: [u8; 2] = [5, END_LEN as u8 - 2];
+
+/// Where the content of a file is.
+#[derive(Debug, Clone)]
+pub struct Extents {
+    /// Where each ends in the file, and the extent.
+    extents: Vec<(u64, Extent)>,
+    len: u64,
+    end_at: u64,
+}
+
+impl Extents {
+    /// Those of an item, which is a file.
+    ///
+    /// # Errors
+    /// The source fails, the pack is damaged, or the item is no file.
+    pub fn of<R: ReadAt>(pack: &Pack<R>, item: &Item) -> Result<Self> {
+        let (Content::File { end_at, list }, EntryKind::File { len, .. }) = (&item.content, &item.entry.kind) else {
+            return Err(Error::misuse("it has no content"));
+        };
+        let stored;
+        let list = match list {
+            List::Here(list) => list,
+            List::There { at, len } => {
+                stored = pack.read(*at, *len)?;
+                &stored
+            }
+        };
+        let mut at = 0;
+        let place = |extent: Extent| {
+            at += extent.len;
+            (at, extent)
+        };
+        let extents = parse_extents(list, *end_at, *len, pack.trailer().content_end)?;
+        Ok(Self { extents: extents.into_iter().map(place).collect(), len: *len, end_at: *end_at })
+    }
+
+    /// Length of the file in bytes.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether the file is empty.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Raw offset of its first byte that is stored, or of its end.
+    pub fn raw_begin(&self) -> u64 {
+        self.extents.iter().find_map(|(_, e)| e.raw).unwrap_or(self.end_at)
+    }
+
+    /// The extents in order: raw offset, `None` for a hole, and length.
+    pub fn iter(&self) -> impl Iterator<Item = (Option<u64>, u64)> + '_ {
+        self.extents.iter().map(|(_, e)| (e.raw, e.len))
+    }
+
+    /// Reads from `offset` on: as much as there is, `buf` at most. 0 is the end.
+    ///
+    /// # Errors
+    /// The source fails, or the pack is damaged there.
+    pub fn read_at<R: ReadAt>(&self, pack: &Pack<R>, buf: &mut [u8], offset: u64) -> Result<usize> {
+        let mut done = 0;
+        let mut i = self.extents.partition_point(|(end, _)| *end <= offset);
+        while done < buf.len()
+            && let Some((end, extent)) = self.extents.get(i)
+        {
+            let left = end - (offset + done as u64);
+            let n = usize::try_from(left).unwrap_or(usize::MAX).min(buf.len() - done);
+            let out = &mut buf[done..done + n];
+            match extent.raw {
+                None => out.fill(0),
+                Some(raw) => {
+                    let at = raw + (extent.len - left);
+                    if pack.file.read_at(out, at)? < n {
+                        return Err(Error::corrupt("the content of a file is not there"));
+                    }
+                }
+            }
+            done += n;
+            i += 1;
+        }
+        Ok(done)
+    }
+
+    /// The BLAKE3 hash of the data, holes left out, that the entry stream states.
+    ///
+    /// # Errors
+    /// The source fails, or the pack is damaged there.
+    pub fn digest<R: ReadAt>(&self, pack: &Pack<R>) -> Result<[u8; DIGEST_LEN]> {
+        let record = pack.read(self.end_at, END_LEN as usize)?;
+        match record.strip_prefix(&END_HEADER).and_then(|body| body.split_first()) {
+            Some((1 | 2, digest)) => digest.try_into().map_err(|_| no_end()),
+            _ => Err(no_end()),
+        }
+    }
+}
+
+fn no_end() -> Error {
+    Error::corrupt("the directory leads to a place where no file ends")
+}
+
+/// The content of a file.
+pub struct Member<'a, R> {
+    pack: &'a Pack<R>,
+    extents: Extents,
+}
+
+impl<'a, R: ReadAt> Member<'a, R> {
+    pub(crate) fn open(pack: &'a Pack<R>, item: &Item) -> Result<Self> {
+        Ok(Self { pack, extents: Extents::of(pack, item)? })
+    }
+
+    /// Its extents.
+    pub fn extents(&self) -> &Extents {
+        &self.extents
+    }
+
+    /// Reads from `offset` on, as [`Extents::read_at`]. Every block is compared with its check; that the
+    /// directory leads to the right ones, only [`Member::reader`] finds out.
+    ///
+    /// # Errors
+    /// Those of [`Extents::read_at`].
+    pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
+        self.extents.read_at(self.pack, buf, offset)
+    }
+
+    /// Reads it from its beginning to its end, where the digest of the file is compared.
+    pub fn reader(self) -> MemberReader<'a, R> {
+        MemberReader { member: self, at: 0, extent: 0, hash: blake3::Hasher::new(), compared: false }
+    }
+}
+
+/// Reads a member, and compares its digest at the end.
+pub struct MemberReader<'a, R> {
+    member: Member<'a, R>,
+    at: u64,
+    extent: usize,
+    hash: blake3::Hasher,
+    compared: bool,
+}
+
+/// A piece of a member.
+pub(crate) enum Piece {
+    /// So many bytes were read.
+    Data(usize),
+    /// So many zero bytes that take no room.
+    Hole(u64),
+    /// The digest, which was compared.
+    End([u8; DIGEST_LEN]),
+}
+
+impl<R: ReadAt> MemberReader<'_, R> {
+    /// The next bytes, or a whole hole.
+    pub(crate) fn piece(&mut self, buf: &mut [u8]) -> Result<Piece> {
+        let Extents { extents, .. } = &self.member.extents;
+        let Some((end, extent)) = extents.get(self.extent).copied() else {
+            let digest = self.member.extents.digest(self.member.pack)?;
+            if self.hash.finalize().as_bytes() != &digest {
+                return Err(Error::corrupt("the content of a file is not what was packed"));
+            }
+            self.compared = true;
+            return Ok(Piece::End(digest));
+        };
+        let left = end - self.at;
+        let piece = if extent.raw.is_none() {
+            self.at = end;
+            Piece::Hole(left)
+        } else {
+            let n = usize::try_from(left).unwrap_or(usize::MAX).min(buf.len());
+            let n = self.member.read_at(&mut buf[..n], self.at)?;
+            self.hash.update(&buf[..n]);
+            self.at += n as u64;
+            Piece::Data(n)
+        };
+        if self.at == end {
+            self.extent += 1;
+        }
+        Ok(piece)
+    }
+}
+
+impl<R: ReadAt> Read for MemberReader<'_, R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        if buf.is_empty() || self.compared {
+            return Ok(0);
+        }
+        if let Some((end, Extent { raw: None, .. })) = self.member.extents.extents.get(self.extent).copied() {
+            let n = usize::try_from(end - self.at).unwrap_or(usize::MAX).min(buf.len());
+            buf[..n].fill(0);
+            self.at += n as u64;
+            self.extent += usize::from(self.at == end);
+            return Ok(n);
+        }
+        match self.piece(buf).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))? {
+            Piece::Data(n) => Ok(n),
+            Piece::Hole(_) | Piece::End(_) => Ok(0),
+        }
+    }
+}

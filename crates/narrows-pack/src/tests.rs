@@ -1,0 +1,396 @@
+//! Packs that were made by hand: damaged, forged, large.
+
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+
+use narrows::entry::{EndState, Entry, EntryKind, RecordWriter};
+use narrows::stream::{Notes, ReceiveOptions};
+use narrows::Result;
+use narrows_copy::filter::Filter;
+use narrows_copy::hello::{Fsync, StoreOptions};
+use narrows_copy::scan::Root;
+use narrows_copy::store::{EntryStore, Observers, Permitted};
+use narrows_copy::tree::Tree;
+use narrows_file::{WriteOptions, Writer};
+
+use crate::builder::Builder;
+use crate::directory::{Child, Content, Extent, Item, LEAF, LeafWriter, List, put_child, put_extents};
+use crate::trailer::Trailer;
+use crate::{Input, Pack, PackOptions, Selector, unpack_all, unpack_some};
+
+pub(crate) fn file_of(raw: &[u8]) -> Vec<u8> {
+    let mut writer = Writer::new(Vec::new(), WriteOptions::default().threads(1)).unwrap();
+    writer.write_all(raw).unwrap();
+    writer.finish().unwrap().0
+}
+
+pub(crate) fn packed(folder: &Path) -> Vec<u8> {
+    let roots = vec![Root::open(folder, true).unwrap()];
+    let input = Input { roots, unopened: Vec::new(), filter: Filter::new(&[]).unwrap() };
+    let told = |text: &str| panic!("{text}");
+    crate::pack(input, Vec::new(), &PackOptions::default(), &Arc::default(), &told, &|_| ()).unwrap().0
+}
+
+fn store(folder: &Path) -> EntryStore {
+    let options = StoreOptions {
+        fsync: Fsync::None,
+        devices: false,
+        dry_run: false,
+        owner: Some(false),
+        delete: None,
+        names: false,
+        set_id: false,
+    };
+    let tree = Tree::open(folder).unwrap();
+    let store = EntryStore::new(tree, None, Permitted::Anything, options, Notes::default(), Observers::none());
+    store.unwrap().of_pack(true)
+}
+
+/// A small tree with a repeat, a hole, links; the content of each file by its path.
+fn tree(home: &Path) -> Vec<(String, Vec<u8>)> {
+    let top = home.join("top");
+    std::fs::create_dir_all(top.join("a/b")).unwrap();
+    let noise: Vec<u8> = (0..9000u32).flat_map(|i| i.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+    let files = [
+        ("a/b/short.txt", b"short".to_vec()),
+        ("a/empty", Vec::new()),
+        ("a/noise", noise.clone()),
+        ("a/same.x", [&noise[..], b"and more"].concat()),
+    ];
+    for (path, content) in &files {
+        std::fs::write(top.join(path), content).unwrap();
+    }
+    std::os::unix::fs::symlink("noise", top.join("a/link")).unwrap();
+    std::fs::hard_link(top.join("a/noise"), top.join("a/other")).unwrap();
+    let mut all: Vec<_> = files.iter().map(|(path, content)| (format!("top/{path}"), content.clone())).collect();
+    all.push(("top/a/other".into(), noise));
+    all
+}
+
+/// The content of all files, as far as it can be read: each is right or an error.
+fn compare(pack: &Pack<&[u8]>, files: &[(String, Vec<u8>)]) -> Result<usize> {
+    let mut found = 0;
+    for item in pack.walk(b"") {
+        let item = item?;
+        if !matches!(item.entry.kind, EntryKind::File { .. } | EntryKind::HardLink { .. }) {
+            continue;
+        }
+        let mut content = Vec::new();
+        std::io::copy(&mut pack.member(&item)?.reader(), &mut content)?;
+        let path = String::from_utf8_lossy(&item.entry.path);
+        let expected = files.iter().find(|(name, _)| *name == path).unwrap_or_else(|| panic!("{path} was not packed"));
+        assert!(expected.1 == content, "{path} has other content");
+        found += 1;
+    }
+    Ok(found)
+}
+
+#[test]
+fn members_are_found_read_and_listed() {
+    let home = tempfile::tempdir().unwrap();
+    let files = tree(home.path());
+    let bytes = packed(&home.path().join("top"));
+    assert_eq!(bytes, packed(&home.path().join("top")), "the same tree gives the same pack");
+    let pack = Pack::open(&bytes[..]).unwrap();
+    assert_eq!(compare(&pack, &files).unwrap(), files.len());
+    let noise = files[2].1.len() as u64;
+    assert!(pack.trailer().content_end < 3 * noise / 2, "it is stored once");
+    let mut names = Vec::new();
+    let folder = |names: &mut Vec<String>, path: &[u8], after: Option<&[u8]>| {
+        names.clear();
+        pack.children(path, after, |item| {
+            names.push(String::from_utf8(item.entry.path).unwrap());
+            true
+        })
+        .unwrap();
+    };
+    folder(&mut names, b"", None);
+    assert_eq!(names, ["top"]);
+    folder(&mut names, b"top/a", None);
+    assert_eq!(names, ["top/a/b", "top/a/empty", "top/a/link", "top/a/noise", "top/a/other", "top/a/same.x"]);
+    folder(&mut names, b"top/a", Some(b"link"));
+    assert_eq!(names, ["top/a/noise", "top/a/other", "top/a/same.x"]);
+    let found = |patterns: &[&str]| {
+        let patterns: Vec<_> = patterns.iter().map(|p| p.as_bytes().to_vec()).collect();
+        let found = Selector::new(&patterns).unwrap().all(&pack).unwrap();
+        (found.items.len(), found.missing)
+    };
+    assert_eq!(found(&[]), (9, vec![]));
+    assert_eq!(found(&["./top/a/b/", "top/a/b/short.txt", "nothing"]), (2, vec!["nothing".into()]));
+    assert_eq!(found(&["*short*", "top/a/*k", "x*"]), (2, vec!["x*".into()]));
+    assert_eq!(found(&["to?"]).0, 9);
+    let same = pack.find(b"top/a/same.x").unwrap().unwrap();
+    let member = pack.member(&same).unwrap();
+    let mut buf = [0; 10];
+    assert_eq!(member.read_at(&mut buf, noise - 2).unwrap(), 10);
+    assert_eq!(&buf[2..], b"and more");
+    assert_eq!(member.read_at(&mut buf, noise + 8).unwrap(), 0);
+}
+
+#[test]
+fn some_paths_are_unpacked_with_the_folders_above_them() {
+    let home = tempfile::tempdir().unwrap();
+    tree(home.path());
+    let bytes = packed(&home.path().join("top"));
+    let pack = Pack::open(&bytes[..]).unwrap();
+    let to = tempfile::tempdir().unwrap();
+    // A hard link without the file that it is a link to is that file.
+    let selector = Selector::new(&[b"top/a/other".to_vec(), b"top/a/b".to_vec()]).unwrap();
+    unpack_some(&pack, selector.all(&pack).unwrap().items, &store(to.path())).unwrap();
+    let read = |path: &str| std::fs::read(to.path().join(path)).ok();
+    assert_eq!(read("top/a/other"), std::fs::read(home.path().join("top/a/noise")).ok());
+    assert_eq!(read("top/a/b/short.txt").unwrap(), b"short");
+    assert!(read("top/a/noise").is_none());
+}
+
+#[test]
+fn of_a_pack_that_breaks_off_the_whole_files_are_unpacked() {
+    let home = tempfile::tempdir().unwrap();
+    let files = tree(home.path());
+    let bytes = packed(&home.path().join("top"));
+    let mut most = 0;
+    for len in (0..bytes.len()).step_by(61).chain([bytes.len() - 1]) {
+        let cut = &bytes[..len];
+        assert!(Pack::open(cut).is_err(), "cut at {len}");
+        let to = tempfile::tempdir().unwrap();
+        let left = unpack_all(std::io::Cursor::new(cut.to_vec()), None::<&Pack<&[u8]>>, &store(to.path()), || {
+            ReceiveOptions::default().threads(1)
+        });
+        if let Ok(left) = &left {
+            assert!(left.broken.is_some(), "cut at {len}");
+        }
+        let there = files.iter().filter(|(path, content)| {
+            let there = std::fs::read(to.path().join(path)).ok();
+            assert!(there.as_ref().is_none_or(|there| there == content), "{path}, cut at {len}");
+            there.is_some()
+        });
+        most = most.max(there.count());
+    }
+    assert_eq!(most, files.len(), "without its end everything is there");
+}
+
+#[test]
+fn what_a_changed_bit_leaves_readable_is_right() {
+    let home = tempfile::tempdir().unwrap();
+    let files = tree(home.path());
+    let bytes = packed(&home.path().join("top"));
+    // Content that is stored is long and alike: a few bytes of it stand for all.
+    for at in (0..bytes.len()).filter(|at| *at < 200 || *at > bytes.len() - 900 || at % 997 == 0) {
+        let mut bad = bytes.clone();
+        bad[at] ^= 1 << (at % 8);
+        if let Ok(pack) = Pack::open(&bad[..]) {
+            let _ = compare(&pack, &files);
+        }
+    }
+}
+
+fn entry(path: &str, kind: EntryKind) -> Entry {
+    Entry { path: path.into(), kind, mode: 0o644, uid: 0, gid: 0, mtime_s: 0, mtime_ns: 0, xattrs: Vec::new() }
+}
+
+/// An entry stream of two files, and where the content and the end record of each are.
+fn two_files() -> (Vec<u8>, [(u64, u64); 2]) {
+    let (mut records, mut out) = (RecordWriter::default(), Vec::new());
+    let mut places = [(0, 0); 2];
+    for (i, content) in [b"first!", b"second"].into_iter().enumerate() {
+        records.entry(&entry(["1", "2"][i], EntryKind::File { len: 6, linked: false }), &mut out).unwrap();
+        records.begin(i as u64, &mut out);
+        records.data(content, &mut out);
+        let end = out.len() as u64;
+        places[i] = (end - 6, end);
+        records.end(EndState::Whole, blake3::hash(content).as_bytes(), &mut out);
+    }
+    records.finish(&mut out);
+    (out, places)
+}
+
+fn item(path: &str, id: u64, raw: u64, end_at: u64) -> Item {
+    let mut list = Vec::new();
+    put_extents(&[Extent { raw: Some(raw), len: 6 }], end_at, &mut list);
+    let content = Content::File { end_at, list: List::Here(list) };
+    Item { entry: entry(path, EntryKind::File { len: 6, linked: false }), id, content }
+}
+
+fn leaf(items: &[Item], directory: u64) -> Vec<u8> {
+    let mut writer = LeafWriter::default();
+    items.iter().for_each(|item| writer.put(item, directory).unwrap());
+    writer.bytes
+}
+
+/// The pack with these pages, the last of which is the root.
+fn forged(raw: &[u8], pages: &[Vec<u8>], depth: u8, change: impl Fn(&mut Trailer)) -> Vec<u8> {
+    let content_end = raw.len() as u64;
+    let mut raw = raw.to_vec();
+    let mut root = 0;
+    for page in pages {
+        root = raw.len() as u64;
+        raw.extend_from_slice(page);
+    }
+    let root_len = raw.len() as u64 - root;
+    let mut trailer = Trailer { depth, content_end, root, root_len, entries: 2, bytes: 12 };
+    change(&mut trailer);
+    trailer.put(&mut raw);
+    file_of(&raw)
+}
+
+fn read_all(bytes: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    let pack = Pack::open(bytes)?;
+    let mut all = Vec::new();
+    for item in pack.walk(b"") {
+        let item = item?;
+        let mut content = Vec::new();
+        std::io::copy(&mut pack.member(&item)?.reader(), &mut content)?;
+        all.push((item.entry.path, content));
+    }
+    Ok(all)
+}
+
+#[test]
+fn extents_that_lie_are_found_by_the_digest() {
+    let (raw, [one, two]) = two_files();
+    let directory = raw.len() as u64;
+    let good = [item("1", 0, one.0, one.1), item("2", 1, two.0, two.1)];
+    let read = read_all(&forged(&raw, &[leaf(&good, directory)], 0, |_| ())).unwrap();
+    assert_eq!(read, [(b"1".to_vec(), b"first!".to_vec()), (b"2".to_vec(), b"second".to_vec())]);
+    for (what, bad) in [
+        ("the other's content", item("1", 0, two.0, one.1)),
+        ("bytes beside it", item("1", 0, one.0 - 1, one.1)),
+        ("an end that is none", item("1", 0, one.0, one.1 - 1)),
+    ] {
+        let error = read_all(&forged(&raw, &[leaf(&[bad], directory)], 0, |_| ())).unwrap_err();
+        assert!(error.to_string().contains("content of a file") || error.to_string().contains("no file ends"), "{what}");
+    }
+    for (what, bad) in [
+        ("content behind the entry stream", item("1", 0, directory - 5, one.1)),
+        ("an end behind it", item("1", 0, one.0, directory - 30)),
+        ("a number that is too large", item("1", 2, one.0, one.1)),
+    ] {
+        let pack = forged(&raw, &[leaf(&[bad], directory)], 0, |_| ());
+        assert!(read_all(&pack).is_err(), "{what}");
+    }
+}
+
+#[test]
+fn directories_that_lead_astray_are_refused() {
+    let (raw, [one, two]) = two_files();
+    let directory = raw.len() as u64;
+    let items = [item("1", 0, one.0, one.1), item("2", 1, two.0, two.1)];
+    let [a, b] = [0, 1].map(|i| leaf(&items[i..=i], directory));
+    let inner = |children: &[(&str, u64, u64)]| {
+        let (mut page, mut before) = (Vec::new(), Vec::new());
+        for (first, at, len) in children {
+            let child = Child { first: first.as_bytes().to_vec(), at: directory + at, len: *len };
+            put_child(&child, &before, directory, &mut page);
+            before = child.first;
+        }
+        page
+    };
+    let (a_len, b_len) = (a.len() as u64, b.len() as u64);
+    let pages = |root: Vec<u8>| [a.clone(), b.clone(), root];
+    let good = inner(&[("1", 0, a_len), ("2", a_len, b_len)]);
+    assert_eq!(read_all(&forged(&raw, &pages(good.clone()), 1, |_| ())).unwrap().len(), 2);
+    let root_at = a_len + b_len;
+    for (what, root, depth) in [
+        ("a leaf twice", inner(&[("1", 0, a_len), ("2", 0, a_len)]), 1),
+        ("another first path", inner(&[("0", 0, a_len), ("2", a_len, b_len)]), 1),
+        ("out of order", inner(&[("2", a_len, b_len), ("1", 0, a_len)]), 1),
+        ("itself", inner(&[("1", root_at, 4)]), 1),
+        ("itself, deeper", inner(&[("1", root_at, 4)]), 9),
+        ("half a leaf", inner(&[("1", 0, a_len - 1)]), 1),
+        ("an empty page", inner(&[("1", 0, 0)]), 1),
+        ("outside", inner(&[("1", u64::MAX / 2, 9)]), 1),
+        ("a page that is too long", inner(&[("1", 0, 1 << 30)]), 1),
+        ("the wrong depth", good.clone(), 2),
+        ("no depth", good.clone(), 0),
+        ("two of one path", leaf(&[items[0].clone(), items[0].clone()], directory), 0),
+        ("a link to nothing", link_to("3", directory), 0),
+        ("a link to itself", link_to("1", directory), 0),
+    ] {
+        assert!(read_all(&forged(&raw, &pages(root), depth, |_| ())).is_err(), "{what}");
+    }
+    let no_pack = |change: fn(&mut Trailer)| read_all(&forged(&raw, &pages(good.clone()), 1, change)).is_err();
+    assert!(no_pack(|t| t.root += 1) && no_pack(|t| t.root_len = 1 << 40) && no_pack(|t| t.content_end = u64::MAX));
+    assert!(no_pack(|t| t.content_end += 1) && no_pack(|t| t.entries = 1) && no_pack(|t| t.depth = 33));
+    assert!(Pack::open(&file_of(&raw)[..]).is_err_and(|e| e.to_string().contains("no pack")));
+    assert!(Pack::open(&file_of(b"short")[..]).is_err() && Pack::open(&b""[..]).is_err());
+    // A root without entries is an empty pack.
+    assert!(read_all(&forged(&raw, &[vec![LEAF]], 0, |_| ())).unwrap().is_empty());
+}
+
+fn link_to(path: &str, directory: u64) -> Vec<u8> {
+    let link = Item { entry: entry("1", EntryKind::HardLink { of: 0 }), id: 1, content: Content::Of(path.into()) };
+    leaf(&[link], directory)
+}
+
+/// A file of exabytes is a few bytes of a pack.
+#[test]
+fn a_file_of_exabytes_takes_no_memory() {
+    let (raw, [one, _]) = two_files();
+    let directory = raw.len() as u64;
+    let len = (1 << 60) + 6;
+    let mut list = Vec::new();
+    put_extents(&[Extent { raw: None, len: 1 << 60 }, Extent { raw: Some(one.0), len: 6 }], one.1, &mut list);
+    let content = Content::File { end_at: one.1, list: List::Here(list) };
+    let huge = Item { entry: entry("1", EntryKind::File { len, linked: false }), id: 0, content };
+    let bytes = forged(&raw, &[leaf(&[huge], directory)], 0, |_| ());
+    let pack = Pack::open(&bytes[..]).unwrap();
+    let member = pack.member(&pack.find(b"1").unwrap().unwrap()).unwrap();
+    let mut buf = [1; 8];
+    assert_eq!(member.read_at(&mut buf, len - 8).unwrap(), 8);
+    assert_eq!(&buf, b"\0\0first!");
+    // Its digest is that of the data, without the hole; nobody reads the hole.
+    let to = tempfile::tempdir().unwrap();
+    let items = Selector::new(&[]).unwrap().all(&pack).unwrap().items;
+    unpack_some(&pack, items, &store(to.path())).unwrap();
+    let there = std::fs::metadata(to.path().join("1"));
+    assert!(there.is_err(), "no file system has such files");
+}
+
+/// Writes and lists so many members of one byte.
+fn many(count: u64) {
+    let writer = Writer::new(Vec::new(), WriteOptions::default()).unwrap();
+    let content_end = 1000;
+    let mut sink = writer;
+    sink.write_all(&[0; 1000]).unwrap();
+    let mut builder = Builder::new(sink, content_end);
+    let file = |i: u64| {
+        let mut list = Vec::new();
+        put_extents(&[Extent { raw: Some(i % 900), len: 1 }], 900, &mut list);
+        let content = Content::File { end_at: 900, list: List::Here(list) };
+        let path = format!("{:03}/{:06}", i / 5000, i);
+        Item { entry: entry(&path, EntryKind::File { len: 1, linked: false }), id: i, content }
+    };
+    (0..count).for_each(|i| builder.push(file(i)).unwrap());
+    let (bytes, _) = builder.finish(count, count).unwrap().finish().unwrap();
+    let pack = Pack::open(&bytes[..]).unwrap();
+    let mut listed = 0;
+    for item in pack.walk(b"") {
+        assert_eq!(item.unwrap(), file(listed));
+        listed += 1;
+    }
+    assert_eq!(listed, count);
+    assert!(pack.pages_held() <= 64);
+    let found = pack.find(&file(count / 2).entry.path).unwrap();
+    assert_eq!(found, Some(file(count / 2)));
+    // Folders that are no entries are passed over by searches.
+    let mut here = 0;
+    pack.children(b"001", None, |_| {
+        here += 1;
+        true
+    })
+    .unwrap();
+    assert_eq!(here, 5000);
+    pack.children(b"", None, |_| panic!("there are only files below")).unwrap();
+}
+
+#[test]
+fn many_members_are_listed_page_by_page() {
+    many(50_000);
+}
+
+#[test]
+#[ignore = "half a minute"]
+fn a_million_members_are_listed_page_by_page() {
+    many(1_000_000);
+}

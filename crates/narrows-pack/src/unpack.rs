@@ -1,0 +1,330 @@
+//! Unpacking: the entry stream goes to the storing end of a copy.
+
+use std::collections::HashMap;
+use std::io::{self, Read, Write};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use narrows::entry::{EndState, Entry, EntryKind, RecordWriter};
+use narrows::frame::varint;
+use narrows::stream::ReceiveOptions;
+use narrows::{Error, ErrorKind, Result};
+use narrows_copy::store::EntryStore;
+use narrows_file::ReadAt;
+use narrows_file::decode::{Decoded, decode};
+
+use crate::directory::{Content, Item};
+use crate::member::{Extents, MemberReader, Piece};
+use crate::order;
+use crate::pack::Pack;
+
+/// Kind of the record behind which the directory begins.
+const FINISH: u8 = 7;
+/// Records with which a pack begins: an entry, a failure, its end.
+const FIRST: [u8; 3] = [1, 6, FINISH];
+/// Longest header of a record: kind and length.
+const HEADER_MAX: usize = 5;
+/// Entries whose contents follow together; a store keeps so many in mind.
+const BATCH: usize = 64 << 10;
+/// Length of a data record.
+const READ_LEN: usize = 256 << 10;
+
+/// What whole unpacking left.
+#[derive(Debug, Default)]
+pub struct Left {
+    /// Files that repeat others which were not there any more, and that could not be read again.
+    pub unrepeated: Vec<Vec<u8>>,
+    /// Why the pack ends early or is damaged, if so.
+    pub broken: Option<Error>,
+    /// Bytes that were decoded.
+    pub decoded: Decoded,
+}
+
+/// Unpacks everything by the entry stream, from the first byte to the last, so that a pipe does too.
+/// `pack` is the same pack, opened by its directory, if that can be: it has the content of repeated files
+/// that are not there any more. The store is complete afterwards; of a pack that breaks off or is damaged
+/// it has what came whole before that.
+///
+/// # Errors
+/// The source fails, is no pack, or the store was interrupted.
+pub fn unpack_all<S, R>(
+    source: S,
+    pack: Option<&Pack<R>>,
+    store: &EntryStore,
+    options: impl FnMut() -> ReceiveOptions,
+) -> Result<Left>
+where
+    S: Read + Send + 'static,
+    R: ReadAt,
+{
+    let inline = Inline { store: store.clone(), begun: false, header: Vec::new(), body: 0, finish: None, wrong: None };
+    let inline = Arc::new(Mutex::new(inline));
+    let decoded = decode(source, Shared(Arc::clone(&inline)), options);
+    let (finish, wrong) = {
+        let mut inline = inline.lock().unwrap_or_else(PoisonError::into_inner);
+        (inline.finish.take(), inline.wrong.take())
+    };
+    // The flow only knows that its sink failed.
+    let (decoded, broken) = match decoded.map_err(|e| wrong.unwrap_or(e)) {
+        Ok(decoded) => (decoded, None),
+        Err(e) if matches!(e.kind, ErrorKind::Corrupt | ErrorKind::Truncated) => (Decoded::default(), Some(e)),
+        Err(e) => {
+            store.abandon();
+            return Err(e);
+        }
+    };
+    let mut left = Left { decoded, broken, ..Left::default() };
+    let Some(finish) = finish.filter(|f| f.whole) else {
+        store.finish_early()?;
+        left.broken.get_or_insert_with(|| Error::truncated("the pack breaks off"));
+        return Ok(left);
+    };
+    for (id, path) in store.wanted_again() {
+        let again = match pack.map(|pack| pack.find(&path).map(|found| (pack, found))).transpose()? {
+            Some((pack, Some(item))) => resend(pack, id, &item, store).map(|()| true),
+            _ => Ok(false),
+        };
+        if !again? {
+            left.unrepeated.push(path);
+        }
+    }
+    let mut sink = store.clone();
+    sink.write_all(&finish.record)?;
+    store.finish()?;
+    Ok(left)
+}
+
+fn resend<R: ReadAt>(pack: &Pack<R>, id: u64, item: &Item, store: &EntryStore) -> Result<()> {
+    send_content(pack, id, item, &RecordWriter::default(), &mut store.clone(), &mut vec![0; READ_LEN])
+}
+
+/// Unpacks these entries, and the folders above them, by the directory. They are in the order of their
+/// paths.
+///
+/// # Errors
+/// The source fails, the pack is damaged, or the store was interrupted.
+pub fn unpack_some<R: ReadAt>(pack: &Pack<R>, items: Vec<Item>, store: &EntryStore) -> Result<()> {
+    let items = with_folders(pack, items)?;
+    let mut sink = store.clone();
+    let mut records = RecordWriter::default();
+    // Numbers of files to which hard links may follow, by path.
+    let mut firsts: HashMap<Vec<u8>, u64> = HashMap::new();
+    let mut buffer = vec![0; READ_LEN];
+    let mut items = items.into_iter();
+    while items.len() > 0 {
+        let mut files: Vec<(u64, u64, Item)> = Vec::new();
+        for item in items.by_ref().take(BATCH) {
+            let mut record = Vec::new();
+            let (entry, file) = entry_of(pack, &item, &firsts)?;
+            let id = records.entry(&entry, &mut record)?;
+            if let Some(file) = file {
+                let linked = matches!(file.entry.kind, EntryKind::File { linked: true, .. });
+                if linked {
+                    firsts.insert(file.entry.path.clone(), id);
+                }
+                files.push((Extents::of(pack, &file)?.raw_begin(), id, file));
+            }
+            sink.write_all(&record)?;
+        }
+        // In the order in which they are packed, so that each block is decoded once.
+        files.sort_by_key(|(raw, id, _)| (*raw, *id));
+        for (_, id, file) in files {
+            send_content(pack, id, &file, &records, &mut sink, &mut buffer)?;
+        }
+    }
+    let mut record = Vec::new();
+    records.finish(&mut record);
+    sink.write_all(&record)?;
+    store.finish()?;
+    Ok(())
+}
+
+/// The entry to announce, and the file whose content it has. A hard link to a file that was not asked for
+/// is that file.
+fn entry_of<R: ReadAt>(
+    pack: &Pack<R>,
+    item: &Item,
+    firsts: &HashMap<Vec<u8>, u64>,
+) -> Result<(Entry, Option<Item>)> {
+    let mut entry = item.entry.clone();
+    // Numbers of this stream are others.
+    entry.xattrs.retain(|(name, _)| name != b"narrows.link");
+    match &item.content {
+        Content::None => Ok((entry, None)),
+        Content::File { .. } => Ok((entry, Some(item.clone()))),
+        Content::Of(first) => {
+            if let Some(of) = firsts.get(first) {
+                entry.kind = EntryKind::HardLink { of: *of };
+                return Ok((entry, None));
+            }
+            let file = pack.file_of(item)?;
+            entry.kind = file.entry.kind.clone();
+            Ok((entry, Some(file)))
+        }
+    }
+}
+
+/// Adds the folders above the entries.
+fn with_folders<R: ReadAt>(pack: &Pack<R>, items: Vec<Item>) -> Result<Vec<Item>> {
+    let mut all: Vec<Item> = Vec::with_capacity(items.len());
+    // The way to the entry before.
+    let mut way: Vec<Vec<u8>> = Vec::new();
+    for item in items {
+        let path = &item.entry.path;
+        way.retain(|folder| order::is_within(path, folder));
+        let slashes = path.iter().enumerate().filter(|(_, b)| **b == b'/').map(|(at, _)| at);
+        for folder in slashes.map(|at| &path[..at]) {
+            if !way.iter().any(|known| known == folder) {
+                all.extend(pack.find(folder)?.filter(|found| found.entry.kind == EntryKind::Folder));
+                way.push(folder.to_vec());
+            }
+        }
+        if item.entry.kind == EntryKind::Folder {
+            way.push(path.clone());
+        }
+        all.push(item);
+    }
+    Ok(all)
+}
+
+/// Sends the content of a file as the records of entry `id`.
+fn send_content<R: ReadAt>(
+    pack: &Pack<R>,
+    id: u64,
+    file: &Item,
+    records: &RecordWriter,
+    sink: &mut EntryStore,
+    buffer: &mut [u8],
+) -> Result<()> {
+    let mut record = Vec::new();
+    records.begin(id, &mut record);
+    sink.write_all(&record)?;
+    let mut reader: MemberReader<'_, R> = pack.member(file)?.reader();
+    loop {
+        record.clear();
+        let piece = reader.piece(buffer);
+        let over = !matches!(piece, Ok(Piece::Data(_) | Piece::Hole(_)));
+        match &piece {
+            Ok(Piece::Data(n)) => records.data(&buffer[..*n], &mut record),
+            Ok(Piece::Hole(len)) => records.hole(*len, &mut record),
+            Ok(Piece::End(digest)) => records.end(EndState::Whole, digest, &mut record),
+            // Damaged there: the others may be whole.
+            Err(e) => {
+                records.end(EndState::Partial, &[0; 32], &mut record);
+                let name = narrows_host::words::shown(&file.entry.path);
+                records.failed(&format!("cannot unpack {name}: {e}"), &mut record);
+            }
+        }
+        sink.write_all(&record)?;
+        if over {
+            return Ok(());
+        }
+    }
+}
+
+/// The sink of the raw bytes: the entry stream up to its finish record goes to the store.
+struct Inline {
+    store: EntryStore,
+    /// The first byte came.
+    begun: bool,
+    /// The header of a record that straddles two writes.
+    header: Vec<u8>,
+    /// Bytes of the current record that are to come.
+    body: usize,
+    finish: Option<Finish>,
+    /// What is wrong with the bytes.
+    wrong: Option<Error>,
+}
+
+/// The finish record, which is held back.
+#[derive(Default)]
+struct Finish {
+    record: Vec<u8>,
+    whole: bool,
+}
+
+impl Inline {
+    /// Takes bytes up to the end of the entry stream.
+    fn take(&mut self, bytes: &[u8]) -> io::Result<()> {
+        // Begin of what goes to the store, and the place that was looked at.
+        let (mut from, mut at) = (0, 0);
+        while at < bytes.len() {
+            if self.body > 0 {
+                let n = self.body.min(bytes.len() - at);
+                if let Some(finish) = &mut self.finish {
+                    finish.record.extend_from_slice(&bytes[at..at + n]);
+                }
+                self.body -= n;
+                at += n;
+                if self.body == 0 && self.finish.is_some() {
+                    return self.end();
+                }
+                continue;
+            }
+            if self.header.is_empty() && bytes[at] == FINISH {
+                self.store.write_all(&bytes[from..at])?;
+                self.finish = Some(Finish::default());
+            }
+            self.header.push(bytes[at]);
+            at += 1;
+            let len = match varint(&self.header[1..], HEADER_MAX - 1) {
+                Ok(None) if self.header.len() < HEADER_MAX => continue,
+                Ok(Some((len, _))) => len,
+                // The store says what is wrong.
+                _ => 0,
+            };
+            self.body = usize::try_from(len).unwrap_or(usize::MAX);
+            if let Some(finish) = &mut self.finish {
+                finish.record.append(&mut self.header);
+                from = bytes.len();
+            }
+            self.header.clear();
+            if self.body == 0 && self.finish.is_some() {
+                return self.end();
+            }
+        }
+        if self.finish.is_none() {
+            self.store.write_all(&bytes[from..])?;
+        }
+        Ok(())
+    }
+
+    fn end(&mut self) -> io::Result<()> {
+        if let Some(finish) = &mut self.finish {
+            finish.whole = true;
+        }
+        Ok(())
+    }
+}
+
+impl Write for Inline {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if !std::mem::replace(&mut self.begun, true) && bytes.first().is_some_and(|kind| !FIRST.contains(kind)) {
+            self.wrong = Some(Error::new(ErrorKind::Unsupported, "it is no pack; narrows -d decompresses it"));
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        if !self.finish.as_ref().is_some_and(|f| f.whole) {
+            self.take(bytes).inspect_err(|e| {
+                if e.kind() == io::ErrorKind::InvalidData {
+                    self.wrong = Some(Error::corrupt(e.to_string()));
+                }
+            })?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.store.flush()
+    }
+}
+
+struct Shared(Arc<Mutex<Inline>>);
+
+impl Write for Shared {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).flush()
+    }
+}
