@@ -21,6 +21,7 @@ pub(crate) mod ping;
 pub(crate) mod plan;
 pub(crate) mod run;
 pub(crate) mod status;
+pub(crate) mod store;
 pub(crate) mod train;
 
 const HELP: &str = "\

@@ -10,6 +10,7 @@ pub mod fallback;
 pub mod filter;
 mod hash;
 pub mod hello;
+pub mod landing;
 mod meta;
 pub mod outlet;
 mod partial_name;

@@ -14,7 +14,8 @@ use object_store::local::LocalFileSystem;
 use object_store::multipart::MultipartStore;
 use object_store::path::Path;
 use object_store::{
-    Attribute, BackoffConfig, ClientOptions, GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt, RetryConfig,
+    Attribute, BackoffConfig, ClientOptions, GetOptions, GetResult, ObjectMeta, ObjectStore, ObjectStoreExt,
+    RetryConfig,
 };
 
 use crate::condition::{Conditions, Connector, Version};
@@ -220,16 +221,19 @@ pub(crate) fn path(key: &str) -> io::Result<Path> {
 
 pub(crate) async fn head(objects: &Arc<dyn ObjectStore>, path: &Path) -> object_store::Result<Option<Head>> {
     match objects.get_opts(path, GetOptions { head: true, ..GetOptions::default() }).await {
-        Ok(result) => {
-            let metadata = result.attributes.iter().filter_map(|(name, value)| match name {
-                Attribute::Metadata(name) => Some((name.to_ascii_lowercase(), value.to_string())),
-                _ => None,
-            });
-            Ok(Some(Head { metadata: metadata.collect(), object: object_of(result.meta) }))
-        }
+        Ok(result) => Ok(Some(head_of(&result))),
         Err(object_store::Error::NotFound { .. }) => Ok(None),
         Err(e) => Err(e),
     }
+}
+
+/// What an answer says of its object.
+pub(crate) fn head_of(result: &GetResult) -> Head {
+    let metadata = result.attributes.iter().filter_map(|(name, value)| match name {
+        Attribute::Metadata(name) => Some((name.to_ascii_lowercase(), value.to_string())),
+        _ => None,
+    });
+    Head { metadata: metadata.collect(), object: object_of(result.meta.clone()) }
 }
 
 pub(crate) fn object_of(meta: ObjectMeta) -> Object {
