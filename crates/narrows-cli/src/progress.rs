@@ -2,7 +2,7 @@
 
 use std::io::IsTerminal;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use narrows::sender::Summary;
 use narrows::stream::Control;
 
+use crate::cmd::cp::objects::Counts;
 use crate::report;
 use narrows_copy::fallback::ArchiveProgress;
 use narrows_copy::source::Progress;
@@ -82,6 +83,16 @@ impl Bar {
             let all = stored.total.map_or(String::new(), |(files, _)| format!("/{files}"));
             let words = format!("{}{all} files", stored.files + stored.files_same);
             Look { done: stored.bytes_done, total, wire: s.wire_bytes, words }
+        })
+    }
+
+    /// Shows a copy to or from an object store.
+    pub(crate) fn objects(counts: &Arc<Counts>, wanted: bool) -> Self {
+        let counts = Arc::clone(counts);
+        Self::start(wanted, move || {
+            let of = |n: &AtomicU64| n.load(Ordering::Relaxed);
+            let words = format!("{} files", of(&counts.files) + of(&counts.same));
+            Look { done: of(&counts.raw), total: None, wire: of(&counts.wire), words }
         })
     }
 
