@@ -87,6 +87,7 @@ pub(crate) fn store(url: &Url, args: &StoreArgs) -> Result<Store> {
     let options = Options {
         endpoint: args.endpoint.clone(),
         region: args.region.clone(),
+        key: None,
         anonymous: args.no_sign_request,
         path_style: args.path_style.then_some(true),
         stop: Arc::new(|| signals::received().is_some()),

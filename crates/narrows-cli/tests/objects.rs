@@ -91,7 +91,10 @@ fn objects_are_read_as_files_are() {
     // Other formats are read too, and damage has its status.
     good(&bucket, &["--format", "zstd", name, "-o", &bucket.url("data.zst")]);
     assert_eq!(good(&bucket, &["cat", &bucket.url("data.zst")]).stdout, raw);
-    assert_eq!(good(&bucket, &["cat", "--range", "5000000-5000009", &bucket.url("data.zst")]).stdout, &raw[5_000_000..5_000_010]);
+    assert_eq!(
+        good(&bucket, &["cat", "--range", "5000000-5000009", &bucket.url("data.zst")]).stdout,
+        &raw[5_000_000..5_000_010]
+    );
     let mut bytes = bucket.get("dir/data.nrw").unwrap();
     let at = bytes.len() / 2;
     bytes[at] ^= 1;
@@ -116,7 +119,12 @@ fn trees_go_and_come_back() {
     let tree = dir.path().join("tree");
     fs::create_dir_all(tree.join("sub/deep")).unwrap();
     fs::create_dir(tree.join("hollow")).unwrap();
-    let files = [("a.txt", text(300_000)), ("sub/r.bin", random(200_000)), ("sub/deep/empty", Vec::new()), ("sub/ä b#%+.nrw", text(9))];
+    let files = [
+        ("a.txt", text(300_000)),
+        ("sub/r.bin", random(200_000)),
+        ("sub/deep/empty", Vec::new()),
+        ("sub/ä b#%+.nrw", text(9)),
+    ];
     for (i, (name, raw)) in files.iter().enumerate() {
         fs::write(tree.join(name), raw).unwrap();
         fs::set_permissions(tree.join(name), fs::Permissions::from_mode(0o600 + i as u32)).unwrap();
@@ -269,7 +277,8 @@ fn what_is_wrong_is_said_in_one_line() {
     let file = dir.path().join("f");
     fs::write(&file, "x").unwrap();
     let (file, url) = (file.to_str().unwrap(), bucket.url("k"));
-    let commands: [&[&str]; 4] = [&["cat", &url], &["cp", file, &url], &["cp", "-r", &bucket.url("d/"), "."], &[file, "-o", &url]];
+    let commands: [&[&str]; 4] =
+        [&["cat", &url], &["cp", file, &url], &["cp", "-r", &bucket.url("d/"), "."], &[file, "-o", &url]];
     for args in commands {
         let mut none = bucket.bare(args);
         let output = finish(none.env("AWS_ENDPOINT_URL", &bucket.endpoint).spawn().unwrap());
@@ -301,16 +310,20 @@ fn what_is_wrong_is_said_in_one_line() {
     }
     // Keys from the files of the AWS tools.
     fs::create_dir(bucket.home().join(".aws")).unwrap();
-    let config = format!("[profile p]\nendpoint_url = {}\naws_access_key_id = a\naws_secret_access_key = b\n", bucket.endpoint);
+    let config =
+        format!("[profile p]\nendpoint_url = {}\naws_access_key_id = a\naws_secret_access_key = b\n", bucket.endpoint);
     fs::write(bucket.home().join(".aws/config"), config).unwrap();
     let output = finish(bucket.bare(&["cp", file, &url]).env("AWS_PROFILE", "p").spawn().unwrap());
     assert_eq!(code(&output), 0, "{}", stderr(&output));
 }
 
 fn store(bucket: &Bucket) -> Store {
-    // The only test program that uses the library itself: its settings are those of this process.
     let url = Url::parse(bucket.url("").as_bytes()).unwrap().unwrap();
-    let options = Options { endpoint: Some(bucket.endpoint.clone()), anonymous: true, ..Options::default() };
+    let options = Options {
+        endpoint: Some(bucket.endpoint.clone()),
+        key: Some(("test".into(), "test".into())),
+        ..Options::default()
+    };
     Store::open(&url, &options).unwrap()
 }
 

@@ -46,7 +46,11 @@ fn single_faults_cost_nothing() {
             let output = run(&bucket, &["cp", file, &url]);
             assert_eq!(code(&output), 0, "{fault:?} at {nth}: {}", stderr(&output));
             let requests = bucket.requests();
-            let kind = |r: &Request| match (r.method.as_str(), r.target.contains("uploads"), r.target.contains("partNumber")) {
+            let kind = |r: &Request| match (
+                r.method.as_str(),
+                r.target.contains("uploads"),
+                r.target.contains("partNumber"),
+            ) {
                 ("POST", true, _) => 0,
                 ("PUT", _, true) => 1,
                 ("POST", ..) => 2,
@@ -62,7 +66,8 @@ fn single_faults_cost_nothing() {
     assert!(hit[..3].iter().all(|n| *n > 0), "begin, parts and end met faults: {hit:?}");
     // Of an upload that began twice because the first answer was lost, nobody knows the first one.
     let left = bucket.unfinished();
-    let unknown = |key: &String| ["4-", "5-", "6-"].iter().any(|before| key.starts_with(before)) && key.ends_with("-1.nrw");
+    let unknown =
+        |key: &String| ["4-", "5-", "6-"].iter().any(|before| key.starts_with(before)) && key.ends_with("-1.nrw");
     assert!(left.iter().all(unknown), "{left:?}");
 }
 

@@ -32,7 +32,12 @@ pub(crate) fn explain(error: &Error, act: Act, url: &Url) -> io::Error {
     if code == "NoSuchBucket" || code == "ContainerNotFound" || whole.contains("The specified bucket does not exist") {
         return no_bucket();
     }
+    let refusals = ["AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken"];
+    // Not every request's error has a kind of its own.
+    let is_refused =
+        refusals.contains(&code) || ["401 ", "403 "].iter().any(|s| whole.contains(&format!("status code: {s}")));
     match error {
+        _ if is_refused => refused("the store denies access; check the credentials and what they allow"),
         Error::NotFound { .. } if act == Act::List => no_bucket(),
         Error::NotFound { .. } => io::Error::new(ErrorKind::NotFound, "there is no such object"),
         Error::Precondition { .. } if act == Act::Read => {
@@ -44,8 +49,9 @@ pub(crate) fn explain(error: &Error, act: Act, url: &Url) -> io::Error {
         Error::AlreadyExists { .. } => {
             io::Error::new(ErrorKind::AlreadyExists, "there is an object of that name already")
         }
-        Error::PermissionDenied { .. } => refused("the store denies access; check the credentials and what they allow"),
-        Error::Unauthenticated { .. } => refused("the store refuses the credentials"),
+        Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => {
+            refused("the store denies access; check the credentials and what they allow")
+        }
         Error::InvalidPath { .. } => {
             let text = "a key with an empty component, `.`, `..` or control characters cannot be used";
             io::Error::new(ErrorKind::InvalidInput, text)
@@ -68,10 +74,10 @@ pub(crate) fn explain(error: &Error, act: Act, url: &Url) -> io::Error {
     }
 }
 
-/// Whether a suffix range was asked of an empty object.
+/// Whether a range was asked of an object that is empty or shorter; some servers send all of it then.
 pub(crate) fn is_beyond_end(error: &Error) -> bool {
     let whole = chain(error);
-    whole.contains("416") || whole.contains("InvalidRange")
+    ["status code: 416", "InvalidRange", "non-partial response"].iter().any(|text| whole.contains(text))
 }
 
 /// An error and its causes, as text.

@@ -47,6 +47,8 @@ pub struct Options {
     pub endpoint: Option<String>,
     /// The region of the bucket.
     pub region: Option<String>,
+    /// Id and secret of a key of S3, instead of those of the environment.
+    pub key: Option<(String, String)>,
     /// Requests are not signed, for public objects.
     pub anonymous: bool,
     /// The bucket stands in the path of a request, not in the name of its host. Default: with an
@@ -58,7 +60,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { endpoint: None, region: None, anonymous: false, path_style: None, stop: Arc::new(|| false) }
+        Self { endpoint: None, region: None, key: None, anonymous: false, path_style: None, stop: Arc::new(|| false) }
     }
 }
 
@@ -258,6 +260,9 @@ fn client(endpoint: Option<&str>) -> ClientOptions {
 /// The settings of S3, and its endpoint if that is not Amazon's.
 fn s3(url: &Url, options: &Options) -> io::Result<(AmazonS3Builder, Option<String>)> {
     let mut builder = AmazonS3Builder::from_env().with_bucket_name(&url.bucket);
+    if let Some((id, secret)) = &options.key {
+        builder = builder.with_access_key_id(id).with_secret_access_key(secret);
+    }
     let profile = Profile::load()?;
     let given = |builder: &AmazonS3Builder, key| builder.get_config_value(&key);
     let has_keys = |builder: &AmazonS3Builder| given(builder, AmazonS3ConfigKey::AccessKeyId).is_some();

@@ -34,7 +34,13 @@ fn start() -> Option<Server> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().join(".ci/store-server");
     let port = free_port();
     let mut command = Command::new(script);
-    let mut child = command.arg(port.to_string()).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let mut child = command
+        .arg(port.to_string())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
     let begun = Instant::now();
     while TcpStream::connect(("127.0.0.1", port)).is_err() {
         if child.try_wait().unwrap().is_some() || begun.elapsed() > START_WITHIN {
@@ -121,7 +127,10 @@ impl Bucket {
     /// The program with credentials for the server, behind the proxy.
     pub(crate) fn narrows(&self, args: &[&str]) -> Command {
         let mut command = self.bare(args);
-        command.env("AWS_ACCESS_KEY_ID", "test").env("AWS_SECRET_ACCESS_KEY", "test").env("AWS_ENDPOINT_URL", &self.endpoint);
+        command
+            .env("AWS_ACCESS_KEY_ID", "test")
+            .env("AWS_SECRET_ACCESS_KEY", "test")
+            .env("AWS_ENDPOINT_URL", &self.endpoint);
         command
     }
 
@@ -245,7 +254,8 @@ fn serve(client: &TcpStream, server: u16, seen: &Mutex<Vec<Request>>, faults: &M
             let faults = Arc::clone(&faults.lock().unwrap());
             faults(seen.len() - 1, &request)
         };
-        let mut body = vec![0; if let Fault::CutRequest(n) = fault { n.min(request.body_len) } else { request.body_len }];
+        let mut body =
+            vec![0; if let Fault::CutRequest(n) = fault { n.min(request.body_len) } else { request.body_len }];
         if reader.read_exact(&mut body).is_err() {
             return;
         }
