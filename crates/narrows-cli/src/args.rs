@@ -22,6 +22,7 @@ pub(crate) mod ping;
 pub(crate) mod plan;
 pub(crate) mod run;
 pub(crate) mod status;
+pub(crate) mod store;
 pub(crate) mod train;
 
 const HELP: &str = "\
@@ -293,7 +294,7 @@ impl From<FsyncArg> for narrows_copy::hello::Fsync {
 #[command(after_long_help = CP_HELP, override_usage = "narrows cp [OPTIONS] SRC... DST")]
 pub(crate) struct CpArgs {
     /// Sources, then the target: PATH, [USER@]HOST:PATH, ssh://[USER@]HOST[:PORT]/PATH,
-    /// narrows://HOST[:PORT]/PATH, or - for stdin or stdout
+    /// narrows://HOST[:PORT]/PATH, s3://BUCKET/KEY (gs://, az://), or - for stdin or stdout
     #[arg(value_name = "SRC... DST", required = true, num_args = 1..)]
     pub(crate) paths: Vec<OsString>,
     /// Copy folders and everything in them
@@ -363,7 +364,21 @@ pub(crate) struct CpArgs {
     pub(crate) flow: FlowArgs,
     #[command(flatten)]
     pub(crate) verbosity: VerbosityArgs,
+    #[command(flatten)]
+    pub(crate) store: store::StoreArgs,
+    /// To a store: keep the bytes of files as they are, under their own names
+    #[arg(long)]
+    pub(crate) plain: bool,
+    /// To a store: what a stored byte is worth in time
+    #[arg(long, value_enum, value_name = "MODE", default_value = "balanced", conflicts_with = "policy")]
+    pub(crate) mode: file::ModeArg,
+    /// To or from a store: files that are copied at a time
+    #[arg(long, value_name = "N", default_value_t = TRANSFERS, value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub(crate) transfers: u8,
 }
+
+/// Default of --transfers: short files wait for their requests, so there are more than cores.
+const TRANSFERS: u8 = 8;
 
 const CP_HELP: &str = "\
 PATHS
@@ -386,6 +401,14 @@ PRESERVED ATTRIBUTES
 bytes. Owners and groups are preserved by number: the owner if the storing end runs as root or with --owner, the group where \
 the system allows it, neither with --no-owner. Attributes that could not be preserved are reported. Set-id bits and \
 capabilities of files are preserved within a host; from another host only with --set-id.
+
+OBJECT STORES
+  To s3://BUCKET/PREFIX, gs:// or az:// every file becomes one object: a .nrw file, so that it is small and read at any byte \
+(narrows cat s3://... --range). Its key is the path with .nrw at the end; length, time and mode (with --owner the owner) are \
+in its metadata. --plain stores the bytes as they are. From a store, files get their names, times and modes back; objects of \
+other programs come as they are. A second copy sends what has another length or time. Links, extended attributes, devices \
+and empty folders are not kept, which is said; `narrows pack` keeps everything in one object. Credentials and settings are \
+those of the AWS, Google and Azure tools.
 
 FALLBACK TO TAR
   If the other host of a copy over ssh has no narrows, files are copied with tar, and with zstd if the other host has it; a \

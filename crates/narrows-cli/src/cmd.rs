@@ -12,7 +12,7 @@ mod bench;
 mod calibrate;
 mod cat;
 mod check;
-mod cp;
+pub(crate) mod cp;
 mod demo;
 mod each;
 mod file;

@@ -12,6 +12,7 @@ mod files;
 mod flow;
 mod oracle;
 mod ping;
+mod place;
 mod plan;
 mod progress;
 mod report;

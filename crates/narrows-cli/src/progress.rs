@@ -10,6 +10,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use narrows::sender::Summary;
 use narrows::stream::Control;
 
+use crate::cmd::cp::objects::Counts;
 use crate::report;
 use narrows_copy::fallback::ArchiveProgress;
 use narrows_copy::source::Progress;
@@ -94,6 +95,16 @@ impl Bar {
             let total = p.scanned.load(Ordering::Relaxed).then(|| get(&p.bytes));
             let words = format!("{}/{} files", get(&p.files_done), get(&p.files));
             Look { done: get(&p.bytes_done), total, wire: 0, words }
+        })
+    }
+
+    /// Shows a copy to or from an object store.
+    pub(crate) fn objects(counts: &Arc<Counts>, wanted: bool) -> Self {
+        let counts = Arc::clone(counts);
+        Self::start(wanted, move || {
+            let of = |n: &AtomicU64| n.load(Ordering::Relaxed);
+            let words = format!("{} files", of(&counts.files) + of(&counts.same));
+            Look { done: of(&counts.raw), total: None, wire: of(&counts.wire), words }
         })
     }
 

@@ -11,6 +11,7 @@ pub mod filter;
 mod hash;
 pub mod hello;
 pub mod holes;
+pub mod landing;
 mod meta;
 pub mod outlet;
 mod partial_name;

@@ -26,7 +26,7 @@ mod content;
 mod folder;
 mod in_way;
 mod observers;
-mod partial;
+pub(crate) mod partial;
 mod permitted;
 mod plan;
 mod removal;

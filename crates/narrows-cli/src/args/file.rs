@@ -5,12 +5,13 @@ use std::path::PathBuf;
 use clap::{Args as ClapArgs, ValueEnum};
 use narrows::policy::PolicySpec;
 
+use super::store::StoreArgs;
 use super::{VerbosityArgs, long_range, parse_block_max, parse_size};
 
 #[derive(ClapArgs)]
 #[command(after_long_help = HELP, args_override_self = true)]
 pub(crate) struct FileArgs {
-    /// Files to compress or decompress; `-` or none: stdin
+    /// Files or s3://, gs://, az:// objects to compress or decompress; `-` or none: stdin
     #[arg(value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
     /// Decompress
@@ -79,6 +80,8 @@ pub(crate) struct FileArgs {
     pub(crate) no_progress: bool,
     #[command(flatten)]
     pub(crate) verbosity: VerbosityArgs,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
 }
 
 const HELP: &str = "\
@@ -100,6 +103,7 @@ EXAMPLES
   narrows --mode archive -o old.nrw log
   tar -cf dir.tar.nrw -I narrows dir; tar -xf dir.tar.nrw -I narrows
   narrows --format zstd log        log.zst, which `zstd -d` reads
+  narrows log -o s3://bucket/log.nrw; narrows -d s3://bucket/log.nrw -o log
 
 EXIT STATUS
   0  success
@@ -128,7 +132,7 @@ pub(crate) enum FormatArg {
 
 #[derive(ClapArgs)]
 pub(crate) struct CatArgs {
-    /// Compressed files, of narrows or zstd, gzip, xz, bzip2, lz4; `-` or none: stdin
+    /// Compressed files or s3://, gs://, az:// objects, of narrows or zstd, gzip, xz, bzip2, lz4; `-` or none: stdin
     #[arg(value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
     /// Raw bytes to write, as `curl -r`: A-B from byte A to byte B, both included; A- to the end; -N the
@@ -144,11 +148,13 @@ pub(crate) struct CatArgs {
     /// The most that a stream may refer back, or a zstd frame, 2^LOG bytes, which are kept in memory [default: 27]
     #[arg(long, value_name = "LOG", require_equals = true, value_parser = long_range())]
     pub(crate) long: Option<u8>,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
 }
 
 #[derive(ClapArgs)]
 pub(crate) struct ListArgs {
-    /// Compressed files; no pipes. If the first is a pack, its members are listed, and what follows are
+    /// Compressed files or s3://, gs://, az:// objects; no pipes. If the first is a pack, its members are listed, and what follows are
     /// paths in it, in which * ? [...] stand for any characters
     #[arg(value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
@@ -161,12 +167,14 @@ pub(crate) struct ListArgs {
     /// Print JSON, one line for each file or member
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
 }
 
 #[derive(ClapArgs)]
 #[command(after_long_help = CHECK_HELP)]
 pub(crate) struct CheckArgs {
-    /// Files of narrows; HDF5 and NetCDF-4 files, Zarr stores; others are decoded
+    /// Files or s3://, gs://, az:// objects of narrows; HDF5 and NetCDF-4 files, Zarr stores; others are decoded
     #[arg(value_name = "FILE", required = true)]
     pub(crate) files: Vec<PathBuf>,
     /// Compare the variables with those of ORIGINAL: a file of any of these kinds, .npy or raw elements
@@ -193,6 +201,8 @@ pub(crate) struct CheckArgs {
     pub(crate) long: Option<u8>,
     #[command(flatten)]
     pub(crate) verbosity: VerbosityArgs,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
 }
 
 const CHECK_HELP: &str = "\

@@ -1,23 +1,24 @@
 //! `narrows cat`: the raw bytes of compressed files, or a range of them.
 
-use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Result, anyhow};
 use narrows::stream::ReceiveOptions;
-use narrows_file::OpenOptions;
 use narrows_file::check::read_whole;
 use narrows_file::decode::{self, decode_within};
 use narrows_file::foreign::{self, Format};
 use narrows_file::zstd_seekable::SeekableFile;
+use narrows_file::{OpenOptions, ReadAt};
+use narrows_object::ObjectFile;
 
 use super::each::each;
 use crate::args::file::{CatArgs, Range};
 use crate::args::{reach_max, window_log};
 use crate::files::{Sink, Source, Target, is_dash};
 use crate::flow;
+use crate::place::{self, Place};
 use crate::report;
 use crate::transfer::Transfer;
 
@@ -37,29 +38,42 @@ fn one(args: &CatArgs, transfer: &Transfer, input: &Path) -> Result<bool> {
     let target = Target::open(None)?;
     let output = target.name();
     let mut sink = target.sink()?;
-    let source = Source::open(Some(input))?;
+    let place = Place::parse(input)?;
     let blame = |e: narrows::Error| {
         let about = e.source.is_none();
         let error = if output.is_to_blame() { output.blame(e) } else { source_error(input, e) };
         if about { error.context(input.display().to_string()) } else { error }
     };
+    let part = Part { args, input };
+    if let Place::Object(url) = &place
+        && (args.range.is_some() || args.skip_damaged)
+    {
+        let object = place::object(url, &args.store)?;
+        return part.of_object(&object, &mut sink).map_err(blame);
+    }
     if args.range.is_none() && !args.skip_damaged {
+        let source = place::open_stream(&place, &args.store)?;
         let (threads, control) = (flow::threads(args.threads), &transfer.control);
         let options = || ReceiveOptions::default().threads(threads).reach_max(reach_max(args.long)).control(control);
-        decode_within(source.into_reader(), sink, window_log(args.long), options).map_err(blame)?;
+        decode_within(source, sink, window_log(args.long), options).map_err(blame)?;
         return Ok(true);
     }
+    let Place::Path(path) = &place else { return Ok(true) };
+    let source = Source::open(Some(path))?;
     if is_dash(input) || !source.is_regular() {
         return Err(anyhow!("a part of {} cannot be read: it is not a regular file", input.display()));
     }
     let mut file = source.into_file();
     let begin = foreign::peek(&mut file)?;
     match Format::of(&begin) {
-        None | Some(Format::Narrows) => narrows_part(args, input, file, &mut sink).map_err(blame),
+        None | Some(Format::Narrows) => part.of_narrows(file, &mut sink).map_err(blame),
         Some(_) if args.skip_damaged => {
             Err(anyhow!("{}: only files of narrows can be read behind damaged places", input.display()))
         }
-        Some(format) => other_part(args, format, begin, file, &mut sink).map_err(blame),
+        Some(format) => {
+            let at = file.try_clone()?;
+            part.of_other(format, begin, at, file, &mut sink).map_err(blame)
+        }
     }
 }
 
@@ -70,65 +84,101 @@ fn source_error(input: &Path, error: narrows::Error) -> anyhow::Error {
     }
 }
 
-fn narrows_part(args: &CatArgs, input: &Path, file: File, sink: &mut Sink) -> narrows::Result<bool> {
-    let file = OpenOptions::default().broken(args.skip_damaged).reach_max(reach_max(args.long)).open(file)?;
-    let (begin, end) = bounds(args.range, file.raw_len());
-    if !args.skip_damaged {
-        let mut at = begin;
-        while at < end {
-            let Some(block) = file.block_at(at)? else { break };
-            let n = block.len().min((end - at) as usize);
-            sink.write_all(&block[..n])?;
-            at += n as u64;
-        }
-        return Ok(true);
-    }
-    let missing = read_whole(&file, begin..end, |bytes| Ok(sink.write_all(bytes)?))?;
-    for (range, why) in &missing {
-        let (from, to) = (range.start, range.end - 1);
-        report::note(format!("{}: bytes {from}-{to} are missing: {why}", input.display()));
-    }
-    if let Some(why) = file.broken() {
-        let at = file.raw_len();
-        report::note(format!("{}: whatever was behind byte {at} is missing: {why}", input.display()));
-    }
-    Ok(missing.is_empty() && file.broken().is_none())
+/// A part of one file.
+struct Part<'a> {
+    args: &'a CatArgs,
+    input: &'a Path,
 }
 
-fn other_part(args: &CatArgs, format: Format, begin: Vec<u8>, file: File, sink: &mut Sink) -> narrows::Result<bool> {
-    if format == Format::Zstd
-        && let Some(seekable) = SeekableFile::open(file.try_clone()?)?
-    {
-        let (from, to) = bounds(args.range, seekable.raw_len());
-        seekable.copy(from, to, sink)?;
-        return Ok(true);
-    }
-    let (from, to) = match args.range {
-        Some(Range::From(from, to)) => (from, to.unwrap_or(u64::MAX)),
-        _ => {
-            let text = format!("the last bytes of a {} file are only found by reading it: use tail -c", format.name());
-            return Err(narrows::Error::unsupported(text));
-        }
-    };
-    let mut decoder = foreign::decoder_within(format, begin, file, window_log(args.long))?;
-    let damaged = |e: io::Error| decode::damaged(format, e);
-    let skipped = io::copy(&mut decoder.by_ref().take(from), &mut io::sink()).map_err(damaged)?;
-    if skipped == from {
-        let mut left = to - from;
-        let mut buf = vec![0; 128 << 10];
-        while left > 0 {
-            let most = usize::try_from(left).unwrap_or(usize::MAX).min(buf.len());
-            let n = decoder.read(&mut buf[..most]).map_err(damaged)?;
-            if n == 0 {
-                break;
+impl Part<'_> {
+    /// The end of an object is read first: if it is of narrows, two requests are all.
+    fn of_object(&self, object: &ObjectFile, sink: &mut Sink) -> narrows::Result<bool> {
+        let error = match self.of_narrows(object, sink) {
+            Err(e) if e.source.is_none() => e,
+            result => return result,
+        };
+        let mut begin = vec![0; foreign::MAGIC_LEN];
+        let n = object.read_at(&mut begin, 0)?;
+        begin.truncate(n);
+        match Format::of(&begin) {
+            None | Some(Format::Narrows) => Err(error),
+            Some(_) if self.args.skip_damaged => {
+                Err(narrows::Error::unsupported("only files of narrows can be read behind damaged places"))
             }
-            sink.write_all(&buf[..n])?;
-            left -= n as u64;
+            Some(format) => self.of_other(format, begin, object, object.reader(n as u64..u64::MAX), sink),
         }
-        // Only the checks behind the range tell whether its bytes are right.
-        io::copy(&mut decoder, &mut io::sink()).map_err(damaged)?;
     }
-    Ok(true)
+
+    fn of_narrows(&self, file: impl ReadAt, sink: &mut Sink) -> narrows::Result<bool> {
+        let Self { args, input } = self;
+        let file = OpenOptions::default().broken(args.skip_damaged).reach_max(reach_max(args.long)).open(file)?;
+        let (begin, end) = bounds(args.range, file.raw_len());
+        if !args.skip_damaged {
+            let mut at = begin;
+            while at < end {
+                let Some(block) = file.block_at(at)? else { break };
+                let n = block.len().min((end - at) as usize);
+                sink.write_all(&block[..n])?;
+                at += n as u64;
+            }
+            return Ok(true);
+        }
+        let missing = read_whole(&file, begin..end, |bytes| Ok(sink.write_all(bytes)?))?;
+        for (range, why) in &missing {
+            let (from, to) = (range.start, range.end - 1);
+            report::note(format!("{}: bytes {from}-{to} are missing: {why}", input.display()));
+        }
+        if let Some(why) = file.broken() {
+            let at = file.raw_len();
+            report::note(format!("{}: whatever was behind byte {at} is missing: {why}", input.display()));
+        }
+        Ok(missing.is_empty() && file.broken().is_none())
+    }
+
+    fn of_other(
+        &self,
+        format: Format,
+        begin: Vec<u8>,
+        at: impl ReadAt,
+        source: impl Read + Send + 'static,
+        sink: &mut Sink,
+    ) -> narrows::Result<bool> {
+        let args = self.args;
+        if format == Format::Zstd
+            && let Some(seekable) = SeekableFile::open(at)?
+        {
+            let (from, to) = bounds(args.range, seekable.raw_len());
+            seekable.copy(from, to, sink)?;
+            return Ok(true);
+        }
+        let (from, to) = match args.range {
+            Some(Range::From(from, to)) => (from, to.unwrap_or(u64::MAX)),
+            _ => {
+                let text =
+                    format!("the last bytes of a {} file are only found by reading it: use tail -c", format.name());
+                return Err(narrows::Error::unsupported(text));
+            }
+        };
+        let mut decoder = foreign::decoder_within(format, begin, source, window_log(args.long))?;
+        let damaged = |e: io::Error| decode::damaged(format, e);
+        let skipped = io::copy(&mut decoder.by_ref().take(from), &mut io::sink()).map_err(damaged)?;
+        if skipped == from {
+            let mut left = to - from;
+            let mut buf = vec![0; 128 << 10];
+            while left > 0 {
+                let most = usize::try_from(left).unwrap_or(usize::MAX).min(buf.len());
+                let n = decoder.read(&mut buf[..most]).map_err(damaged)?;
+                if n == 0 {
+                    break;
+                }
+                sink.write_all(&buf[..n])?;
+                left -= n as u64;
+            }
+            // Only the checks behind the range tell whether its bytes are right.
+            io::copy(&mut decoder, &mut io::sink()).map_err(damaged)?;
+        }
+        Ok(true)
+    }
 }
 
 /// The range within a file of `len` raw bytes.

@@ -1,6 +1,6 @@
 //! `narrows check`: scrubs files, and writes a lost index anew; checks the variables of files with arrays.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -11,7 +11,8 @@ use narrows_file::check::{Report, check, prefaces_are_whole};
 use narrows_file::decode::decode_within;
 use narrows_file::foreign::{self, Format};
 use narrows_file::repair::repair;
-use narrows_file::{IndexOrigin, OpenOptions};
+use narrows_file::{IndexOrigin, OpenOptions, ReadAt};
+use narrows_object::Url;
 use serde_json::json;
 
 use super::each::each;
@@ -19,6 +20,7 @@ use crate::args::file::CheckArgs;
 use crate::args::{reach_max, window_log};
 use crate::files::{Target, open_regular};
 use crate::flow;
+use crate::place::{self, Place};
 use crate::report;
 use crate::transfer::Transfer;
 use crate::variables;
@@ -36,6 +38,10 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
 }
 
 fn one(args: &CheckArgs, transfer: &Transfer, path: &Path) -> Result<bool> {
+    if let Place::Object(url) = Place::parse(path)? {
+        return object(args, transfer, path, &url);
+    }
+    let path = &place::path_of(path)?;
     if let Some(is_good) = variables::check(args, path)? {
         return Ok(is_good);
     }
@@ -84,6 +90,34 @@ fn one(args: &CheckArgs, transfer: &Transfer, path: &Path) -> Result<bool> {
     scrub(args, path, &file, None)
 }
 
+/// Checks an object.
+fn object(args: &CheckArgs, transfer: &Transfer, path: &Path, url: &Url) -> Result<bool> {
+    if args.against.is_some() || args.html.is_some() || !args.variable.is_empty() || args.repair_index {
+        let text = format!("{url}: --against, --html, --variable and --repair-index are for files of this host");
+        return Err(narrows::Error::misuse(text).into());
+    }
+    let object = place::object(url, &args.store)?;
+    let cannot = || format!("cannot read {url}");
+    let named = |e: narrows::Error| {
+        let about = if e.source.is_some() { cannot() } else { url.to_string() };
+        anyhow::Error::from(e).context(about)
+    };
+    // The end first: an index costs no other request.
+    object.len().with_context(cannot)?;
+    let mut begin = [0; foreign::MAGIC_LEN];
+    let n = object.read_at(&mut begin, 0).with_context(cannot)?;
+    if Format::of(&begin[..n]).is_some_and(|format| format != Format::Narrows) {
+        let control = &transfer.control;
+        let options = || ReceiveOptions::default().reach_max(reach_max(args.long)).control(control);
+        let source = object.reader(0..u64::MAX);
+        let decoded = decode_within(source, io::sink(), window_log(args.long), options).map_err(named)?;
+        show(args, path, &Report { good_bytes: decoded.raw_bytes, ..Report::default() })?;
+        return Ok(true);
+    }
+    let file = OpenOptions::default().broken(true).reach_max(reach_max(args.long)).open(object).map_err(named)?;
+    scrub(args, path, &file, None)
+}
+
 /// Keeps the file as it is beside the repaired one, which lacks a part of it: what is left out may be
 /// the rest of a stream behind a single damaged byte.
 fn keep_damaged(path: &Path) -> Result<PathBuf> {
@@ -96,7 +130,7 @@ fn keep_damaged(path: &Path) -> Result<PathBuf> {
 }
 
 /// Decodes every block. `lost` is what a repair could not bring back.
-fn scrub(args: &CheckArgs, path: &Path, file: &narrows_file::File<File>, lost: Option<String>) -> Result<bool> {
+fn scrub<R: ReadAt>(args: &CheckArgs, path: &Path, file: &narrows_file::File<R>, lost: Option<String>) -> Result<bool> {
     let mut report = check(file, flow::threads(args.threads), args.sums).with_context(|| path.display().to_string())?;
     report.faults.extend(lost);
     show(args, path, &report)?;

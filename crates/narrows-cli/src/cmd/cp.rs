@@ -40,6 +40,7 @@ use narrows_host::words::shown;
 use narrows_host::{means, signals};
 
 mod fallback;
+pub(crate) mod objects;
 mod stdio;
 
 use stdio::Dash;
@@ -123,7 +124,11 @@ pub(crate) fn run(args: &CpArgs) -> Result<ExitCode> {
 
 fn copy(args: &CpArgs, dash: Dash) -> Result<Outcome> {
     let misuse = |text: String| anyhow::Error::from(narrows::Error::misuse(text));
-    let places = args.paths.iter().map(|p| Place::parse(p).map_err(misuse)).collect::<Result<Vec<_>>>()?;
+    if objects::are_meant(args) {
+        return objects::copy(args, dash, &teller());
+    }
+    let paths = crate::place::without_file_urls(&args.paths)?;
+    let places = paths.iter().map(|p| Place::parse(p).map_err(misuse)).collect::<Result<Vec<_>>>()?;
     match (dash, &places[..]) {
         (Dash::Source, [_, target]) => {
             stdio::check_name(target)?;

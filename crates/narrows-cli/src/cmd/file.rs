@@ -18,13 +18,22 @@ use crate::args::file::{FileArgs, FormatArg, ListArgs};
 use crate::args::{reach_max, reach_max_of_file, window_log};
 use crate::files::{self, Source, Target, is_dash};
 use crate::flow;
+use crate::place::{self, Place};
 use crate::report;
 use crate::transfer::Transfer;
+
+mod object;
 
 /// Runs `narrows FILE...`.
 pub(crate) fn run(args: &FileArgs) -> Result<ExitCode> {
     if args.list {
-        return super::list::run(&ListArgs { files: args.files.clone(), summary: true, long: false, json: args.verbosity.json });
+        return super::list::run(&ListArgs {
+            files: args.files.clone(),
+            summary: true,
+            long: false,
+            json: args.verbosity.json,
+            store: args.store.clone(),
+        });
     }
     if args.output.is_some() && args.files.len() > 1 {
         return Err(narrows::Error::misuse("-o takes one input file; leave it out, or use -c").into());
@@ -36,6 +45,12 @@ pub(crate) fn run(args: &FileArgs) -> Result<ExitCode> {
 }
 
 fn one(args: &FileArgs, transfer: &Transfer, input: &Path) -> Result<()> {
+    let place = Place::parse(input)?;
+    let is_object = |output: &PathBuf| Place::is_object(output.as_os_str());
+    if place.url().is_some() || args.output.as_ref().is_some_and(is_object) {
+        return object::one(args, transfer, &place);
+    }
+    let input = &place::path_of(input)?;
     let decompresses = args.decompress || args.test;
     let output = output(args, input)?;
     let named = !is_dash(input);
@@ -121,7 +136,7 @@ fn no_file(input: &Path, error: io::Error) -> anyhow::Error {
 /// The name of the output: `None` for stdout.
 fn output(args: &FileArgs, input: &Path) -> Result<Option<PathBuf>> {
     if let Some(output) = &args.output {
-        return Ok(Some(output.clone()));
+        return Ok(Some(place::path_of(output)?));
     }
     if args.stdout || is_dash(input) || args.test {
         return Ok(None);

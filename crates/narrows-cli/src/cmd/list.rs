@@ -1,13 +1,14 @@
 //! `narrows list`: what is in compressed files, without decoding them; of packs, their members.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow};
 use narrows_file::foreign::{self, Format};
 use narrows_file::zstd_seekable::SeekableFile;
-use narrows_file::{File as NarrowsFile, IndexOrigin};
+use narrows_file::{File as NarrowsFile, IndexOrigin, ReadAt};
+use narrows_object::ObjectFile;
 use narrows_pack::Pack;
 use serde_json::json;
 
@@ -16,6 +17,7 @@ mod members;
 use super::each::each;
 use crate::args::file::ListArgs;
 use crate::files::{is_dash, open_regular};
+use crate::place::{self, Place};
 use crate::report;
 
 /// What one line of the list says.
@@ -36,13 +38,13 @@ pub(crate) fn run(args: &ListArgs) -> Result<ExitCode> {
     let inputs = if args.files.is_empty() { &stdin[..] } else { &args.files };
     if !args.summary
         && let Some((first, paths)) = inputs.split_first()
-        && let Some(pack) = pack(first)?
+        && let Some(pack) = pack(args, first)?
     {
         return Ok(ExitCode::from(u8::from(!members::list(args, first, &pack, paths)?)));
     }
     let mut is_first = true;
     each(inputs, |path| {
-        let row = row(path)?;
+        let row = row(args, path)?;
         if is_first && !args.json {
             report::out(format!(
                 "{:>8} {:>7} {:>14} {:>14} {:>7}  {:<6} {:<8} Filename",
@@ -56,18 +58,25 @@ pub(crate) fn run(args: &ListArgs) -> Result<ExitCode> {
 }
 
 /// The pack of this name. Other files are shown as a line.
-fn pack(path: &Path) -> Result<Option<Pack<File>>> {
-    if is_dash(path) || !path.metadata().is_ok_and(|data| data.is_file()) {
+fn pack(args: &ListArgs, path: &Path) -> Result<Option<Pack<Arc<dyn ReadAt>>>> {
+    let place = Place::parse(path)?;
+    if let Place::Path(path) = &place
+        && (is_dash(path) || !path.metadata().is_ok_and(|data| data.is_file()))
+    {
         return Ok(None);
     }
-    match Pack::open(open_regular(path)?) {
+    match Pack::open(place::open_read(&place, &args.store)?) {
         Ok(pack) => Ok(Some(pack)),
         // What is wrong with a file of streams, the line says.
         Err(_) => Ok(None),
     }
 }
 
-fn row(path: &Path) -> Result<Row> {
+fn row(args: &ListArgs, path: &Path) -> Result<Row> {
+    if let Place::Object(url) = Place::parse(path)? {
+        return row_of_object(&place::object(&url, &args.store)?, path);
+    }
+    let path = &place::path_of(path)?;
     // What is listed stands at the end of a file.
     if is_dash(path) || path.metadata().is_ok_and(|data| !data.is_file() && !data.is_dir()) {
         let name = if is_dash(path) { "stdin".into() } else { path.display().to_string() };
@@ -82,32 +91,66 @@ fn row(path: &Path) -> Result<Row> {
     let none =
         Row { format, blocks: None, runs: None, streams: None, wire_len, raw_len: None, check: "-", index: "none" };
     match format {
-        Format::Narrows => {
-            let file = NarrowsFile::open(file).map_err(named)?;
-            let members = file.members();
-            let sum = |of: fn(&narrows_file::Member) -> usize| members.iter().map(of).sum::<usize>() as u64;
-            Ok(Row {
-                blocks: Some(sum(narrows_file::Member::blocks)),
-                runs: Some(sum(narrows_file::Member::runs)),
-                streams: Some(members.len() as u64),
-                raw_len: Some(file.raw_len()),
-                check: if members.iter().all(|m| m.preface.check) { "XXH3" } else { "none" },
-                index: match members.iter().map(|m| m.origin).find(|origin| *origin != IndexOrigin::Stored) {
-                    None => "stored",
-                    Some(IndexOrigin::Rebuilt) => "damaged",
-                    Some(_) => "none",
-                },
-                ..none
-            })
-        }
+        Format::Narrows => Ok(row_of_narrows(&NarrowsFile::open(file).map_err(named)?, none)),
         Format::Zstd => Ok(match SeekableFile::open(file).map_err(named)? {
             None => none,
-            Some(seekable) => {
-                let frames = Some(seekable.frames() as u64);
-                Row { blocks: frames, runs: frames, raw_len: Some(seekable.raw_len()), index: "stored", ..none }
-            }
+            Some(seekable) => row_of_zstd(&seekable, none),
         }),
         _ => Ok(none),
+    }
+}
+
+/// The end of an object is read first: if it is of narrows, that request is all.
+fn row_of_object(object: &ObjectFile, path: &Path) -> Result<Row> {
+    let cannot = || format!("cannot read {}", path.display());
+    let wire_len = object.len().with_context(cannot)?;
+    let row = |format| Row {
+        format,
+        blocks: None,
+        runs: None,
+        streams: None,
+        wire_len,
+        raw_len: None,
+        check: "-",
+        index: "none",
+    };
+    let error = match NarrowsFile::open(object) {
+        Ok(file) => return Ok(row_of_narrows(&file, row(Format::Narrows))),
+        Err(e) if e.source.is_some() => return Err(anyhow::Error::from(e).context(cannot())),
+        Err(e) => e,
+    };
+    let mut begin = [0; foreign::MAGIC_LEN];
+    let n = object.read_at(&mut begin, 0).with_context(cannot)?;
+    match Format::of(&begin[..n]) {
+        None | Some(Format::Narrows) => Err(anyhow::Error::from(error).context(path.display().to_string())),
+        Some(Format::Zstd) => Ok(match SeekableFile::open(object).with_context(cannot)? {
+            None => row(Format::Zstd),
+            Some(seekable) => row_of_zstd(&seekable, row(Format::Zstd)),
+        }),
+        Some(format) => Ok(row(format)),
+    }
+}
+
+fn row_of_zstd<R: ReadAt>(seekable: &SeekableFile<R>, none: Row) -> Row {
+    let frames = Some(seekable.frames() as u64);
+    Row { blocks: frames, runs: frames, raw_len: Some(seekable.raw_len()), index: "stored", ..none }
+}
+
+fn row_of_narrows<R: ReadAt>(file: &NarrowsFile<R>, none: Row) -> Row {
+    let members = file.members();
+    let sum = |of: fn(&narrows_file::Member) -> usize| members.iter().map(of).sum::<usize>() as u64;
+    Row {
+        blocks: Some(sum(narrows_file::Member::blocks)),
+        runs: Some(sum(narrows_file::Member::runs)),
+        streams: Some(members.len() as u64),
+        raw_len: Some(file.raw_len()),
+        check: if members.iter().all(|m| m.preface.check) { "XXH3" } else { "none" },
+        index: match members.iter().map(|m| m.origin).find(|origin| *origin != IndexOrigin::Stored) {
+            None => "stored",
+            Some(IndexOrigin::Rebuilt) => "damaged",
+            Some(_) => "none",
+        },
+        ..none
     }
 }
 

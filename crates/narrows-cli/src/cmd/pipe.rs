@@ -16,6 +16,7 @@ use narrows::transport::Link;
 use narrows_file::decode::decode_within;
 
 use crate::args::file::ListArgs;
+use crate::args::store::StoreArgs;
 use crate::args::{PipeArgs, reach, reach_max, reach_max_of_file, window_log};
 use crate::files::{self, Source, Target};
 use crate::flow;
@@ -27,7 +28,7 @@ use crate::transfer::Transfer;
 pub(crate) fn run(args: &PipeArgs) -> Result<ExitCode> {
     if args.list {
         let files = args.file.iter().cloned().collect();
-        return super::list::run(&ListArgs { files, summary: true, long: false, json: args.verbosity.json });
+        return super::list::run(&ListArgs { files, summary: true, long: false, json: args.verbosity.json, store: StoreArgs::default() });
     }
     let transfer = Transfer::begin()?;
     let dash = Path::new("-");

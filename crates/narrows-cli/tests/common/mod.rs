@@ -6,6 +6,7 @@ pub(crate) mod copies;
 pub(crate) mod mount;
 pub(crate) mod relay;
 pub(crate) mod sshd;
+pub(crate) mod store;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -91,6 +92,17 @@ pub(crate) fn filter(home: &Path, args: &[&str], input: &[u8]) -> Output {
     let input = input.to_vec();
     let feeder = std::thread::spawn(move || drop(stdin.write_all(&input)));
     let output = child.wait_with_output().unwrap();
+    feeder.join().unwrap();
+    output
+}
+
+/// Runs `command` with `input` on stdin.
+pub(crate) fn store_filter(command: &mut Command, input: &[u8]) -> Output {
+    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let input = input.to_vec();
+    let feeder = std::thread::spawn(move || drop(stdin.write_all(&input)));
+    let output = finish(child);
     feeder.join().unwrap();
     output
 }

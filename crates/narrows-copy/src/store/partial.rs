@@ -16,20 +16,20 @@ use crate::partial_name::{HASH_LEN, PREFIX, SUFFIX};
 pub(super) const TRIES: u32 = 8;
 
 /// Mode of a temporary file, which is private until it gets its own mode.
-pub(super) const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
+pub(crate) const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
 
 /// A temporary file; removed unless it is renamed or kept.
-pub(super) struct Partial {
+pub(crate) struct Partial {
     folder: Arc<OwnedFd>,
     /// `None` if it has no name yet and vanishes with its descriptor.
     name: Option<OsString>,
-    pub(super) file: OwnedFd,
+    pub(crate) file: OwnedFd,
     kept: bool,
 }
 
 impl Partial {
     /// Creates a temporary file for `target` and locks it.
-    pub(super) fn create(folder: Arc<OwnedFd>, target: &OsStr, mode: Mode) -> io::Result<Self> {
+    pub(crate) fn create(folder: Arc<OwnedFd>, target: &OsStr, mode: Mode) -> io::Result<Self> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         // All predictable names may be taken, by other copies or by somebody who wants copies to
         // fail.
@@ -78,7 +78,7 @@ impl Partial {
     }
 
     /// Gives the file its final name.
-    pub(super) fn rename(&mut self, target: &OsStr) -> io::Result<()> {
+    pub(crate) fn rename(&mut self, target: &OsStr) -> io::Result<()> {
         match self.name.is_none().then(|| self.link(target)) {
             Some(Err(Errno::EXIST)) => self.link_beside(target)?,
             Some(linked) => {

@@ -1,11 +1,11 @@
 //! The members of a pack, as `tar t` shows those of an archive.
 
-use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use narrows::entry::EntryKind;
+use narrows_file::ReadAt;
 use narrows_host::words::shown;
 use narrows_pack::{Content, Item, Pack, Selector};
 use serde_json::json;
@@ -14,7 +14,7 @@ use crate::args::file::ListArgs;
 use crate::report;
 
 /// Lists the entries of a pack; false if one of `paths` is not in it.
-pub(super) fn list(args: &ListArgs, name: &Path, pack: &Pack<File>, paths: &[PathBuf]) -> Result<bool> {
+pub(super) fn list(args: &ListArgs, name: &Path, pack: &Pack<impl ReadAt>, paths: &[PathBuf]) -> Result<bool> {
     let paths: Vec<Vec<u8>> = paths.iter().map(|path| path.as_os_str().as_bytes().to_vec()).collect();
     let selector = Selector::new(&paths)?;
     let mut result = Ok(());

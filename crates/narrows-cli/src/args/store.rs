@@ -1,0 +1,20 @@
+//! Options of object stores, for all commands that take their URLs.
+
+use clap::Args as ClapArgs;
+
+#[derive(ClapArgs, Clone, Default)]
+#[command(next_help_heading = "Object stores (s3://BUCKET/KEY, gs://, az://)")]
+pub(crate) struct StoreArgs {
+    /// Address of the store, such as http://127.0.0.1:9000 [default: $AWS_ENDPOINT_URL, or that of the cloud]
+    #[arg(long, value_name = "URL")]
+    pub(crate) endpoint: Option<String>,
+    /// Region of the bucket [default: $AWS_REGION, or that of the profile]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) region: Option<String>,
+    /// Do not sign requests: for public objects
+    #[arg(long)]
+    pub(crate) no_sign_request: bool,
+    /// Send the bucket in the path, not in the name of the host [default: with an endpoint of one's own]
+    #[arg(long)]
+    pub(crate) path_style: bool,
+}

@@ -1,0 +1,173 @@
+//! `narrows cp` to and from object stores: every file becomes one object.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use anyhow::{Result, anyhow};
+use narrows_file::Mode;
+use narrows_host::signals;
+use narrows_object::{Store, Url};
+use serde_json::json;
+
+use super::stdio::Dash;
+use super::{Outcome, Tell};
+use crate::args::CpArgs;
+use crate::args::file::ModeArg;
+use crate::place::{self, Place};
+use crate::progress::Bar;
+use crate::report;
+use crate::transfer::Transfer;
+
+mod changes;
+mod get;
+mod put;
+mod stream;
+
+/// What the key of a file ends in.
+const SUFFIX: &str = ".nrw";
+
+/// What is counted while objects are copied, by several threads.
+#[derive(Default)]
+pub(crate) struct Counts {
+    pub(crate) files: AtomicU64,
+    pub(crate) same: AtomicU64,
+    failed: AtomicU64,
+    changed: AtomicU64,
+    pub(crate) raw: AtomicU64,
+    pub(crate) wire: AtomicU64,
+    losses: Mutex<std::collections::BTreeMap<&'static str, u64>>,
+}
+
+impl Counts {
+    fn add(counter: &AtomicU64, n: u64) {
+        counter.fetch_add(n, Ordering::Relaxed);
+    }
+
+    fn lost(&self, what: &'static str) {
+        *lock(&self.losses).entry(what).or_default() += 1;
+    }
+
+    fn of(counter: &AtomicU64) -> u64 {
+        counter.load(Ordering::Relaxed)
+    }
+}
+
+/// A copy and what its threads share.
+struct Copy<'a> {
+    args: &'a CpArgs,
+    store: Store,
+    counts: Arc<Counts>,
+    tell: &'a Tell,
+}
+
+impl Copy<'_> {
+    /// Reports a file that could not be copied; the others go on.
+    fn failed(&self, text: &str) {
+        Counts::add(&self.counts.failed, 1);
+        (self.tell)(text);
+    }
+
+    fn outcome(&self, begun: Instant, removed: Removed) -> Outcome {
+        let c = &self.counts;
+        let (raw, wire) = (Counts::of(&c.raw), Counts::of(&c.wire));
+        let losses: Vec<_> = lock(&c.losses).iter().map(|(what, n)| format!("{what} of {n}")).collect();
+        let elapsed = begun.elapsed();
+        Outcome {
+            files: Counts::of(&c.files),
+            files_same: Counts::of(&c.same),
+            failed: Counts::of(&c.failed),
+            changed: Counts::of(&c.changed),
+            losses: (!losses.is_empty()).then(|| losses.join(", ")),
+            removed: removed.count,
+            not_removed: removed.why_not,
+            line: report::join([Some(report::amount(raw, elapsed)), Some(report::wire(raw, wire))]),
+            json: json!({
+                "raw_bytes": raw,
+                "wire_bytes": wire,
+                "ratio": raw as f64 / wire.max(1) as f64,
+                "seconds": elapsed.as_secs_f64(),
+                "goodput_bytes_per_s": raw as f64 / elapsed.as_secs_f64().max(1e-9),
+            }),
+            ..Outcome::default()
+        }
+    }
+}
+
+/// What --delete did.
+#[derive(Default)]
+struct Removed {
+    count: u64,
+    why_not: Option<String>,
+}
+
+/// Whether any of the places is an object.
+pub(super) fn are_meant(args: &CpArgs) -> bool {
+    args.paths.iter().any(|text| Place::is_object(text))
+}
+
+/// Copies to a store, or from one.
+pub(super) fn copy(args: &CpArgs, dash: Dash, tell: &Tell) -> Result<Outcome> {
+    let misuse = |text: &str| anyhow::Error::from(narrows::Error::misuse(text.to_owned()));
+    let _transfer = Transfer::begin()?;
+    let begun = Instant::now();
+    let places = args.paths.iter().map(Place::parse).collect::<Result<Vec<_>>>()?;
+    let Some((target, sources)) = places.split_last().filter(|(_, sources)| !sources.is_empty()) else {
+        return Err(misuse("cp needs a source and a target: narrows cp [OPTIONS] SRC... DST"));
+    };
+    let is_remote = |place: &Place| match place {
+        Place::Path(path) => {
+            !matches!(narrows_copy::place::Place::parse(path.as_os_str()), Ok(narrows_copy::place::Place::Local(_)))
+        }
+        Place::Object(_) => false,
+    };
+    let urls: Vec<&Url> = sources.iter().filter_map(Place::url).collect();
+    let paths: Vec<PathBuf> =
+        sources.iter().filter_map(|p| if let Place::Path(path) = p { Some(path.clone()) } else { None }).collect();
+    if places.iter().any(is_remote) || target.url().is_some() && !urls.is_empty() {
+        return Err(misuse("both ends are remote; copy in two steps"));
+    }
+    let first = target.url().or(urls.first().copied()).ok_or_else(|| misuse("there is no object"))?;
+    if urls.iter().any(|url| url.with_key("") != first.with_key("")) || !urls.is_empty() && !paths.is_empty() {
+        return Err(misuse("the sources are in more than one place; copy them in two steps"));
+    }
+    let counts = Arc::new(Counts::default());
+    let bar = Bar::objects(&counts, !args.verbosity.quiet);
+    let copy = Copy { args, store: place::store(first, &args.store)?, counts, tell };
+    let removed = match (target, dash) {
+        (Place::Object(url), Dash::Source) => stream::put(&copy, url),
+        (_, Dash::Target) => stream::get(&copy, first),
+        (Place::Object(url), _) => put::put(&copy, &paths, url),
+        (Place::Path(path), _) => get::get(&copy, &urls, path),
+    };
+    bar.end();
+    let removed = removed?;
+    if signals::received().is_some() {
+        return Err(anyhow!("interrupted"));
+    }
+    Ok(copy.outcome(begun, removed))
+}
+
+fn mode(args: &CpArgs) -> Mode {
+    match args.mode {
+        ModeArg::Fast => Mode::Fast,
+        ModeArg::Balanced => Mode::Balanced,
+        ModeArg::Archive => Mode::Archive,
+    }
+}
+
+/// Runs `work` in as many threads as files are copied at a time, until it returns.
+fn in_threads(args: &CpArgs, work: impl Fn() + Sync) {
+    std::thread::scope(|scope| {
+        for _ in 1..args.transfers {
+            // Without another thread this one does it all.
+            let _ = std::thread::Builder::new().name("narrows-copy".into()).spawn_scoped(scope, &work);
+        }
+        work();
+    });
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,328 @@
+//! Objects to files. Keys are names that anybody may have written: `Landing` keeps them in the folder.
+
+use std::collections::HashSet;
+use std::io::{self, Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Mutex;
+
+use anyhow::{Context, Result, bail};
+use narrows::entry::EntryKind;
+use narrows::stream::ReceiveOptions;
+use narrows_copy::filter::Filter;
+use narrows_copy::landing::{Attributes, Landing};
+use narrows_copy::scan::{Found, Root, walk};
+use narrows_copy::serve::open_roots;
+use narrows_file::decode::decode_within;
+use narrows_host::signals;
+use narrows_host::words::shown;
+use narrows_object::meta::FileMeta;
+use narrows_object::{Head, Object, ObjectFile, Url};
+
+use super::changes::{Stamp, is_same, since_1970};
+use super::{Copy, Counts, Removed, SUFFIX, in_threads, lock};
+use crate::args::{FsyncArg, reach_max, window_log};
+use crate::cmd::cp::{DELETING, names, patterns};
+use crate::{flow, report};
+
+/// Raw bytes of a file that has work for several decoding threads.
+const LONG: u64 = 16 << 20;
+/// Permission bits that come from another host without --set-id.
+const SAFE_BITS: u32 = 0o1777;
+
+/// An object to fetch and its path below the target, with the suffix that it may lose.
+struct Job {
+    key: String,
+    path: String,
+    /// The path is the name that the user gave.
+    is_named: bool,
+}
+
+pub(super) fn get(copy: &Copy<'_>, urls: &[&Url], target: &Path) -> Result<Removed> {
+    let args = copy.args;
+    let filter = Filter::new(&patterns(args))?;
+    let single = urls.len() == 1 && !args.recursive;
+    if let Some(url) = urls.iter().find(|url| url.is_prefix() && !args.recursive) {
+        let text = format!("{url} names everything below it; give -r to copy it");
+        return Err(narrows::Error::misuse(text).into());
+    }
+    let mut jobs = Vec::new();
+    // Folders of the target that --delete is about; empty for all of it.
+    let mut covered = Vec::new();
+    for url in urls {
+        let found = find(copy, url)?;
+        if args.recursive {
+            covered.push(if url.is_prefix() { String::new() } else { url.name().to_owned() });
+        }
+        jobs.extend(found);
+    }
+    let is_folder = target.is_dir() || !single || target.as_os_str().as_bytes().ends_with(b"/");
+    let folder = match is_folder {
+        true => target,
+        false => target.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")),
+    };
+    if !is_folder {
+        let name = target.file_name().and_then(|name| name.to_str());
+        let name = name.with_context(|| format!("cannot write {}: it has no name in UTF-8", target.display()))?;
+        jobs.iter_mut().for_each(|job| (job.path, job.is_named) = (name.to_owned(), true));
+    }
+    let cannot = || format!("cannot write {}", target.display());
+    if is_folder && !folder.exists() && !args.dry_run {
+        // Only the last folder, so that a misspelt path creates no tree.
+        std::fs::create_dir(folder).with_context(cannot)?;
+    }
+    let landing = match args.dry_run && !folder.exists() {
+        true => None,
+        false => Some(Landing::open(folder).with_context(cannot)?),
+    };
+    let is_excluded = |path: &str| {
+        let folder = path.rfind('/').map_or("", |at| &path[..at]);
+        filter.leaves_out(path.as_bytes(), false) || !folder.is_empty() && filter.leaves_out_folder(folder.as_bytes())
+    };
+    jobs.retain(|job| !is_excluded(&job.path) && !is_excluded(job.path.strip_suffix(SUFFIX).unwrap_or(&job.path)));
+    jobs.reverse();
+    let get = Get { copy, claimed: Mutex::default(), single, fatal: Mutex::default() };
+    let jobs = Mutex::new(jobs);
+    in_threads(args, || match landing.as_ref().map(Landing::try_clone).transpose() {
+        Ok(mut landing) => get.work(&jobs, landing.as_mut()),
+        Err(e) => copy.failed(&e.to_string()),
+    });
+    if let Some(error) = lock(&get.fatal).take() {
+        return Err(error);
+    }
+    match landing {
+        Some(landing) if args.delete => get.remove_others(&filter, folder, landing, &covered),
+        _ => Ok(Removed::default()),
+    }
+}
+
+/// The objects that an address names.
+fn find(copy: &Copy<'_>, url: &Url) -> Result<Vec<Job>> {
+    let cannot = || format!("cannot read {url}");
+    if !copy.args.recursive {
+        // A copy of `x` is the object `x.nrw`.
+        let key =
+            match copy.store.head(&url.key).with_context(cannot)? {
+                Some(_) => url.key.clone(),
+                None => {
+                    let key = format!("{}{SUFFIX}", url.key);
+                    copy.store.head(&key).with_context(cannot)?.map(|_| key).with_context(|| {
+                        format!("cannot read {url}: there is no such object; for all below it give -r")
+                    })?
+                }
+            };
+        let path = key.rsplit('/').next().unwrap_or(&key).to_owned();
+        return Ok(vec![Job { key, path, is_named: false }]);
+    }
+    let prefix = if url.is_prefix() { url.key.clone() } else { format!("{}/", url.key) };
+    let top = if url.is_prefix() { String::new() } else { format!("{}/", url.name()) };
+    let listed = copy.store.list(&prefix).with_context(|| format!("cannot list {url}"))?;
+    let of = |Object { key, len, .. }: Object| {
+        let rest = key.strip_prefix(&prefix)?.to_owned();
+        // Some programs mark folders by empty objects; a list shows them without their slash.
+        let is_mark = len == 0 && (rest.is_empty() || rest.ends_with('/'));
+        (!is_mark).then(|| Job { path: format!("{top}{rest}"), key, is_named: false })
+    };
+    let jobs: Vec<_> = listed.into_iter().filter_map(of).collect();
+    if jobs.is_empty() {
+        bail!("cannot read {url}: there are no objects below it");
+    }
+    Ok(jobs)
+}
+
+struct Get<'a> {
+    copy: &'a Copy<'a>,
+    /// Paths that files of this copy have.
+    claimed: Mutex<HashSet<String>>,
+    single: bool,
+    fatal: Mutex<Option<anyhow::Error>>,
+}
+
+impl Get<'_> {
+    fn work(&self, jobs: &Mutex<Vec<Job>>, mut landing: Option<&mut Landing>) {
+        loop {
+            let job = lock(jobs).pop();
+            let Some(job) = job else { return };
+            if signals::received().is_some() || lock(&self.fatal).is_some() {
+                return;
+            }
+            match self.one(&job, landing.as_deref_mut()) {
+                Ok(()) => {}
+                // The only object: its error is that of the command.
+                Err(e) if self.single => {
+                    *lock(&self.fatal) = Some(e.context(format!("cannot copy {}", self.copy.store.url(&job.key))))
+                }
+                Err(e) => {
+                    self.copy.failed(&format!("cannot copy {}: {}", shown(job.path.as_bytes()), report::one_line(&e)))
+                }
+            }
+        }
+    }
+
+    fn one(&self, job: &Job, mut landing: Option<&mut Landing>) -> Result<()> {
+        let (copy, args) = (self.copy, self.copy.args);
+        Landing::check(job.path.as_bytes())?;
+        let short = job.path.strip_suffix(SUFFIX).filter(|_| !job.is_named);
+        let mut there = |path: &str| match landing.as_deref_mut() {
+            Some(landing) => landing.there(path.as_bytes()).ok().flatten().filter(|there| there.is_file),
+            None => None,
+        };
+        let candidates = [Some(job.path.as_str()), short];
+        let local: Vec<_> = candidates.into_iter().flatten().filter_map(|path| Some((path, there(path)?))).collect();
+        if !local.is_empty()
+            && let Some(head) = copy.store.head(&job.key)?
+        {
+            let path = self.path(job, &head);
+            let stamp = local.iter().find(|(name, _)| *name == path).map(|(_, t)| Stamp { len: t.len, mtime: t.mtime });
+            if stamp.is_some_and(|stamp| is_same(stamp, &head)) {
+                self.claim(path)?;
+                Counts::add(&copy.counts.same, 1);
+                return Ok(());
+            }
+        }
+        let object = ObjectFile::new(&copy.store, &job.key)?;
+        let head = object.head()?;
+        let path = self.path(job, &head);
+        self.claim(path)?;
+        let say = names(args, "");
+        if args.dry_run {
+            say(&shown(path.as_bytes()));
+            Counts::add(&copy.counts.files, 1);
+            return Ok(());
+        }
+        let landing = landing.context("there is no folder; this is a bug")?;
+        let meta = FileMeta::parse(&head.metadata);
+        let bits = if args.set_id { 0o7777 } else { SAFE_BITS };
+        let attributes = Attributes {
+            mode: meta.mode.map(|mode| mode & bits),
+            // As `aws s3 sync` does, so that it is known when it is copied again.
+            mtime: Some(meta.mtime.unwrap_or_else(|| since_1970(head.object.written))),
+            owner: if args.owner { (meta.uid, meta.gid) } else { (None, None) },
+        };
+        if meta.mode.is_some_and(|mode| mode & bits != mode) {
+            copy.counts.lost("set-id bits (without --set-id)");
+        }
+        let arriving = landing.begin(path.as_bytes(), attributes.mode)?;
+        let written = self.write(&object, &head, meta, arriving.file()?)?;
+        if written != meta.len.unwrap_or(written) {
+            bail!("the object has {written} bytes, and its metadata says {}", meta.len.unwrap_or_default());
+        }
+        let lost = arriving.finish(&attributes, matches!(args.fsync, FsyncArg::Each | FsyncArg::Batch))?;
+        lost.into_iter().for_each(|what| copy.counts.lost(what));
+        Counts::add(&copy.counts.wire, head.object.len);
+        Counts::add(&copy.counts.files, 1);
+        say(&shown(path.as_bytes()));
+        Ok(())
+    }
+
+    /// Writes the content of an object; returns its length.
+    fn write(&self, object: &ObjectFile, head: &Head, meta: FileMeta, file: std::fs::File) -> Result<u64> {
+        let reader = object.reader(0..head.object.len);
+        let counting = Counting { file, raw: &self.copy.counts.raw };
+        if meta.plain != Some(false) {
+            let mut counting = counting;
+            let n = io::copy(&mut Stopping(reader), &mut counting)?;
+            anyhow::ensure!(n == head.object.len, "the object ends early");
+            return Ok(n);
+        }
+        let threads = if meta.len.is_none_or(|len| len >= LONG) { flow::threads(None) } else { 1 };
+        let long = self.copy.args.long;
+        let options = || ReceiveOptions::default().threads(threads).reach_max(reach_max(long));
+        let file = counting.file;
+        let decoded = decode_within(Stopping(reader), file, window_log(long), options)?;
+        Counts::add(&self.copy.counts.raw, decoded.raw_bytes);
+        Ok(decoded.raw_bytes)
+    }
+
+    /// The path that an object gets: files of narrows lose the suffix that their keys have.
+    fn path<'j>(&self, job: &'j Job, head: &Head) -> &'j str {
+        let is_file = FileMeta::parse(&head.metadata).plain == Some(false);
+        job.path.strip_suffix(SUFFIX).filter(|_| is_file && !job.is_named).unwrap_or(&job.path)
+    }
+
+    fn claim(&self, path: &str) -> Result<()> {
+        Landing::check(path.as_bytes())?;
+        if !lock(&self.claimed).insert(path.to_owned()) {
+            bail!("another object of this copy has the name {} already", shown(path.as_bytes()));
+        }
+        Ok(())
+    }
+
+    /// Removes the files in the copied folders that no object became.
+    fn remove_others(
+        &self,
+        filter: &Filter,
+        folder: &Path,
+        mut landing: Landing,
+        covered: &[String],
+    ) -> Result<Removed> {
+        let (copy, args) = (self.copy, self.copy.args);
+        if signals::received().is_some() {
+            return Ok(Removed::default());
+        }
+        if Counts::of(&copy.counts.failed) > 0 {
+            let why = "nothing was removed, since not everything could be copied".to_owned();
+            return Ok(Removed { count: 0, why_not: Some(why) });
+        }
+        let root = folder.join("");
+        let (roots, _) = open_roots(std::slice::from_ref(&root), true);
+        let claimed = lock(&self.claimed);
+        let mut others = Vec::new();
+        walk(&roots as &[Root], filter, |found| {
+            if let Found::Entry { entry, .. } = found
+                && !matches!(entry.kind, EntryKind::Folder)
+            {
+                let is_claimed = std::str::from_utf8(&entry.path).is_ok_and(|path| claimed.contains(path));
+                let below = |top: &String| {
+                    top.is_empty() || entry.path.strip_prefix(top.as_bytes()).is_some_and(|rest| rest.starts_with(b"/"))
+                };
+                if !is_claimed && covered.iter().any(below) {
+                    others.push(entry.path);
+                }
+            }
+            signals::received().is_none()
+        });
+        if let Some(most) = args.max_delete.filter(|most| others.len() as u64 > *most) {
+            let why = format!("nothing was removed: {} files would be, and --max-delete allows {most}", others.len());
+            return Ok(Removed { count: 0, why_not: Some(why) });
+        }
+        let say = names(args, DELETING);
+        for path in &others {
+            say(&shown(path));
+            if !args.dry_run {
+                landing.remove(path).with_context(|| format!("cannot remove {}", shown(path)))?;
+            }
+        }
+        Ok(Removed { count: others.len() as u64, why_not: None })
+    }
+}
+
+/// A reader that a signal ends.
+struct Stopping<R>(R);
+
+impl<R: Read> Read for Stopping<R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        if signals::received().is_some() {
+            return Err(io::Error::other("interrupted"));
+        }
+        self.0.read(buf)
+    }
+}
+
+/// A file whose bytes are counted.
+struct Counting<'a> {
+    file: std::fs::File,
+    raw: &'a std::sync::atomic::AtomicU64,
+}
+
+impl Write for Counting<'_> {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        let n = self.file.write(buf)?;
+        Counts::add(self.raw, n as u64);
+        Ok(n)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,343 @@
+//! Files to objects.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, sync_channel};
+
+use anyhow::{Context, Result};
+use narrows::entry::{Entry, EntryKind};
+use narrows_copy::filter::Filter;
+use narrows_copy::scan::{Found, Root, walk};
+use narrows_copy::serve::open_roots;
+use narrows_file::{WriteOptions, Writer};
+use narrows_host::signals;
+use narrows_host::words::shown;
+use narrows_object::meta::FileMeta;
+use narrows_object::{CreateOptions, KEY_LEN_MAX, ObjectWriter, Url};
+use rustix::fs::OFlags;
+
+use super::changes::{Stamp, is_stored};
+use super::{Copy, Counts, Removed, SUFFIX, in_threads, lock, mode};
+use crate::cmd::cp::{DELETING, names, patterns};
+use crate::report;
+
+/// Files that were found and wait for a thread.
+const WAITING: usize = 1024;
+/// A file of this length has work for several encoding threads.
+const LONG: u64 = 16 << 20;
+/// Bytes that are read at a time.
+const STEP: usize = 256 << 10;
+
+/// A file to copy, of the root with this number.
+struct Job {
+    root: usize,
+    entry: Entry,
+}
+
+/// Where files go.
+enum Target {
+    /// The only file, as this key.
+    Key(String),
+    /// Below this key, which is empty or ends in a slash.
+    Prefix(String),
+}
+
+/// Why a file was not copied.
+enum Failure {
+    /// It was written to meanwhile.
+    Changed,
+    Other(anyhow::Error),
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        Self::Other(error)
+    }
+}
+
+pub(super) fn put(copy: &Copy<'_>, sources: &[PathBuf], url: &Url) -> Result<Removed> {
+    let args = copy.args;
+    let filter = Filter::new(&patterns(args))?;
+    let (roots, unopened) = open_roots(sources, args.recursive);
+    unopened.iter().for_each(|text| copy.failed(text));
+    if roots.is_empty() {
+        return Ok(Removed::default());
+    }
+    let is_single = sources.len() == 1 && !sources[0].is_dir();
+    let target = match is_single && !url.is_prefix() {
+        // A name that has the suffix already is meant as it is.
+        true if args.plain || url.key.ends_with(SUFFIX) => Target::Key(url.key.clone()),
+        true => Target::Key(format!("{}{SUFFIX}", url.key)),
+        false if url.is_prefix() => Target::Prefix(url.key.clone()),
+        false => Target::Prefix(format!("{}/", url.key)),
+    };
+    // Asks the store before anything is read: what is wrong with it is said once.
+    let there: Option<HashSet<String>> = match &target {
+        Target::Prefix(prefix) if args.recursive => {
+            let listed = copy.store.list(prefix).with_context(|| format!("cannot list {}", copy.store.url(prefix)))?;
+            Some(listed.into_iter().map(|object| object.key).collect())
+        }
+        _ => None,
+    };
+    let put = Put { copy, target, there, sent: Mutex::default(), is_single };
+    let (to, jobs) = sync_channel::<Job>(WAITING);
+    let jobs = Mutex::new(jobs);
+    let mut tops: Vec<Vec<u8>> = Vec::new();
+    let fatal = Mutex::new(None);
+    std::thread::scope(|scope| {
+        let (put, roots, jobs, fatal) = (&put, &roots, &jobs, &fatal);
+        scope.spawn(move || {
+            in_threads(args, || match roots.iter().map(Root::try_clone).collect::<io::Result<Vec<_>>>() {
+                Ok(mut roots) => put.work(jobs, &mut roots, fatal),
+                Err(e) => copy.failed(&e.to_string()),
+            });
+            // After a fatal error: lets the walk come to its next file, where it ends.
+            lock(jobs).iter().for_each(drop);
+        });
+        let mut folders = HashMap::new();
+        walk(roots, &filter, |found| put.found(found, &to, &mut folders, &mut tops) && lock(fatal).is_none());
+        drop(to);
+        let empty = folders.values().filter(|has| !**has).count() as u64;
+        (0..empty).for_each(|_| copy.counts.lost("empty folders"));
+    });
+    if let Some(error) = fatal.into_inner().unwrap_or_default() {
+        return Err(error);
+    }
+    put.remove_others(&filter, &tops)
+}
+
+struct Put<'a> {
+    copy: &'a Copy<'a>,
+    target: Target,
+    /// The keys that were there before; `None` if nobody listed them.
+    there: Option<HashSet<String>>,
+    /// The keys that belong to the sources.
+    sent: Mutex<HashSet<String>>,
+    is_single: bool,
+}
+
+impl Put<'_> {
+    /// Takes what the walk finds; false ends it.
+    fn found(
+        &self,
+        found: Found,
+        to: &std::sync::mpsc::SyncSender<Job>,
+        folders: &mut HashMap<Vec<u8>, bool>,
+        tops: &mut Vec<Vec<u8>>,
+    ) -> bool {
+        if signals::received().is_some() {
+            return false;
+        }
+        let (root, entry) = match found {
+            Found::Entry { root, entry } => (root, entry),
+            Found::Failed(text) => {
+                self.copy.failed(&text);
+                return true;
+            }
+            Found::Stream(_) => return true,
+        };
+        let parent = entry.path.iter().rposition(|b| *b == b'/').map(|at| entry.path[..at].to_vec());
+        if let Some(has) = folders.get_mut(&parent.unwrap_or_default()) {
+            *has = true;
+        }
+        if !entry.path.contains(&b'/') && entry.kind == EntryKind::Folder {
+            tops.push(entry.path.clone());
+        }
+        let counts = &self.copy.counts;
+        if !entry.xattrs.is_empty() {
+            counts.lost("extended attributes");
+        }
+        match entry.kind {
+            EntryKind::File { .. } => return to.send(Job { root, entry }).is_ok(),
+            EntryKind::HardLink { .. } => {
+                counts.lost("hard links");
+                return to.send(Job { root, entry }).is_ok();
+            }
+            EntryKind::Folder => {
+                if !entry.path.is_empty() {
+                    folders.insert(entry.path, false);
+                }
+            }
+            EntryKind::Symlink { .. } => counts.lost("symbolic links"),
+            _ => counts.lost("devices and fifos"),
+        }
+        true
+    }
+
+    fn work(&self, jobs: &Mutex<Receiver<Job>>, roots: &mut [Root], fatal: &Mutex<Option<anyhow::Error>>) {
+        loop {
+            let job = lock(jobs).recv();
+            let Ok(job) = job else { return };
+            if signals::received().is_some() || lock(fatal).is_some() {
+                return;
+            }
+            let name = shown(&job.entry.path);
+            match self.one(&job, roots) {
+                Ok(()) => {}
+                Err(Failure::Changed) => {
+                    Counts::add(&self.copy.counts.changed, 1);
+                    (self.copy.tell)(&format!("{name} changed while it was read, and was not stored; copy it again"));
+                }
+                // The only file: its error is that of the command.
+                Err(Failure::Other(e)) if self.is_single => *lock(fatal) = Some(e),
+                Err(Failure::Other(e)) => self.copy.failed(&format!("cannot copy {name}: {}", report::one_line(&e))),
+            }
+        }
+    }
+
+    fn key(&self, path: &[u8]) -> Result<String> {
+        let key = match &self.target {
+            Target::Key(key) => key.clone(),
+            Target::Prefix(prefix) => {
+                let path = std::str::from_utf8(path).context("its name is not UTF-8, as keys have to be")?;
+                let suffix = if self.copy.args.plain { "" } else { SUFFIX };
+                format!("{prefix}{path}{suffix}")
+            }
+        };
+        anyhow::ensure!(key.len() <= KEY_LEN_MAX, "its key would be longer than {KEY_LEN_MAX} bytes");
+        anyhow::ensure!(!key.chars().any(|c| c.is_ascii_control()), "its name has control characters");
+        Ok(key)
+    }
+
+    fn one(&self, job: &Job, roots: &mut [Root]) -> Result<(), Failure> {
+        let (copy, args) = (self.copy, self.copy.args);
+        let key = self.key(&job.entry.path)?;
+        lock(&self.sent).insert(key.clone());
+        let file = roots[job.root].tree.open_below(&job.entry.path, OFlags::RDONLY).context("cannot read it")?;
+        let mut file = File::from(file);
+        let data = file.metadata().context("cannot read it")?;
+        let stamp =
+            |data: &std::fs::Metadata| Stamp { len: data.len(), mtime: (data.mtime(), data.mtime_nsec() as u32) };
+        let local = stamp(&data);
+        if self.there.as_ref().is_none_or(|there| there.contains(&key)) {
+            let head = copy.store.head(&key).with_context(|| format!("cannot read {}", copy.store.url(&key)))?;
+            if head.is_some_and(|head| is_stored(local, &head, args.plain)) {
+                Counts::add(&copy.counts.same, 1);
+                return Ok(());
+            }
+        }
+        let name = shown(&job.entry.path);
+        if args.dry_run {
+            names(args, "")(&name);
+            Counts::add(&copy.counts.files, 1);
+            Counts::add(&copy.counts.raw, local.len);
+            return Ok(());
+        }
+        let owner = args.owner.then_some((data.uid(), data.gid()));
+        let meta = FileMeta {
+            len: Some(local.len),
+            mtime: Some(local.mtime),
+            mode: Some(data.mode() & 0o7777),
+            uid: owner.map(|(uid, _)| uid),
+            gid: owner.map(|(_, gid)| gid),
+            plain: Some(args.plain),
+        };
+        let options = CreateOptions {
+            metadata: meta.pairs(),
+            len: Some(local.len),
+            frames: !args.plain,
+            ..CreateOptions::default()
+        };
+        let cannot = || format!("cannot write {}", copy.store.url(&key));
+        let writer = ObjectWriter::create(&copy.store, &key, options).with_context(cannot)?;
+        let (writer, read) = if args.plain {
+            let mut writer = writer;
+            let read = read_into(&mut file, &mut writer, copy, cannot)?;
+            (writer, read)
+        } else {
+            let threads = if local.len >= LONG { narrows::stream::encoders() } else { 1 };
+            let mut options = WriteOptions::default().mode(mode(args)).raw_len(local.len).threads(threads);
+            options = args.flow.policy.iter().cloned().fold(options, WriteOptions::policy);
+            let mut writer = Writer::new(writer, options).with_context(cannot)?;
+            let read = read_into(&mut file, &mut writer, copy, cannot)?;
+            let ended = if read == local.len { writer.finish() } else { return Err(Failure::Changed) };
+            let (writer, _) = ended.map_err(anyhow::Error::from).with_context(cannot)?;
+            (writer, read)
+        };
+        // The metadata has the length and time of before; nothing is stored that they do not describe.
+        if read != local.len || stamp(&file.metadata().context("cannot read it")?) != local {
+            return Err(Failure::Changed);
+        }
+        let created = writer.finish().with_context(cannot)?;
+        Counts::add(&copy.counts.wire, created.len);
+        Counts::add(&copy.counts.files, 1);
+        names(args, "")(&name);
+        Ok(())
+    }
+
+    /// Removes the objects below the copied folders that the sources do not have.
+    fn remove_others(&self, filter: &Filter, tops: &[Vec<u8>]) -> Result<Removed> {
+        let (copy, args) = (self.copy, self.copy.args);
+        let (Some(there), Target::Prefix(prefix)) = (&self.there, &self.target) else { return Ok(Removed::default()) };
+        if !args.delete || signals::received().is_some() {
+            return Ok(Removed::default());
+        }
+        if Counts::of(&copy.counts.failed) + Counts::of(&copy.counts.changed) > 0 {
+            let why = "nothing was removed, since not everything could be copied".to_owned();
+            return Ok(Removed { count: 0, why_not: Some(why) });
+        }
+        let sent = lock(&self.sent);
+        let is_covered = |path: &str| {
+            let below = |top: &Vec<u8>| {
+                top.is_empty() || path.as_bytes().strip_prefix(&top[..]).is_some_and(|r| r.starts_with(b"/"))
+            };
+            tops.iter().any(below)
+        };
+        let is_excluded = |path: &str| {
+            let folder = path.rfind('/').map_or("", |at| &path[..at]);
+            filter.leaves_out(path.as_bytes(), false)
+                || !folder.is_empty() && filter.leaves_out_folder(folder.as_bytes())
+        };
+        let mut others: Vec<&String> = there
+            .iter()
+            .filter(|key| !sent.contains(*key))
+            .filter(|key| {
+                let path = key.strip_prefix(prefix.as_str()).unwrap_or(key);
+                let name = path.strip_suffix(SUFFIX).unwrap_or(path);
+                is_covered(path) && !is_excluded(path) && !is_excluded(name)
+            })
+            .collect();
+        others.sort_unstable();
+        if let Some(most) = args.max_delete.filter(|most| others.len() as u64 > *most) {
+            let why = format!("nothing was removed: {} objects would be, and --max-delete allows {most}", others.len());
+            return Ok(Removed { count: 0, why_not: Some(why) });
+        }
+        let say = names(args, DELETING);
+        for key in &others {
+            say(&shown(key.as_bytes()));
+            if !args.dry_run {
+                copy.store.delete(key).with_context(|| format!("cannot remove {}", copy.store.url(key)))?;
+            }
+        }
+        Ok(Removed { count: others.len() as u64, why_not: None })
+    }
+}
+
+/// Copies all of `file` and returns its length.
+fn read_into(
+    file: &mut impl Read,
+    writer: &mut impl Write,
+    copy: &Copy<'_>,
+    cannot: impl Fn() -> String,
+) -> Result<u64> {
+    let mut buf = vec![0; STEP];
+    let mut all = 0;
+    loop {
+        let n = match file.read(&mut buf) {
+            Ok(0) => return Ok(all),
+            Ok(n) => n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            Err(e) => return Err(anyhow::Error::from(e).context("cannot read it")),
+        };
+        if signals::received().is_some() {
+            anyhow::bail!("interrupted");
+        }
+        writer.write_all(&buf[..n]).with_context(&cannot)?;
+        all += n as u64;
+        Counts::add(&copy.counts.raw, n as u64);
+    }
+}

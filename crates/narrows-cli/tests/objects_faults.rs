@@ -1,0 +1,151 @@
+//! Objects over a link with faults: nothing is lost, nothing half has a name, no upload is left.
+
+mod common;
+
+use std::fs;
+use std::process::Output;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use common::store::{Bucket, Fault, Request};
+use common::{PATIENCE, assert_one_line_error, code, finish_reading, random, stderr, text};
+use rustix::process::{Pid, Signal, kill_process};
+
+fn run(bucket: &Bucket, args: &[&str]) -> Output {
+    finish_reading(bucket.narrows(args).spawn().unwrap())
+}
+
+/// What a link or a store may do to a request, once.
+const FAULTS: [Fault; 8] = [
+    Fault::Status(500, "<Error><Code>InternalError</Code><Message>Try again.</Message></Error>"),
+    Fault::Status(503, "<Error><Code>SlowDown</Code><Message>Reduce your rate.</Message></Error>"),
+    Fault::CutRequest(0),
+    Fault::CutRequest(100_000),
+    Fault::CutAnswer(0),
+    Fault::CutAnswer(40),
+    Fault::LoseAnswer,
+    Fault::Delay(300),
+];
+
+/// Every request of a copy meets every fault once; the copy is as without them.
+#[test]
+fn single_faults_cost_nothing() {
+    let Some(bucket) = Bucket::new() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("f");
+    // Two parts and more.
+    let raw = [random(18 << 20), text(1 << 20)].concat();
+    fs::write(&file, &raw).unwrap();
+    let file = file.to_str().unwrap();
+    let mut hit = [0; 4];
+    for (i, fault) in FAULTS.into_iter().enumerate() {
+        for nth in [0, 1, 2, 4, 5] {
+            let url = bucket.url(&format!("{i}-{nth}.nrw"));
+            bucket.faults(move |n, _| if n == nth { fault } else { Fault::Pass });
+            let output = run(&bucket, &["cp", file, &url]);
+            assert_eq!(code(&output), 0, "{fault:?} at {nth}: {}", stderr(&output));
+            let requests = bucket.requests();
+            let kind = |r: &Request| match (
+                r.method.as_str(),
+                r.target.contains("uploads"),
+                r.target.contains("partNumber"),
+            ) {
+                ("POST", true, _) => 0,
+                ("PUT", _, true) => 1,
+                ("POST", ..) => 2,
+                _ => 3,
+            };
+            hit[kind(&requests[nth])] += 1;
+            bucket.faults(move |n, _| if n == nth { fault } else { Fault::Pass });
+            let output = run(&bucket, &["cat", &url]);
+            assert_eq!(code(&output), 0, "{fault:?} at {nth}: {}", stderr(&output));
+            assert!(output.stdout == raw, "{fault:?} at {nth}");
+        }
+    }
+    assert!(hit[..3].iter().all(|n| *n > 0), "begin, parts and end met faults: {hit:?}");
+    // Of an upload that began twice because the first answer was lost, nobody knows the first one.
+    let left = bucket.unfinished();
+    let unknown =
+        |key: &String| ["4-", "5-", "6-"].iter().any(|before| key.starts_with(before)) && key.ends_with("-1.nrw");
+    assert!(left.iter().all(unknown), "{left:?}");
+}
+
+/// Where it stays broken, one line says so; there is no object and no upload.
+#[test]
+fn lasting_faults_leave_nothing() {
+    let Some(bucket) = Bucket::new() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("f");
+    fs::write(&file, random(18 << 20)).unwrap();
+    let file = file.to_str().unwrap();
+    for (i, fault) in [FAULTS[1], FAULTS[2]].into_iter().enumerate() {
+        let url = bucket.url(&format!("long{i}.nrw"));
+        // The second part never gets through.
+        bucket.faults(move |_, r| if r.target.contains("partNumber=2") { fault } else { Fault::Pass });
+        let output = run(&bucket, &[file, "-o", &url]);
+        assert_one_line_error(&output, 1);
+        assert!(stderr(&output).contains("cannot write s3://"), "{}", stderr(&output));
+        assert!(bucket.keys().is_empty() && bucket.unfinished().is_empty(), "{fault:?}");
+    }
+    bucket.put("k", &random(1 << 20));
+    bucket.faults(|_, r| if r.method == "GET" { FAULTS[1] } else { Fault::Pass });
+    let target = dir.path().join("target");
+    let output = run(&bucket, &["cp", &bucket.url("k"), target.to_str().unwrap()]);
+    assert_one_line_error(&output, 1);
+    let names: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(names, ["f"], "nothing has the name, and nothing is left beside it");
+}
+
+/// Of a tree, what can be copied is copied, and the next run brings the rest.
+#[test]
+fn a_file_that_fails_does_not_stop_the_others() {
+    let Some(bucket) = Bucket::new() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let tree = dir.path().join("t");
+    fs::create_dir(&tree).unwrap();
+    for i in 0..5 {
+        fs::write(tree.join(format!("f{i}")), text(1000 + i)).unwrap();
+    }
+    let tree = tree.to_str().unwrap();
+    let denied = "<Error><Code>AccessDenied</Code><Message>Not this one.</Message></Error>";
+    bucket.faults(move |_, r| if r.target.contains("f3") { Fault::Status(403, denied) } else { Fault::Pass });
+    let output = run(&bucket, &["cp", "-r", "--delete", tree, &bucket.url("b")]);
+    assert_eq!(code(&output), 3, "{}", stderr(&output));
+    assert!(stderr(&output).contains("f3") && stderr(&output).contains("AccessDenied"), "{}", stderr(&output));
+    assert_eq!(bucket.keys().len(), 4);
+    bucket.faults(|_, _| Fault::Pass);
+    let output = run(&bucket, &["cp", "-r", tree, &bucket.url("b")]);
+    assert!(stderr(&output).contains("1 file, 4 already there"), "{}", stderr(&output));
+}
+
+/// A signal ends a copy in order: the upload is removed.
+#[test]
+fn a_signal_leaves_nothing() {
+    let Some(bucket) = Bucket::new() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("f");
+    fs::write(&file, random(40 << 20)).unwrap();
+    let begun = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&begun);
+    bucket.faults(move |_, r| {
+        if r.target.contains("partNumber=3") {
+            seen.store(true, Ordering::Relaxed);
+        }
+        if r.target.contains("partNumber") { Fault::Delay(700) } else { Fault::Pass }
+    });
+    for args in [vec!["cp", file.to_str().unwrap(), "URL"], vec![file.to_str().unwrap(), "-o", "URL"]] {
+        begun.store(false, Ordering::Relaxed);
+        let url = bucket.url("f.nrw");
+        let args: Vec<&str> = args.into_iter().map(|arg| if arg == "URL" { url.as_str() } else { arg }).collect();
+        let child = bucket.narrows(&args).spawn().unwrap();
+        let waits = Instant::now();
+        while !begun.load(Ordering::Relaxed) && waits.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+        let output = finish_reading(child);
+        assert_eq!(code(&output), -1, "it ends by the signal: {}", stderr(&output));
+        assert!(bucket.keys().is_empty() && bucket.unfinished().is_empty(), "{args:?}");
+    }
+}
