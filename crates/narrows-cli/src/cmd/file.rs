@@ -24,7 +24,12 @@ use crate::transfer::Transfer;
 /// Runs `narrows FILE...`.
 pub(crate) fn run(args: &FileArgs) -> Result<ExitCode> {
     if args.list {
-        return super::list::run(&ListArgs { files: args.files.clone(), summary: true, long: false, json: args.verbosity.json });
+        return super::list::run(&ListArgs {
+            files: args.files.clone(),
+            summary: true,
+            long: false,
+            json: args.verbosity.json,
+        });
     }
     if args.output.is_some() && args.files.len() > 1 {
         return Err(narrows::Error::misuse("-o takes one input file; leave it out, or use -c").into());

@@ -62,7 +62,10 @@ fn pack(path: &Path) -> Result<Option<Pack<File>>> {
     }
     match Pack::open(open_regular(path)?) {
         Ok(pack) => Ok(Some(pack)),
-        // What is wrong with a file of streams, the line says.
+        // A pack whose directory is damaged, not a file of streams that is.
+        Err(e) if e.kind == narrows::ErrorKind::Corrupt && NarrowsFile::open(open_regular(path)?).is_ok() => {
+            Err(anyhow::Error::from(e).context(path.display().to_string()))
+        }
         Err(_) => Ok(None),
     }
 }
