@@ -31,7 +31,7 @@ const _: () = assert!(READ_LEN <= DATA_LEN_MAX);
 /// Raw bytes of a block: what is decoded for one member. 2 MiB are 12 % smaller than 256 KiB on a tree of
 /// sources, and are decoded in some 5 ms.
 const BLOCK_LEN: usize = 2 << 20;
-const BLOCK_LEN_FAST: usize = 512 << 10;
+const BLOCK_LEN_FAST: usize = 1 << 20;
 /// Raw bytes of a block of the directory, which is read here and there.
 const DIRECTORY_BLOCK: usize = 128 << 10;
 /// Enough for blocks of 2 MiB under the heaviest methods on two cores.
@@ -101,14 +101,15 @@ impl PackOptions {
     fn content(&self) -> WriteOptions {
         let block = if self.mode == Mode::Fast { BLOCK_LEN_FAST } else { BLOCK_LEN };
         let of_mode = || match (self.mode, self.encode_rate) {
-            // One method: blocks have files of many kinds, of which the costs of a sample say little, and the
-            // pack of a tree is always the same.
+            // One method each: a block has files of many kinds, of which the costs of a sample say little, and
+            // the choice must not depend on how busy the machine is.
+            (Mode::Fast, None) => "fixed:zstd:level=1".to_owned(),
             (Mode::Balanced, None) => format!("storage:block={block}"),
             (mode, None) => format!("storage:mode={},block={block}", mode.name()),
             (mode, Some(rate)) => format!("storage:mode={},encode_rate={rate},block={block}", mode.name()),
         };
         let policy = self.policy.clone().unwrap_or_else(|| of_mode().parse().expect("a policy of this build"));
-        let options = WriteOptions::default().mode(self.mode).policy(policy).memory_max(MEMORY_MAX);
+        let options = WriteOptions::default().mode(self.mode).policy(policy).block_max(block).memory_max(MEMORY_MAX);
         self.threads.into_iter().fold(options, WriteOptions::threads)
     }
 
