@@ -69,6 +69,9 @@ fn everything_of_a_tree_comes_back() {
 
 #[test]
 fn fifos_devices_and_contents_of_folders_are_packed() {
+    if !narrows_test::has("mkfifo") {
+        return;
+    }
     let home = home();
     let h = home.path();
     fs::create_dir_all(h.join("tree/sub")).unwrap();
@@ -309,6 +312,9 @@ fn mount(home: &Path, pack: &Path, folder: &Path) -> Option<Mounted> {
         narrows_test::skip("there is no /dev/fuse");
         return None;
     }
+    if !["umount", "diff"].into_iter().all(narrows_test::has) {
+        return None;
+    }
     if !rustix::process::geteuid().is_root() && !narrows_test::has("fusermount3") {
         return None;
     }
@@ -378,7 +384,15 @@ fn other_programs_read_a_mounted_pack() {
         all.into_iter().map(|(path, words)| (path, words.replace("sparse true", "sparse false"))).collect::<Vec<_>>()
     };
     assert_eq!(plain(snapshot(&h.join("view/tree"))), plain(before));
-    assert!(Command::new("diff").arg("-r").arg(h.join("tree")).arg(h.join("view/tree")).status().unwrap().success());
+    assert!(
+        Command::new("diff")
+            .args(["-r", "--no-dereference"])
+            .arg(h.join("tree"))
+            .arg(h.join("view/tree"))
+            .status()
+            .unwrap()
+            .success()
+    );
     assert!(fs::write(h.join("view/tree/new"), "x").is_err(), "it is read-only");
     assert_eq!(fs::read(h.join("view/tree/nothing")).unwrap_err().kind(), std::io::ErrorKind::NotFound);
     mounted.unmount();

@@ -320,13 +320,11 @@ fn unzigzag(v: u64, from: u64) -> u64 {
 mod tests {
     use super::*;
 
-    const TRAILER: Trailer =
-        Trailer { depth: 1, content_end: 1000, root: 5000, root_len: 1, entries: 100, bytes: 0 };
+    const TRAILER: Trailer = Trailer { depth: 1, content_end: 1000, root: 5000, root_len: 1, entries: 100, bytes: 0 };
 
     pub(crate) fn item(path: &str, kind: EntryKind, id: u64, content: Content) -> Item {
         let xattrs = vec![(b"user.a".to_vec(), b"b".to_vec())];
-        let entry =
-            Entry { path: path.into(), kind, mode: 0o644, uid: 1, gid: 2, mtime_s: -3, mtime_ns: 4, xattrs };
+        let entry = Entry { path: path.into(), kind, mode: 0o644, uid: 1, gid: 2, mtime_s: -3, mtime_ns: 4, xattrs };
         Item { entry, id, content }
     }
 
@@ -375,7 +373,9 @@ mod tests {
         put_extents(&extents, 960, &mut list);
         assert_eq!(parse_extents(&list, 960, len, 1000).unwrap(), extents);
         assert!(parse_extents(&list, 960, len, 999).is_err() && parse_extents(&list, 960, len + 1, 1000).is_err());
-        assert!(parse_extents(&list, 960, len - 1, 1000).is_err() && parse_extents(&list[1..], 960, len, 1000).is_err());
+        assert!(
+            parse_extents(&list, 960, len - 1, 1000).is_err() && parse_extents(&list[1..], 960, len, 1000).is_err()
+        );
         assert!(parse_extents(&[0, 0], 0, 0, 1000).is_err());
     }
 

@@ -29,7 +29,7 @@ pub use order::cmp as cmp_path;
 pub use pack::{Cursor, Pack};
 pub use select::{Selection, Selector};
 pub use trailer::Trailer;
-pub use unpack::{Left, unpack_all, unpack_some};
+pub use unpack::{AHEAD, Left, unpack_all, unpack_some};
 pub use writer::{Input, PackOptions, Packed, Progress, pack};
 
 pub use narrows::{Error, ErrorKind, Result};

@@ -105,6 +105,9 @@ struct View<R> {
     ids: (u32, u32),
 }
 
+/// Names and values.
+type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -402,7 +405,7 @@ impl<R: ReadAt + 'static> Filesystem for View<R> {
 
 impl<R: ReadAt> View<R> {
     /// The attributes of an inode that a program may see.
-    fn xattrs(&self, ino: INodeNo) -> std::result::Result<Vec<(Vec<u8>, Vec<u8>)>, Errno> {
+    fn xattrs(&self, ino: INodeNo) -> std::result::Result<Xattrs, Errno> {
         let Some(item) = self.item(ino)? else { return Ok(Vec::new()) };
         let file = self.pack.file_of(&item).map_err(|e| errno(&e))?;
         let mut all = file.entry.xattrs;

@@ -49,10 +49,7 @@ pub(crate) struct Index {
 impl Index {
     /// The place of these bytes, if they came before. `open` opens the file of an entry; `None` if its
     /// content must not be referred to.
-    pub(crate) fn find(
-        &self,
-        hash: u128,
-    ) -> Option<Place> {
+    pub(crate) fn find(&self, hash: u128) -> Option<Place> {
         self.young.get(&hash).or_else(|| self.old.get(&hash)).copied()
     }
 
@@ -83,9 +80,9 @@ impl Index {
             }
         };
         let file = self.opened.remove(at);
-        let same = rustix::fs::fstat(&file.1).is_ok_and(|s| {
-            s.st_size as u64 == known.len && (s.st_mtime, s.st_mtime_nsec as u32) == known.mtime
-        }) && has(&file.1, bytes, place.offset);
+        let same = rustix::fs::fstat(&file.1)
+            .is_ok_and(|s| s.st_size as u64 == known.len && (s.st_mtime, s.st_mtime_nsec as u32) == known.mtime)
+            && has(&file.1, bytes, place.offset);
         self.opened.push(file);
         same
     }

@@ -4,9 +4,9 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
+use narrows::Result;
 use narrows::entry::{EndState, Entry, EntryKind, RecordWriter};
 use narrows::stream::{Notes, ReceiveOptions};
-use narrows::Result;
 use narrows_copy::filter::Filter;
 use narrows_copy::hello::{Fsync, StoreOptions};
 use narrows_copy::scan::Root;
@@ -137,7 +137,7 @@ fn some_paths_are_unpacked_with_the_folders_above_them() {
     let to = tempfile::tempdir().unwrap();
     // A hard link without the file that it is a link to is that file.
     let selector = Selector::new(&[b"top/a/other".to_vec(), b"top/a/b".to_vec()]).unwrap();
-    unpack_some(&pack, selector.all(&pack).unwrap().items, &store(to.path())).unwrap();
+    unpack_some(&pack, selector.all(&pack).unwrap().items, &store(to.path()), 1).unwrap();
     let read = |path: &str| std::fs::read(to.path().join(path)).ok();
     assert_eq!(read("top/a/other"), std::fs::read(home.path().join("top/a/noise")).ok());
     assert_eq!(read("top/a/b/short.txt").unwrap(), b"short");
@@ -259,7 +259,10 @@ fn extents_that_lie_are_found_by_the_digest() {
         ("an end that is none", item("1", 0, one.0, one.1 - 1)),
     ] {
         let error = read_all(&forged(&raw, &[leaf(&[bad], directory)], 0, |_| ())).unwrap_err();
-        assert!(error.to_string().contains("content of a file") || error.to_string().contains("no file ends"), "{what}");
+        assert!(
+            error.to_string().contains("content of a file") || error.to_string().contains("no file ends"),
+            "{what}"
+        );
     }
     for (what, bad) in [
         ("content behind the entry stream", item("1", 0, directory - 5, one.1)),
@@ -342,7 +345,7 @@ fn a_file_of_exabytes_takes_no_memory() {
     // Its digest is that of the data, without the hole; nobody reads the hole.
     let to = tempfile::tempdir().unwrap();
     let items = Selector::new(&[]).unwrap().all(&pack).unwrap().items;
-    unpack_some(&pack, items, &store(to.path())).unwrap();
+    unpack_some(&pack, items, &store(to.path()), 2).unwrap();
     let there = std::fs::metadata(to.path().join("1"));
     assert!(there.is_err(), "no file system has such files");
 }

@@ -25,6 +25,8 @@ const FIRST: [u8; 3] = [1, 6, FINISH];
 const HEADER_MAX: usize = 5;
 /// Entries whose contents follow together; a store keeps so many in mind.
 const BATCH: usize = 64 << 10;
+/// Raw bytes that are decoded by several threads at once: some blocks for each.
+pub const AHEAD: usize = 16 << 20;
 /// Length of a data record.
 const READ_LEN: usize = 256 << 10;
 
@@ -98,11 +100,11 @@ fn resend<R: ReadAt>(pack: &Pack<R>, id: u64, item: &Item, store: &EntryStore) -
 }
 
 /// Unpacks these entries, and the folders above them, by the directory. They are in the order of their
-/// paths.
+/// paths. `threads` decode what lies together; the cache of the pack must hold twice [`AHEAD`].
 ///
 /// # Errors
 /// The source fails, the pack is damaged, or the store was interrupted.
-pub fn unpack_some<R: ReadAt>(pack: &Pack<R>, items: Vec<Item>, store: &EntryStore) -> Result<()> {
+pub fn unpack_some<R: ReadAt>(pack: &Pack<R>, items: Vec<Item>, store: &EntryStore, threads: usize) -> Result<()> {
     let items = with_folders(pack, items)?;
     let mut sink = store.clone();
     let mut records = RecordWriter::default();
@@ -127,8 +129,15 @@ pub fn unpack_some<R: ReadAt>(pack: &Pack<R>, items: Vec<Item>, store: &EntrySto
         }
         // In the order in which they are packed, so that each block is decoded once.
         files.sort_by_key(|(raw, id, _)| (*raw, *id));
-        for (_, id, file) in files {
-            send_content(pack, id, &file, &records, &mut sink, &mut buffer)?;
+        let mut ahead = 0;
+        for i in 0..files.len() {
+            let (raw, id, file) = &files[i];
+            if *raw >= ahead && is_dense(&files[i..], raw.saturating_add(AHEAD as u64)) {
+                ahead = raw.saturating_add(AHEAD as u64);
+                pack.file.read_ahead(*raw, AHEAD, threads)?;
+            }
+            let id = *id;
+            send_content(pack, id, file, &records, &mut sink, &mut buffer)?;
         }
     }
     let mut record = Vec::new();
@@ -138,13 +147,16 @@ pub fn unpack_some<R: ReadAt>(pack: &Pack<R>, items: Vec<Item>, store: &EntrySto
     Ok(())
 }
 
+/// Whether these files have half of the raw bytes up to `end`.
+fn is_dense(files: &[(u64, u64, Item)], end: u64) -> bool {
+    let here = files.iter().take_while(|(raw, ..)| *raw < end);
+    let len = |item: &Item| if let EntryKind::File { len, .. } = item.entry.kind { len } else { 0 };
+    here.fold(0u64, |sum, (.., item)| sum.saturating_add(len(item))) >= AHEAD as u64 / 2
+}
+
 /// The entry to announce, and the file whose content it has. A hard link to a file that was not asked for
 /// is that file.
-fn entry_of<R: ReadAt>(
-    pack: &Pack<R>,
-    item: &Item,
-    firsts: &HashMap<Vec<u8>, u64>,
-) -> Result<(Entry, Option<Item>)> {
+fn entry_of<R: ReadAt>(pack: &Pack<R>, item: &Item, firsts: &HashMap<Vec<u8>, u64>) -> Result<(Entry, Option<Item>)> {
     let mut entry = item.entry.clone();
     // Numbers of this stream are others.
     entry.xattrs.retain(|(name, _)| name != b"narrows.link");

@@ -31,7 +31,7 @@ const _: () = assert!(READ_LEN <= DATA_LEN_MAX);
 /// Raw bytes of a block: what is decoded for one member. 2 MiB are 12 % smaller than 256 KiB on a tree of
 /// sources, and are decoded in some 5 ms.
 const BLOCK_LEN: usize = 2 << 20;
-const BLOCK_LEN_FAST: usize = 512 << 10;
+const BLOCK_LEN_FAST: usize = 1 << 20;
 /// Raw bytes of a block of the directory, which is read here and there.
 const DIRECTORY_BLOCK: usize = 128 << 10;
 /// Enough for blocks of 2 MiB under the heaviest methods on two cores.
@@ -100,16 +100,22 @@ impl PackOptions {
 
     fn content(&self) -> WriteOptions {
         let block = if self.mode == Mode::Fast { BLOCK_LEN_FAST } else { BLOCK_LEN };
-        let rate = self.encode_rate.map(|rate| format!(",encode_rate={rate}")).unwrap_or_default();
-        let of_mode = || format!("storage:mode={}{rate},block={block}", self.mode.name());
+        let of_mode = || match (self.mode, self.encode_rate) {
+            // One method each: a block has files of many kinds, of which the costs of a sample say little, and
+            // the choice must not depend on how busy the machine is.
+            (Mode::Fast, None) => "fixed:zstd:level=1".to_owned(),
+            (Mode::Balanced, None) => format!("storage:block={block}"),
+            (mode, None) => format!("storage:mode={},block={block}", mode.name()),
+            (mode, Some(rate)) => format!("storage:mode={},encode_rate={rate},block={block}", mode.name()),
+        };
         let policy = self.policy.clone().unwrap_or_else(|| of_mode().parse().expect("a policy of this build"));
-        let options = WriteOptions::default().mode(self.mode).policy(policy).memory_max(MEMORY_MAX);
+        let options = WriteOptions::default().mode(self.mode).policy(policy).block_max(block).memory_max(MEMORY_MAX);
         self.threads.into_iter().fold(options, WriteOptions::threads)
     }
 
     fn directory(&self) -> WriteOptions {
         let policy = self.policy.clone().unwrap_or_else(|| {
-            let text = format!("storage:mode=balanced,block={DIRECTORY_BLOCK}");
+            let text = format!("storage:block={DIRECTORY_BLOCK}");
             text.parse().expect("a policy of this build")
         });
         WriteOptions::default().policy(policy).block_max(DIRECTORY_BLOCK).threads(1)
@@ -305,9 +311,7 @@ impl<W: Write + Send + 'static> Packer<'_, W> {
         let mut files: Vec<usize> = (begin..self.items.len()).filter(|i| is_file(&self.items[*i])).collect();
         if !self.options.by_path {
             // Stable, so equal suffixes stay in the order of their paths.
-            files.sort_by(|a, b| {
-                suffix(&self.items[*a].item.entry.path).cmp(suffix(&self.items[*b].item.entry.path))
-            });
+            files.sort_by(|a, b| suffix(&self.items[*a].item.entry.path).cmp(suffix(&self.items[*b].item.entry.path)));
         }
         files.into_iter().try_for_each(|i| self.file(i))
     }
@@ -421,7 +425,8 @@ impl<W: Write + Send + 'static> Packer<'_, W> {
             }
             let content = &bytes[begin..end];
             let key = hash(content);
-            let found = key.and_then(|key| self.index.find(key)).filter(|place| self.is_same(file, *place, at, content));
+            let found =
+                key.and_then(|key| self.index.find(key)).filter(|place| self.is_same(file, *place, at, content));
             if let Some(place) = found {
                 self.fresh(file, at, &bytes[new_from..begin], new_from, &mut fresh)?;
                 new_from = end;
@@ -468,12 +473,8 @@ impl<W: Write + Send + 'static> Packer<'_, W> {
         }
         let Some(Built { item, root, whole: true, .. }) = self.items.get(place.id as usize) else { return false };
         let EntryKind::File { len, .. } = item.entry.kind else { return false };
-        let known = Known {
-            path: &item.entry.path,
-            root: *root,
-            len,
-            mtime: (item.entry.mtime_s, item.entry.mtime_ns),
-        };
+        let known =
+            Known { path: &item.entry.path, root: *root, len, mtime: (item.entry.mtime_s, item.entry.mtime_ns) };
         let tree = &mut self.roots[known.root].tree;
         self.index.has(place, bytes, &known, || tree.open_below(known.path, READ))
     }

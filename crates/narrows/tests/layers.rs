@@ -114,6 +114,7 @@ fn unsafe_code_lives_in_sys_and_codec_wrappers_only() {
         ("crates/narrows-lab", &[]),
         ("crates/narrows-link", &["sys.rs", "sys/fork.rs", "sys/process.rs"]),
         ("crates/narrows-object", &[]),
+        ("crates/narrows-pack", &[]),
         ("crates/narrows-plan", &[]),
         ("crates/narrows-plot", &[]),
         ("crates/narrows-preload", &of_library),

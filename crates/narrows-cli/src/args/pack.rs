@@ -65,6 +65,11 @@ each member; it is a file of narrows, so `cat`, `check` and `repack` take it too
 The pack appears when it is complete. Entries that cannot be read are reported, and the status is 1; a file that changes while \
 it is read is packed as it was read, and reported.
 
+MODES
+  fast      zstd 1
+  balanced  zstd 3
+  archive   zstd 19, whose blocks refer to those before; a member is then found by decoding up to 16 MiB
+
 EXAMPLES
   narrows pack project -o project.nrw
   narrows pack --mode archive --exclude '*.o' project -o project.nrw

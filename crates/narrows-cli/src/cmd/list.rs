@@ -67,7 +67,10 @@ fn pack(args: &ListArgs, path: &Path) -> Result<Option<Pack<Arc<dyn ReadAt>>>> {
     }
     match Pack::open(place::open_read(&place, &args.store)?) {
         Ok(pack) => Ok(Some(pack)),
-        // What is wrong with a file of streams, the line says.
+        // A pack whose directory is damaged, not a file of streams that is.
+        Err(e) if e.kind == narrows::ErrorKind::Corrupt && NarrowsFile::open(open_regular(path)?).is_ok() => {
+            Err(anyhow::Error::from(e).context(path.display().to_string()))
+        }
         Err(_) => Ok(None),
     }
 }

@@ -98,7 +98,7 @@ pub(crate) fn run(args: &UnpackArgs) -> Result<ExitCode> {
                 missing += 1;
                 tell(&format!("{path} is not in {name}"));
             }
-            unpack_some(&pack, found.items, &store)
+            unpack_some(&pack, found.items, &store, flow::threads(args.threads))
         })
     } else {
         Err(narrows::Error::misuse("some entries are only unpacked from a file; save the pack, or unpack all of it"))

@@ -270,7 +270,7 @@ impl Settings {
                 _ => return Err(usage(setting)),
             }
         }
-        if settings.mode.is_none() && (settings.encode_rate.is_some() || settings.block.is_some()) {
+        if settings.mode.is_none() && settings.encode_rate.is_some() {
             return Err(usage(rest));
         }
         Ok(settings)
@@ -288,7 +288,8 @@ impl fmt::Display for Settings {
             write!(f, ":mode={name}")?;
         }
         self.encode_rate.map_or(Ok(()), |rate| write!(f, ",encode_rate={rate}"))?;
-        self.block.map_or(Ok(()), |len| write!(f, ",block={len}"))
+        let before = if self.mode.is_some() { ',' } else { ':' };
+        self.block.map_or(Ok(()), |len| write!(f, "{before}block={len}"))
     }
 }
 
@@ -296,7 +297,7 @@ impl PolicySettings for Settings {
     fn build(&self, setup: &PolicySetup<'_>) -> Box<dyn Policy> {
         match self.mode {
             Some(mode) => Box::new(Priced::new(*self, mode, setup)),
-            None => Box::new(Storage::new(setup.cores)),
+            None => Box::new(self.block.map_or_else(|| Storage::new(setup.cores), |block_len| Storage { block_len })),
         }
     }
 
@@ -319,13 +320,13 @@ impl PolicySettings for Settings {
     }
 }
 
-const USAGE: &str = "storage[:mode=fast|balanced|archive[,encode_rate=BYTES/S][,block=BYTES]]";
+const USAGE: &str = "storage[:[mode=fast|balanced|archive[,encode_rate=BYTES/S],]block=BYTES]";
 
 pub(super) const ENTRY: Registered = Registered {
     name: "storage",
     usage: USAGE,
     about: "for files: zstd in long blocks; with a mode, the method whose time and bytes cost least",
-    examples: &["storage", "storage:mode=fast", "storage:mode=balanced,encode_rate=200000000", "storage:mode=archive,block=1048576"],
+    examples: &["storage", "storage:mode=fast", "storage:mode=balanced,encode_rate=200000000", "storage:mode=archive,block=1048576", "storage:block=1048576"],
     parse: |rest| Ok(Arc::new(Settings::parse(rest)?)),
 };
 
@@ -336,10 +337,10 @@ mod tests {
 
     #[test]
     fn settings_print_as_they_were_parsed_and_others_are_refused() {
-        for text in ["", ":mode=archive", ":mode=fast,encode_rate=5", ":mode=fast,encode_rate=5,block=65536"] {
+        for text in ["", ":mode=archive", ":mode=fast,encode_rate=5", ":mode=fast,encode_rate=5,block=65536", ":block=9"] {
             assert_eq!(Settings::parse(text).unwrap().to_string(), format!("storage{text}"));
         }
-        for text in [":", ":mode=slow", ":encode_rate=5", ":mode=fast,encode_rate=0", ":level=3", ":block=9", ":mode=fast,block=0", "x"] {
+        for text in [":", ":mode=slow", ":encode_rate=5", ":mode=fast,encode_rate=0", ":level=3", ":block=0", ":mode=fast,block=0", "x"] {
             assert!(Settings::parse(text).is_err(), "{text}");
         }
     }
