@@ -234,6 +234,9 @@ impl<W> Drop for Writer<W> {
             self.to_flow = None;
             let _ = flow.join();
         }
+        // Threads of the flow may keep a handle for a while. What has to be undone of a file without end
+        // is undone before this returns: the program may be about to exit.
+        drop(self.sink.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 }
 

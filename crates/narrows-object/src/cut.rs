@@ -111,7 +111,7 @@ mod tests {
 
     fn stream(len: usize) -> Vec<u8> {
         let mut writer = Writer::new(Vec::new(), WriteOptions::default().block_max(10_000)).unwrap();
-        let raw: Vec<u8> = (0..len).map(|i| (i * i >> 7) as u8).collect();
+        let raw: Vec<u8> = (0..len).map(|i| ((i * i) >> 7) as u8).collect();
         writer.write_all(&raw).unwrap();
         writer.finish().unwrap().0
     }

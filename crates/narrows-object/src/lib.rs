@@ -20,6 +20,7 @@ mod condition;
 mod cut;
 mod error;
 pub mod meta;
+mod odd_keys;
 mod pieces;
 mod profile;
 mod read;

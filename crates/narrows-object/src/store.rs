@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use futures_util::StreamExt;
@@ -18,7 +18,7 @@ use object_store::{
     RetryConfig,
 };
 
-use crate::condition::{Conditions, Connector, Version};
+use crate::condition::{Conditions, Connector, OddKeys, Version};
 use crate::error::{Act, explain};
 use crate::profile::Profile;
 use crate::runtime::{self, Stop};
@@ -94,6 +94,7 @@ pub struct Store {
     /// `None` for files.
     pub(crate) parts: Option<Arc<dyn MultipartStore>>,
     pub(crate) conditions: Conditions,
+    odd_keys: OddKeys,
     pub(crate) stop: Stop,
     /// Whether all parts of an object must have the same length, as those of Cloudflare R2.
     pub(crate) even_parts: bool,
@@ -109,7 +110,8 @@ impl Store {
         let handle = runtime::handle()?;
         let _entered = handle.enter();
         let conditions = Conditions::default();
-        let connector = Connector(conditions.clone());
+        let odd_keys = OddKeys::default();
+        let connector = Connector { conditions: conditions.clone(), odd_keys: Arc::clone(&odd_keys) };
         let endpoint = options.endpoint.as_deref();
         let cannot = |e: &object_store::Error| {
             io::Error::new(io::ErrorKind::InvalidInput, explain(e, Act::Read, url).to_string())
@@ -146,7 +148,7 @@ impl Store {
             Scheme::File => (Arc::new(LocalFileSystem::new()), None, false),
         };
         let url = url.with_key("");
-        Ok(Self { url, objects, parts, conditions, stop: Arc::clone(&options.stop), even_parts })
+        Ok(Self { url, objects, parts, conditions, odd_keys, stop: Arc::clone(&options.stop), even_parts })
     }
 
     /// The bucket.
@@ -175,6 +177,12 @@ impl Store {
             Ok(found)
         })?;
         listed.map_err(|e: object_store::Error| explain(&e, Act::List, &self.url))
+    }
+
+    /// Keys that lists of this store left out since no file can have them: with an empty component, `.`,
+    /// `..` or control characters. They are forgotten.
+    pub fn take_odd_keys(&self) -> Vec<String> {
+        std::mem::take(&mut self.odd_keys.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// What `key` is; `None` if there is no such object.

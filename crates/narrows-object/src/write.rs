@@ -237,10 +237,8 @@ impl ObjectWriter {
     }
 
     fn begin(&self) -> io::Result<Upload> {
-        if self.options.condition == Condition::Create && self.store.head(&self.url.key)?.is_some() {
-            // Before gigabytes are sent in vain; the last request has the condition too.
-            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "there is an object of that name already"));
-        }
+        // Before gigabytes are sent in vain.
+        self.check_condition()?;
         let options = PutMultipartOptions { attributes: self.attributes.clone(), ..PutMultipartOptions::default() };
         let begun = runtime::wait(&self.store.stop, async {
             Ok(match &self.store.parts {
@@ -255,11 +253,30 @@ impl ObjectWriter {
         Ok(Upload { to, tasks: JoinSet::new(), ids: Vec::new() })
     }
 
+    /// Compares the condition with what is there. Whoever comes between this and the request that
+    /// completes the object is met by the condition of that request, which some stores do not know.
+    fn check_condition(&self) -> io::Result<()> {
+        let there = match &self.options.condition {
+            Condition::None => return Ok(()),
+            _ => self.store.head(&self.url.key)?.map(|head| head.object.version),
+        };
+        match &self.options.condition {
+            Condition::Create if there.is_some() => {
+                Err(io::Error::new(io::ErrorKind::AlreadyExists, "there is an object of that name already"))
+            }
+            Condition::IfMatch(version) if there.is_none_or(|there| there.etag != version.etag) => {
+                Err(io::Error::other("the object was changed by somebody else meanwhile, and is kept"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Sends the rest and completes the upload.
     fn complete(&mut self) -> io::Result<PutResult> {
         if !self.buffer.is_empty() {
             self.send(self.buffer.len())?;
         }
+        self.check_condition()?;
         let Some(mut upload) = self.upload.take() else { return Err(io::Error::other("there is no upload")) };
         let completed = runtime::wait(&self.store.stop, async {
             while !upload.tasks.is_empty() {

@@ -117,6 +117,12 @@ fn find(copy: &Copy<'_>, url: &Url) -> Result<Vec<Job>> {
     let prefix = if url.is_prefix() { url.key.clone() } else { format!("{}/", url.key) };
     let top = if url.is_prefix() { String::new() } else { format!("{}/", url.name()) };
     let listed = copy.store.list(&prefix).with_context(|| format!("cannot list {url}"))?;
+    for key in copy.store.take_odd_keys() {
+        copy.failed(&format!(
+            "left out {}: no file can have this name",
+            shown(copy.store.url(&key).to_string().as_bytes())
+        ));
+    }
     let of = |Object { key, len, .. }: Object| {
         let rest = key.strip_prefix(&prefix)?.to_owned();
         // Some programs mark folders by empty objects; a list shows them without their slash.
@@ -124,7 +130,7 @@ fn find(copy: &Copy<'_>, url: &Url) -> Result<Vec<Job>> {
         (!is_mark).then(|| Job { path: format!("{top}{rest}"), key, is_named: false })
     };
     let jobs: Vec<_> = listed.into_iter().filter_map(of).collect();
-    if jobs.is_empty() {
+    if jobs.is_empty() && Counts::of(&copy.counts.failed) == 0 {
         bail!("cannot read {url}: there are no objects below it");
     }
     Ok(jobs)
