@@ -4,7 +4,7 @@
 use narrows::{Error, Result};
 
 use crate::back_end::Coders;
-use crate::bound::{Bound, Grid, Tolerance, is_negative_zero};
+use crate::bound::{Bound, Grid, Plain, Tolerance, is_negative_zero};
 use crate::numbers::{Float, to_i128, with_floats};
 use crate::places::{self, Runs};
 use crate::step::{Stage, Step, mask};
@@ -78,6 +78,8 @@ impl Side {
 pub(crate) struct Collector<'a> {
     tolerance: &'a Tolerance,
     keeps: bool,
+    /// What spares most values the whole comparison.
+    pub plain: Plain,
     pub exceptions: Vec<usize>,
     pub missed: usize,
     /// Bits of the first misses, to find whether they are one fill value that nobody declared.
@@ -85,8 +87,8 @@ pub(crate) struct Collector<'a> {
 }
 
 impl<'a> Collector<'a> {
-    pub(crate) fn new(tolerance: &'a Tolerance) -> Self {
-        Self { tolerance, keeps: !tolerance.keep.is_empty(), exceptions: Vec::new(), missed: 0, most: None }
+    pub(crate) fn new(tolerance: &'a Tolerance, plain: Plain) -> Self {
+        Self { tolerance, keeps: !tolerance.keep.is_empty(), plain, exceptions: Vec::new(), missed: 0, most: None }
     }
 
     /// Whether y may stand for x.
@@ -208,27 +210,65 @@ fn run<T: Float, Q: Quantiser>(
     quantiser: &Q,
     tolerance: &Tolerance,
 ) -> Option<Quantised> {
-    let mut collector = Collector::new(tolerance);
-    let limit = limit::<T>();
-    let fixed = tolerance.grid != Grid::Best;
-    let near = |q: f64| T::value(T::bits(quantiser.y(q)));
-    let mut each = |place: usize, bits: T::Bits| {
-        let x = T::value(bits);
-        let q = quantiser.q(x);
-        let y = near(q);
-        if q.abs() < limit && collector.takes(x, y) && (!fixed || near(quantiser.q(y)) == y) {
-            q
-        } else {
-            collector.except(place, x);
-            0.0
+    fn q<T: Float, Q: Quantiser, W: Word>(
+        v: &[T::Bits],
+        quantiser: &Q,
+        tolerance: &Tolerance,
+        collector: &mut Collector<'_>,
+    ) -> Vec<W> {
+        let limit = limit::<T>();
+        let fixed = tolerance.grid != Grid::Best;
+        let near = |q: f64| T::value(T::bits(quantiser.y(q)));
+        let mut words = vec![W::default(); v.len()];
+        for (start, (v, words)) in (0..).step_by(BLOCK).zip(v.chunks(BLOCK).zip(words.chunks_mut(BLOCK))) {
+            let mut all = true;
+            for (&bits, word) in v.iter().zip(&mut *words) {
+                let x = T::value(bits);
+                let q = quantiser.q(x);
+                let y = near(q);
+                all &= (q.abs() < limit) & collector.plain.takes(x, y);
+                *word = integer(q);
+            }
+            if fixed {
+                for &bits in v {
+                    let y = near(quantiser.q(T::value(bits)));
+                    all &= near(quantiser.q(y)) == y;
+                }
+            }
+            if all {
+                continue;
+            }
+            for (place, (&bits, word)) in (start..).zip(v.iter().zip(words)) {
+                let x = T::value(bits);
+                let q = quantiser.q(x);
+                let y = near(q);
+                *word = if q.abs() < limit && collector.takes(x, y) && (!fixed || near(quantiser.q(y)) == y) {
+                    integer(q)
+                } else {
+                    collector.except(place, x);
+                    W::default()
+                };
+            }
         }
-    };
+        words
+    }
+    let mut collector = Collector::new(tolerance, tolerance.plain::<T>(v));
     let q = if T::Bits::BYTES == 8 {
-        Words::W8(v.iter().enumerate().map(|(i, &w)| each(i, w) as i64 as u64).collect())
+        Words::W8(q::<T, Q, u64>(v, quantiser, tolerance, &mut collector))
     } else {
-        Words::W4(v.iter().enumerate().map(|(i, &w)| each(i, w) as i32 as u32).collect())
+        Words::W4(q::<T, Q, u32>(v, quantiser, tolerance, &mut collector))
     };
     Some(collector.finish(words, q, quantiser.parameters(), Some(&stage.axes)))
+}
+
+/// Values that are quantised at once; one after the other where one of them is an exception.
+const BLOCK: usize = 64;
+
+/// The word of an integer below 2^51. The sum has it in its low bits, which is faster than a conversion
+/// that must hold for every float.
+#[inline]
+pub(crate) fn integer<W: Word>(q: f64) -> W {
+    W::low((q + ROUNDER).to_bits().wrapping_sub(ROUNDER.to_bits()))
 }
 
 fn inverse<T: Float, Q: Quantiser>(q: &Words, quantiser: &Q) -> Words {
@@ -242,11 +282,25 @@ fn inverse<T: Float, Q: Quantiser>(q: &Words, quantiser: &Q) -> Words {
 
 /// Largest magnitude of the finite values that are not kept.
 fn largest<T: Float>(v: &[T::Bits], tolerance: &Tolerance) -> f64 {
+    const LANES: usize = 8;
+    let plain = tolerance.plain::<T>(v);
     let keeps = !tolerance.keep.is_empty();
-    v.iter()
-        .map(|&w| T::value(w))
-        .filter(|x| x.is_finite() && !(keeps && tolerance.keep.has(*x)))
-        .fold(0.0, |max, x| x.abs().max(max))
+    let mut most = [0f64; LANES];
+    for v in v.chunks(LANES) {
+        let mut now = [0f64; LANES];
+        let mut all = true;
+        for (now, &w) in now.iter_mut().zip(v) {
+            let x = T::value(w);
+            all &= plain.has(x);
+            *now = x.abs();
+        }
+        if !all {
+            let counts = |x: f64| x.is_finite() && !(keeps && tolerance.keep.has(x));
+            now.iter_mut().zip(v).filter(|(_, w)| !counts(T::value(**w))).for_each(|(now, _)| *now = 0.0);
+        }
+        most.iter_mut().zip(now).for_each(|(most, now)| *most = if now > *most { now } else { *most });
+    }
+    most.into_iter().fold(0.0, f64::max)
 }
 
 /// How much narrower the cells of a fixed grid are than the bound allows, as their values are rounded once
@@ -439,7 +493,7 @@ fn bits<T: Float>(words: &Words, v: &[T::Bits], stage: &Stage, tolerance: &Toler
     // 2^-(kept + 1) <= rel.
     let kept = (0..significand).find(|&kept| 2f64.powi(-(kept as i32) - 1) <= rel)?;
     let drop = significand - kept;
-    let mut collector = Collector::new(tolerance);
+    let mut collector = Collector::new(tolerance, Plain::NONE);
     let mut each = |place: usize, w: T::Bits| {
         let rounded = round_bits::<T>(w, kept).wide();
         let (x, y) = (T::value(w), T::value(T::Bits::low(rounded)));
@@ -481,7 +535,7 @@ fn integers(words: &Words, stage: &Stage, tolerance: &Tolerance) -> Option<Quant
     let step = if tolerance.grid == Grid::Nested { power_of_two(abs) as i128 } else { 2 * abs as i128 + 1 };
     let half = step / 2;
     let (least, most) = limits(stage);
-    let mut collector = Collector::new(tolerance);
+    let mut collector = Collector::new(tolerance, Plain::NONE);
     let q: Vec<i128> = to_i128(words, stage.kind)
         .enumerate()
         .map(|(place, x)| {

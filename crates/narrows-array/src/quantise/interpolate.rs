@@ -2,7 +2,9 @@
 //! closer, and the difference is quantised. Because the prediction comes from decoded values, smooth
 //! fields give zeros at loose bounds; quantising first and predicting integers would give noise.
 
-use super::{Collector, Quantised, ROUNDER, cell, limit};
+use std::ops::Range;
+
+use super::{Collector, Quantised, ROUNDER, cell, integer, limit};
 use crate::bound::Tolerance;
 use crate::numbers::Float;
 use crate::step::{Stage, squeeze};
@@ -37,30 +39,43 @@ pub(crate) fn apply<T: Float>(words: &Words, v: &[T::Bits], stage: &Stage, toler
     let flags = choose_flags::<T>(v, axes);
     let narrow: Vec<f64> =
         (0..levels(&stage.axes)).map(|level| 1.0 / NARROWING.powi(level as i32).min(NARROWEST)).collect();
-    let limit = limit::<T>();
-    let mut collector = Collector::new(tolerance);
-    let mut differences: Vec<f64> = Vec::with_capacity(v.len());
-    let mut grid = vec![0.0; v.len()];
-    visit(axes, flags, step, &narrow, &mut grid, |place, predicted, step, inverse| {
-        let x = T::value(v[place]);
-        let q = ((x - predicted) * inverse + ROUNDER) - ROUNDER;
-        let y = predicted + q * step;
-        if q.abs() < limit && collector.takes(x, T::value(T::bits(y))) {
-            differences.push(q);
-            y
-        } else {
-            collector.except(place, x);
-            differences.push(0.0);
-            predicted
-        }
-    });
+    let mut collector = Collector::new(tolerance, tolerance.plain::<T>(v));
     let q = if T::Bits::BYTES == 8 {
-        Words::W8(differences.into_iter().map(|q| q as i64 as u64).collect())
+        Words::W8(differences::<T, u64>(v, axes, flags, step, &narrow, &mut collector))
     } else {
-        Words::W4(differences.into_iter().map(|q| q as i32 as u32).collect())
+        Words::W4(differences::<T, u32>(v, axes, flags, step, &narrow, &mut collector))
     };
     let parameters = [step, f64::from(flags)].into_iter().chain(narrow).collect();
     Some(collector.finish(words, q, parameters, None))
+}
+
+fn differences<T: Float, W: Word>(
+    v: &[T::Bits],
+    axes: [usize; 3],
+    flags: u8,
+    step: f64,
+    narrow: &[f64],
+    collector: &mut Collector<'_>,
+) -> Vec<W> {
+    let limit = limit::<T>();
+    let plain = collector.plain;
+    let mut differences = Vec::with_capacity(v.len());
+    let mut grid = vec![0.0; v.len()];
+    visit(axes, flags, step, narrow, &mut grid, |place, predicted, step, inverse| {
+        let x = T::value(v[place]);
+        let q = ((x - predicted) * inverse + ROUNDER) - ROUNDER;
+        let y = predicted + q * step;
+        let stored = T::value(T::bits(y));
+        if q.abs() < limit && (plain.takes(x, stored) || collector.takes(x, stored)) {
+            differences.push(integer(q));
+            y
+        } else {
+            collector.except(place, x);
+            differences.push(W::default());
+            predicted
+        }
+    });
+    differences
 }
 
 pub(crate) fn invert<T: Float>(q: &Words, parameters: &[f64], axes: &[usize]) -> Option<Words> {
@@ -112,18 +127,31 @@ fn visit(
         // What each axis is walked by; an axis that was visited on this level has twice the density.
         let mut by = [2 * distance; 3];
         for axis in order {
-            if axes[axis] > distance {
+            let (length, reach) = (axes[axis], distance * strides[axis]);
+            if length > distance {
                 let from = |a: usize| if a == axis { distance } else { 0 };
                 let by_now = |a: usize| if a == axis { 2 * distance } else { by[a] };
-                let reach = distance * strides[axis];
+                let known = |at: usize| Known::of(at, distance, length, cubic);
+                let mut run = |places: Range<usize>, known: Known| {
+                    walk(grid, places.step_by(by_now(2)), reach, known, |place, predicted| {
+                        value(place, predicted, cell, inverse)
+                    });
+                };
                 for i in (from(0)..axes[0]).step_by(by_now(0)) {
                     for j in (from(1)..axes[1]).step_by(by_now(1)) {
                         let row = i * strides[0] + j * strides[1];
-                        for k in (from(2)..axes[2]).step_by(by_now(2)) {
-                            let place = row + k;
-                            let at = [i, j, k][axis];
-                            let predicted = predict(grid, place, reach, at, distance, axes[axis], cubic);
-                            grid[place] = value(place, predicted, cell, inverse);
+                        if axis < 2 {
+                            run(row..row + axes[2], known([i, j][axis]));
+                            continue;
+                        }
+                        // All but the ends of the row have all neighbours.
+                        let mut at = distance;
+                        let margin = if cubic { 3 * distance } else { distance };
+                        while at < length {
+                            let same = if at >= margin && at + margin < length { (length - margin - at).div_ceil(2 * distance) } else { 1 };
+                            let end = at + same * 2 * distance;
+                            run(row + at..row + end.min(length), known(at));
+                            at = end;
                         }
                     }
                 }
@@ -133,22 +161,54 @@ fn visit(
     }
 }
 
-/// The prediction along one axis, at index `at` of `length`, from neighbours at 1 and 3 distances.
-#[inline(always)]
-fn predict(grid: &[f64], place: usize, reach: usize, at: usize, distance: usize, length: usize, cubic: bool) -> f64 {
-    let before = grid[place - reach];
-    if at + distance < length {
-        let behind = grid[place + reach];
-        if cubic && at >= 3 * distance && at + 3 * distance < length {
-            let (far_before, far_behind) = (grid[place - 3 * reach], grid[place + 3 * reach]);
-            0.5625 * (before + behind) - 0.0625 * (far_before + far_behind)
-        } else {
-            0.5 * (before + behind)
+/// Which neighbours of an element are known.
+#[derive(Clone, Copy)]
+enum Known {
+    /// At 1 and 3 distances at both sides.
+    Four,
+    /// At 1 distance at both sides.
+    Two,
+    /// At 1 and 3 distances before.
+    Before,
+    /// At 1 distance before.
+    One,
+}
+
+impl Known {
+    /// At index `at` of `length`.
+    fn of(at: usize, distance: usize, length: usize, cubic: bool) -> Self {
+        let far_before = at >= 3 * distance;
+        match at + distance < length {
+            true if cubic && far_before && at + 3 * distance < length => Self::Four,
+            true => Self::Two,
+            false if far_before => Self::Before,
+            false => Self::One,
         }
-    } else if at >= 3 * distance {
-        1.5 * before - 0.5 * grid[place - 3 * reach]
-    } else {
-        before
+    }
+}
+
+/// Visits places, each predicted along one axis from the same neighbours.
+#[inline]
+fn walk(
+    grid: &mut [f64],
+    places: impl Iterator<Item = usize>,
+    reach: usize,
+    known: Known,
+    mut value: impl FnMut(usize, f64) -> f64,
+) {
+    match known {
+        Known::Four => places.for_each(|place| {
+            let near = grid[place - reach] + grid[place + reach];
+            let far = grid[place - 3 * reach] + grid[place + 3 * reach];
+            grid[place] = value(place, 0.5625 * near - 0.0625 * far);
+        }),
+        Known::Two => places.for_each(|place| {
+            grid[place] = value(place, 0.5 * (grid[place - reach] + grid[place + reach]));
+        }),
+        Known::Before => places.for_each(|place| {
+            grid[place] = value(place, 1.5 * grid[place - reach] - 0.5 * grid[place - 3 * reach]);
+        }),
+        Known::One => places.for_each(|place| grid[place] = value(place, grid[place - reach])),
     }
 }
 
