@@ -297,43 +297,53 @@ pub(crate) fn verify(raw: &Words, decoded: &Words, kind: Kind, tolerance: &Toler
 }
 
 /// Values that are compared at once; one after the other where one of them is not plain.
-const LANES: usize = 8;
+pub(crate) const LANES: usize = 8;
 
 fn compare<T: Float>(raw: &[T::Bits], decoded: &[T::Bits], tolerance: &Tolerance) -> Option<Worst> {
     let plain = tolerance.plain::<T>(raw);
     let mut worst = Worst::default();
     let mut most = [0f64; LANES];
-    for (raw, decoded) in raw.chunks(LANES).zip(decoded.chunks(LANES)) {
-        let mut errors = [0f64; LANES];
-        let mut all = true;
-        for (error, (&a, &b)) in errors.iter_mut().zip(raw.iter().zip(decoded)) {
-            let (x, y) = (T::value(a), T::value(b));
-            *error = if a == b { 0.0 } else { (x - y).abs() };
-            // A zero whose sign was lost differs in its bits alone.
-            all &= (a == b) | (plain.takes(x, y) & (x != y));
-        }
-        if all {
-            most.iter_mut().zip(errors).for_each(|(most, e)| *most = if e > *most { e } else { *most });
-            continue;
-        }
-        for (&a, &b) in raw.iter().zip(decoded).filter(|(a, b)| a != b) {
-            let (x, y) = (T::value(a), T::value(b));
-            // A zero whose sign was lost, or anything but a finite number, differs in its bits alone.
-            if !x.is_finite() || !y.is_finite() || x == y || tolerance.keep.has(x) || is_negative_zero(x) {
-                return None;
-            }
-            if !tolerance.allows(x, y) {
-                return None;
-            }
-            let error = (x - y).abs();
-            worst.abs = worst.abs.max(error.next_up());
-            worst.rel = worst.rel.max((error / x.abs()).next_up());
+    let ((raw, raw_rest), (decoded, decoded_rest)) = (raw.as_chunks::<LANES>(), decoded.as_chunks::<LANES>());
+    for (a, b) in raw.iter().zip(decoded) {
+        let (x, y) = (a.map(T::value), b.map(T::value));
+        // A zero whose sign was lost differs in its bits alone.
+        let good = (0..LANES).fold(true, |all, i| all & ((a[i] == b[i]) | (plain.takes(x[i], y[i]) & (x[i] != y[i]))));
+        if good {
+            most = std::array::from_fn(|i| {
+                let error = if a[i] == b[i] { 0.0 } else { (x[i] - y[i]).abs() };
+                if error > most[i] { error } else { most[i] }
+            });
+        } else {
+            compare_each::<T>(a, b, tolerance, &mut worst)?;
         }
     }
+    compare_each::<T>(raw_rest, decoded_rest, tolerance, &mut worst)?;
+    // Where plain values were changed, no share of a value was asked for.
     let most = most.into_iter().fold(0.0, f64::max);
-    // Where only plain values were changed, no share of a value was asked for.
     worst.abs = worst.abs.max(if most > 0.0 { most.next_up() } else { 0.0 });
     Some(worst)
+}
+
+fn compare_each<T: Float>(
+    raw: &[T::Bits],
+    decoded: &[T::Bits],
+    tolerance: &Tolerance,
+    worst: &mut Worst,
+) -> Option<()> {
+    for (&a, &b) in raw.iter().zip(decoded).filter(|(a, b)| a != b) {
+        let (x, y) = (T::value(a), T::value(b));
+        // A zero whose sign was lost, or anything but a finite number, differs in its bits alone.
+        if !x.is_finite() || !y.is_finite() || x == y || tolerance.keep.has(x) || is_negative_zero(x) {
+            return None;
+        }
+        if !tolerance.allows(x, y) {
+            return None;
+        }
+        let error = (x - y).abs();
+        worst.abs = worst.abs.max(error.next_up());
+        worst.rel = worst.rel.max((error / x.abs()).next_up());
+    }
+    Some(())
 }
 
 #[inline]

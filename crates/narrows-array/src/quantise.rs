@@ -4,7 +4,7 @@
 use narrows::{Error, Result};
 
 use crate::back_end::Coders;
-use crate::bound::{Bound, Grid, Plain, Tolerance, is_negative_zero};
+use crate::bound::{Bound, Grid, LANES, Plain, Tolerance, is_negative_zero};
 use crate::numbers::{Float, to_i128, with_floats};
 use crate::places::{self, Runs};
 use crate::step::{Stage, Step, mask};
@@ -80,15 +80,17 @@ pub(crate) struct Collector<'a> {
     keeps: bool,
     /// What spares most values the whole comparison.
     pub plain: Plain,
-    pub exceptions: Vec<usize>,
+    /// A bit for each element: quantisers visit them in any order.
+    exceptions: Vec<u64>,
     pub missed: usize,
     /// Bits of the first misses, to find whether they are one fill value that nobody declared.
     most: Option<(u64, usize)>,
 }
 
 impl<'a> Collector<'a> {
-    pub(crate) fn new(tolerance: &'a Tolerance, plain: Plain) -> Self {
-        Self { tolerance, keeps: !tolerance.keep.is_empty(), plain, exceptions: Vec::new(), missed: 0, most: None }
+    pub(crate) fn new(tolerance: &'a Tolerance, plain: Plain, len: usize) -> Self {
+        let exceptions = vec![0; len.div_ceil(64)];
+        Self { tolerance, keeps: !tolerance.keep.is_empty(), plain, exceptions, missed: 0, most: None }
     }
 
     /// Whether y may stand for x.
@@ -103,7 +105,7 @@ impl<'a> Collector<'a> {
 
     #[cold]
     pub(crate) fn except(&mut self, place: usize, x: f64) {
-        self.exceptions.push(place);
+        self.exceptions[place / 64] |= 1 << (place % 64);
         if x.is_finite() && !is_negative_zero(x) && !(self.keeps && self.tolerance.keep.has(x)) {
             // The majority vote of Boyer and Moore; what is not that value counts as missed.
             self.missed += 1;
@@ -117,19 +119,33 @@ impl<'a> Collector<'a> {
 
     /// Joins everything. Exceptions that are in order get their neighbours' q.
     pub(crate) fn finish(
-        mut self,
+        self,
         raw: &Words,
         mut q: Words,
         parameters: Vec<f64>,
         fill_axes: Option<&[usize]>,
     ) -> Quantised {
-        self.exceptions.sort_unstable();
-        let exceptions = places::runs(self.exceptions.iter().copied());
+        let exceptions = places::runs(self.places());
         if let Some(axes) = fill_axes {
             each!(&mut q, q => mask::fill(q, &exceptions, axes));
         }
-        let values = each!(raw, v => Word::wrap(self.exceptions.iter().map(|&i| v[i]).collect()));
+        let values = each!(raw, v => {
+            let of = |&(start, length): &(usize, usize)| v[start..start + length].iter().copied();
+            Word::wrap(exceptions.iter().flat_map(of).collect())
+        });
         Quantised { words: q, side: Side { parameters, exceptions, values }, missed: self.missed }
+    }
+
+    /// Places of the exceptions, ascending.
+    fn places(&self) -> impl Iterator<Item = usize> {
+        self.exceptions.iter().enumerate().flat_map(|(i, &bits)| {
+            let mut left = bits;
+            std::iter::from_fn(move || {
+                let bit = (left != 0).then(|| left.trailing_zeros() as usize)?;
+                left &= left - 1;
+                Some(64 * i + bit)
+            })
+        })
     }
 }
 
@@ -252,7 +268,7 @@ fn run<T: Float, Q: Quantiser>(
         }
         words
     }
-    let mut collector = Collector::new(tolerance, tolerance.plain::<T>(v));
+    let mut collector = Collector::new(tolerance, tolerance.plain::<T>(v), v.len());
     let q = if T::Bits::BYTES == 8 {
         Words::W8(q::<T, Q, u64>(v, quantiser, tolerance, &mut collector))
     } else {
@@ -282,25 +298,20 @@ fn inverse<T: Float, Q: Quantiser>(q: &Words, quantiser: &Q) -> Words {
 
 /// Largest magnitude of the finite values that are not kept.
 fn largest<T: Float>(v: &[T::Bits], tolerance: &Tolerance) -> f64 {
-    const LANES: usize = 8;
     let plain = tolerance.plain::<T>(v);
     let keeps = !tolerance.keep.is_empty();
+    let magnitude = |w: T::Bits| {
+        let x = T::value(w);
+        if x.is_finite() && !(keeps && tolerance.keep.has(x)) { x.abs() } else { 0.0 }
+    };
+    let (blocks, rest) = v.as_chunks::<LANES>();
     let mut most = [0f64; LANES];
-    for v in v.chunks(LANES) {
-        let mut now = [0f64; LANES];
-        let mut all = true;
-        for (now, &w) in now.iter_mut().zip(v) {
-            let x = T::value(w);
-            all &= plain.has(x);
-            *now = x.abs();
-        }
-        if !all {
-            let counts = |x: f64| x.is_finite() && !(keeps && tolerance.keep.has(x));
-            now.iter_mut().zip(v).filter(|(_, w)| !counts(T::value(**w))).for_each(|(now, _)| *now = 0.0);
-        }
-        most.iter_mut().zip(now).for_each(|(most, now)| *most = if now > *most { now } else { *most });
+    for block in blocks {
+        let x = block.map(T::value);
+        let now = if x.iter().fold(true, |all, x| all & plain.has(*x)) { x.map(f64::abs) } else { block.map(magnitude) };
+        most = std::array::from_fn(|i| if now[i] > most[i] { now[i] } else { most[i] });
     }
-    most.into_iter().fold(0.0, f64::max)
+    most.into_iter().chain(rest.iter().map(|&w| magnitude(w))).fold(0.0, f64::max)
 }
 
 /// How much narrower the cells of a fixed grid are than the bound allows, as their values are rounded once
@@ -493,7 +504,7 @@ fn bits<T: Float>(words: &Words, v: &[T::Bits], stage: &Stage, tolerance: &Toler
     // 2^-(kept + 1) <= rel.
     let kept = (0..significand).find(|&kept| 2f64.powi(-(kept as i32) - 1) <= rel)?;
     let drop = significand - kept;
-    let mut collector = Collector::new(tolerance, Plain::NONE);
+    let mut collector = Collector::new(tolerance, Plain::NONE, v.len());
     let mut each = |place: usize, w: T::Bits| {
         let rounded = round_bits::<T>(w, kept).wide();
         let (x, y) = (T::value(w), T::value(T::Bits::low(rounded)));
@@ -535,7 +546,7 @@ fn integers(words: &Words, stage: &Stage, tolerance: &Tolerance) -> Option<Quant
     let step = if tolerance.grid == Grid::Nested { power_of_two(abs) as i128 } else { 2 * abs as i128 + 1 };
     let half = step / 2;
     let (least, most) = limits(stage);
-    let mut collector = Collector::new(tolerance, Plain::NONE);
+    let mut collector = Collector::new(tolerance, Plain::NONE, words.len());
     let q: Vec<i128> = to_i128(words, stage.kind)
         .enumerate()
         .map(|(place, x)| {

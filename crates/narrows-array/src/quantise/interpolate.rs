@@ -39,7 +39,7 @@ pub(crate) fn apply<T: Float>(words: &Words, v: &[T::Bits], stage: &Stage, toler
     let flags = choose_flags::<T>(v, axes);
     let narrow: Vec<f64> =
         (0..levels(&stage.axes)).map(|level| 1.0 / NARROWING.powi(level as i32).min(NARROWEST)).collect();
-    let mut collector = Collector::new(tolerance, tolerance.plain::<T>(v));
+    let mut collector = Collector::new(tolerance, tolerance.plain::<T>(v), v.len());
     let q = if T::Bits::BYTES == 8 {
         Words::W8(differences::<T, u64>(v, axes, flags, step, &narrow, &mut collector))
     } else {
