@@ -255,11 +255,12 @@ impl Plain {
         (self.low < x) & (x < self.high)
     }
 
-    /// Whether y may surely stand for x. What is not may do so all the same. Without branches, so that
-    /// several values are compared at once.
+    /// Whether y may surely stand for x, unless x is the negative zero. What is not sure may do so all the
+    /// same. Without branches, so that several values are compared at once; that zero is told by its word,
+    /// since the compiler makes branches of the question for a float.
     #[inline]
     pub(crate) fn takes(&self, x: f64, y: f64) -> bool {
-        self.has(x) & ((x - y).abs() < self.abs) & (x.to_bits() != (-0.0f64).to_bits())
+        self.has(x) & ((x - y).abs() < self.abs)
     }
 }
 
@@ -307,7 +308,8 @@ fn compare<T: Float>(raw: &[T::Bits], decoded: &[T::Bits], tolerance: &Tolerance
     for (a, b) in raw.iter().zip(decoded) {
         let (x, y) = (a.map(T::value), b.map(T::value));
         // A zero whose sign was lost differs in its bits alone.
-        let good = (0..LANES).fold(true, |all, i| all & ((a[i] == b[i]) | (plain.takes(x[i], y[i]) & (x[i] != y[i]))));
+        let plain = |i| plain.takes(x[i], y[i]) & (a[i] != T::NEGATIVE_ZERO) & (b[i] != T::NEGATIVE_ZERO);
+        let good = (0..LANES).fold(true, |all, i| all & ((a[i] == b[i]) | plain(i)));
         if good {
             most = std::array::from_fn(|i| {
                 let error = if a[i] == b[i] { 0.0 } else { (x[i] - y[i]).abs() };

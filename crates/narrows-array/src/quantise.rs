@@ -103,6 +103,16 @@ impl<'a> Collector<'a> {
             && !(self.keeps && self.tolerance.keep.has(x))
     }
 
+    /// Whether the caller wants x as it is. Then it is an exception.
+    #[inline]
+    pub(crate) fn keeps(&mut self, place: usize, x: f64) -> bool {
+        let kept = !self.plain.has(x) && self.keeps && self.tolerance.keep.has(x);
+        if kept {
+            self.exceptions[place / 64] |= 1 << (place % 64);
+        }
+        kept
+    }
+
     #[cold]
     pub(crate) fn except(&mut self, place: usize, x: f64) {
         self.exceptions[place / 64] |= 1 << (place % 64);
@@ -125,7 +135,7 @@ impl<'a> Collector<'a> {
         parameters: Vec<f64>,
         fill_axes: Option<&[usize]>,
     ) -> Quantised {
-        let exceptions = places::runs(self.places());
+        let exceptions = places::runs_of_bits(&self.exceptions);
         if let Some(axes) = fill_axes {
             each!(&mut q, q => mask::fill(q, &exceptions, axes));
         }
@@ -134,18 +144,6 @@ impl<'a> Collector<'a> {
             Word::wrap(exceptions.iter().flat_map(of).collect())
         });
         Quantised { words: q, side: Side { parameters, exceptions, values }, missed: self.missed }
-    }
-
-    /// Places of the exceptions, ascending.
-    fn places(&self) -> impl Iterator<Item = usize> {
-        self.exceptions.iter().enumerate().flat_map(|(i, &bits)| {
-            let mut left = bits;
-            std::iter::from_fn(move || {
-                let bit = (left != 0).then(|| left.trailing_zeros() as usize)?;
-                left &= left - 1;
-                Some(64 * i + bit)
-            })
-        })
     }
 }
 
@@ -242,7 +240,7 @@ fn run<T: Float, Q: Quantiser>(
                 let x = T::value(bits);
                 let q = quantiser.q(x);
                 let y = near(q);
-                all &= (q.abs() < limit) & collector.plain.takes(x, y);
+                all &= (q.abs() < limit) & collector.plain.takes(x, y) & (bits != T::NEGATIVE_ZERO);
                 *word = integer(q);
             }
             if fixed {
@@ -256,6 +254,10 @@ fn run<T: Float, Q: Quantiser>(
             }
             for (place, (&bits, word)) in (start..).zip(v.iter().zip(words)) {
                 let x = T::value(bits);
+                if collector.keeps(place, x) {
+                    *word = W::default();
+                    continue;
+                }
                 let q = quantiser.q(x);
                 let y = near(q);
                 *word = if q.abs() < limit && collector.takes(x, y) && (!fixed || near(quantiser.q(y)) == y) {
@@ -308,7 +310,8 @@ fn largest<T: Float>(v: &[T::Bits], tolerance: &Tolerance) -> f64 {
     let mut most = [0f64; LANES];
     for block in blocks {
         let x = block.map(T::value);
-        let now = if x.iter().fold(true, |all, x| all & plain.has(*x)) { x.map(f64::abs) } else { block.map(magnitude) };
+        let now =
+            if x.iter().fold(true, |all, x| all & plain.has(*x)) { x.map(f64::abs) } else { block.map(magnitude) };
         most = std::array::from_fn(|i| if now[i] > most[i] { now[i] } else { most[i] });
     }
     most.into_iter().chain(rest.iter().map(|&w| magnitude(w))).fold(0.0, f64::max)
