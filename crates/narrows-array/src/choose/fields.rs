@@ -107,6 +107,6 @@ fn columns(steps: Vec<Step>, widths: Vec<u16>, words: &Words, stage: &Stage, tri
         offset += usize::from(width);
     }
     let ns: f64 = steps.iter().map(|s| cost::step_ns(s, 1)).sum::<f64>() + cost::step_ns(&Step::Columns(Vec::new()), 2);
-    let score = estimate.max(1.0).ln() + trial.limits.mode.price() * ns;
+    let score = estimate.max(1.0).ln() + trial.limits.mode.price(false) * ns;
     trial.tried.push((score, Pipeline::with_columns(steps, widths, chosen)));
 }
