@@ -208,7 +208,8 @@ impl Tolerance {
     /// The short way for these values.
     pub(crate) fn plain<T: Float>(&self, v: &[T::Bits]) -> Plain {
         let Some(abs) = self.abs.filter(|_| self.rel.is_none()) else { return Plain::NONE };
-        let mut values = v.iter().map(|&w| T::value(w));
+        // Fills mostly come in long runs.
+        let mut values = v.iter().step_by(SPARSE).chain(v).map(|&w| T::value(w));
         let Some(usual) = values.find(|x| x.is_finite() && !self.keep.has(*x)) else { return Plain::NONE };
         let mut plain = Plain { low: f64::NEG_INFINITY, high: f64::INFINITY, abs };
         let fills = self.keep.fills.iter().map(|&f| (f, f));
@@ -235,6 +236,9 @@ impl Tolerance {
         self.abs.is_some_and(|abs| abs >= 1.0).then_some(self)
     }
 }
+
+/// One of so many values is looked at first to find one that is not kept.
+const SPARSE: usize = 61;
 
 /// A few comparisons that suffice for most values of a chunk under an absolute bound.
 #[derive(Debug, Clone, Copy)]

@@ -260,12 +260,11 @@ fn run<T: Float, Q: Quantiser>(
                 }
                 let q = quantiser.q(x);
                 let y = near(q);
-                *word = if q.abs() < limit && collector.takes(x, y) && (!fixed || near(quantiser.q(y)) == y) {
-                    integer(q)
-                } else {
+                let takes = collector.plain.takes(x, y) && bits != T::NEGATIVE_ZERO || collector.takes(x, y);
+                if !(takes && q.abs() < limit && (!fixed || near(quantiser.q(y)) == y)) {
                     collector.except(place, x);
-                    W::default()
-                };
+                    *word = W::default();
+                }
             }
         }
         words
@@ -280,7 +279,7 @@ fn run<T: Float, Q: Quantiser>(
 }
 
 /// Values that are quantised at once; one after the other where one of them is an exception.
-const BLOCK: usize = 64;
+const BLOCK: usize = 32;
 
 /// The word of an integer below 2^51. The sum has it in its low bits, which is faster than a conversion
 /// that must hold for every float.

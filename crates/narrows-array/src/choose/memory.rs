@@ -15,7 +15,7 @@ pub(super) const RETRY: u32 = 16;
 
 /// Such comparisons until everything is tried again, which costs about five encodings, and of records as
 /// many as twenty; twice as many after each trial with the same winner, up to the second number.
-const CHECKS: (u32, u32) = (4, 32);
+const CHECKS: (u32, u32) = (8, 32);
 
 /// Chunks between two trials at least, for arrays whose ratio jumps; twice as many after each trial with
 /// the same winner.
