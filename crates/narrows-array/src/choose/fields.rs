@@ -27,8 +27,8 @@ pub(super) fn try_fields(words: &Words, stage: &Stage, trial: &mut Trial<'_>) {
         rows.push(last);
     } else if stage.axes.len() <= 1 {
         rows.extend(record_width(bytes));
-        rows.extend(probe::probe(bytes).map(|found| 2 * usize::from(found.width)));
-        if probe::probe(bytes).is_some_and(|found| found.width % 3 == 0) {
+        rows.extend(probe::probe(bytes).map(|found| 2 * usize::from(found.record)));
+        if probe::probe(bytes).is_some_and(|found| found.record % 3 == 0) {
             unpacked(words, stage, trial);
         }
     }
