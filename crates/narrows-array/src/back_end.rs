@@ -1,6 +1,8 @@
 //! Back ends: words or bytes to fewer bytes, by the engine's codecs or pco.
 
 use std::fmt;
+use std::hint::black_box;
+use std::sync::Once;
 
 use narrows::codec::{CodecId, Contexts};
 use narrows::{Error, Result};
@@ -84,13 +86,34 @@ const PCO_HEADER: [u8; 2] = [4, 1];
 /// Largest look-back window that pco's encoder uses, as a power of two.
 const WINDOW_LOG_MAX: u32 = 15;
 
+/// The C library of most systems gives memory back with every longer vector that ends, and gets it again
+/// page by page, which took a third of the time of encoding. It learns from a vector of this length that
+/// such ones come and go, and from then on keeps as much as was in use: 32 MiB is its limit for that.
+const KEPT: usize = (32 << 20) - (64 << 10);
+
+fn keep_memory() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let mut vector = Vec::<u8>::new();
+        // Where there is no such room, nothing changes.
+        let _ = vector.try_reserve_exact(KEPT);
+        drop(black_box(vector));
+    });
+}
+
 /// Contexts of one thread.
-#[derive(Default)]
 pub(crate) struct Coders {
     contexts: Contexts,
     scratch: Vec<u8>,
     /// Bytes of the last encoding that do not grow with the number of words.
     pub(crate) fixed_len: usize,
+}
+
+impl Default for Coders {
+    fn default() -> Self {
+        keep_memory();
+        Self { contexts: Contexts::default(), scratch: Vec::new(), fixed_len: 0 }
+    }
 }
 
 impl Coders {

@@ -205,6 +205,24 @@ impl Tolerance {
         error < tolerance || x == y || error == tolerance && is_exact(x, y)
     }
 
+    /// The short way for these values.
+    pub(crate) fn plain<T: Float>(&self, v: &[T::Bits]) -> Plain {
+        let Some(abs) = self.abs.filter(|_| self.rel.is_none()) else { return Plain::NONE };
+        // Fills mostly come in long runs.
+        let mut values = v.iter().step_by(SPARSE).chain(v).map(|&w| T::value(w));
+        let Some(usual) = values.find(|x| x.is_finite() && !self.keep.has(*x)) else { return Plain::NONE };
+        let mut plain = Plain { low: f64::NEG_INFINITY, high: f64::INFINITY, abs };
+        let fills = self.keep.fills.iter().map(|&f| (f, f));
+        for (low, high) in fills.chain(self.keep.exact.iter().copied()) {
+            if high < usual {
+                plain.low = plain.low.max(high);
+            } else if low > usual {
+                plain.high = plain.high.min(low);
+            }
+        }
+        plain
+    }
+
     /// One absolute bound that is as tight as all of it: what integers are quantised by.
     fn for_integers(mut self, words: &Words, kind: Kind) -> Option<Self> {
         if self.rel.is_some() {
@@ -216,6 +234,37 @@ impl Tolerance {
             (self.rel, self.floor) = (None, None);
         }
         self.abs.is_some_and(|abs| abs >= 1.0).then_some(self)
+    }
+}
+
+/// One of so many values is looked at first to find one that is not kept.
+const SPARSE: usize = 61;
+
+/// A few comparisons that suffice for most values of a chunk under an absolute bound.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Plain {
+    /// Between these no value is kept.
+    low: f64,
+    high: f64,
+    abs: f64,
+}
+
+impl Plain {
+    /// Tells nothing of any value.
+    pub(crate) const NONE: Self = Self { low: 0.0, high: 0.0, abs: 0.0 };
+
+    /// Whether x is finite and surely not kept.
+    #[inline]
+    pub(crate) fn has(&self, x: f64) -> bool {
+        (self.low < x) & (x < self.high)
+    }
+
+    /// Whether y may surely stand for x, unless x is the negative zero. What is not sure may do so all the
+    /// same. Without branches, so that several values are compared at once; that zero is told by its word,
+    /// since the compiler makes branches of the question for a float.
+    #[inline]
+    pub(crate) fn takes(&self, x: f64, y: f64) -> bool {
+        self.has(x) & ((x - y).abs() < self.abs)
     }
 }
 
@@ -249,21 +298,46 @@ pub(crate) fn verify(raw: &Words, decoded: &Words, kind: Kind, tolerance: &Toler
     if kind != Kind::Float {
         return verify_integers(raw, decoded, kind, tolerance);
     }
-    with_floats!(raw, T => compare(T::bits_of(raw)?, T::bits_of(decoded)?, tolerance, T::value))
+    with_floats!(raw, T => compare::<T>(T::bits_of(raw)?, T::bits_of(decoded)?, tolerance))
 }
 
-fn compare<W: Copy + PartialEq>(
-    raw: &[W],
-    decoded: &[W],
-    tolerance: &Tolerance,
-    value: impl Fn(W) -> f64,
-) -> Option<Worst> {
+/// Values that are compared at once; one after the other where one of them is not plain.
+pub(crate) const LANES: usize = 8;
+
+fn compare<T: Float>(raw: &[T::Bits], decoded: &[T::Bits], tolerance: &Tolerance) -> Option<Worst> {
+    let plain = tolerance.plain::<T>(raw);
     let mut worst = Worst::default();
-    for (&a, &b) in raw.iter().zip(decoded) {
-        if a == b {
-            continue;
+    let mut most = [0f64; LANES];
+    let ((raw, raw_rest), (decoded, decoded_rest)) = (raw.as_chunks::<LANES>(), decoded.as_chunks::<LANES>());
+    for (a, b) in raw.iter().zip(decoded) {
+        let (x, y) = (a.map(T::value), b.map(T::value));
+        // A zero whose sign was lost differs in its bits alone.
+        let plain = |i| plain.takes(x[i], y[i]) & (a[i] != T::NEGATIVE_ZERO) & (b[i] != T::NEGATIVE_ZERO);
+        let good = (0..LANES).fold(true, |all, i| all & ((a[i] == b[i]) | plain(i)));
+        if good {
+            most = std::array::from_fn(|i| {
+                let error = if a[i] == b[i] { 0.0 } else { (x[i] - y[i]).abs() };
+                if error > most[i] { error } else { most[i] }
+            });
+        } else {
+            compare_each::<T>(a, b, tolerance, &mut worst)?;
         }
-        let (x, y) = (value(a), value(b));
+    }
+    compare_each::<T>(raw_rest, decoded_rest, tolerance, &mut worst)?;
+    // Where plain values were changed, no share of a value was asked for.
+    let most = most.into_iter().fold(0.0, f64::max);
+    worst.abs = worst.abs.max(if most > 0.0 { most.next_up() } else { 0.0 });
+    Some(worst)
+}
+
+fn compare_each<T: Float>(
+    raw: &[T::Bits],
+    decoded: &[T::Bits],
+    tolerance: &Tolerance,
+    worst: &mut Worst,
+) -> Option<()> {
+    for (&a, &b) in raw.iter().zip(decoded).filter(|(a, b)| a != b) {
+        let (x, y) = (T::value(a), T::value(b));
         // A zero whose sign was lost, or anything but a finite number, differs in its bits alone.
         if !x.is_finite() || !y.is_finite() || x == y || tolerance.keep.has(x) || is_negative_zero(x) {
             return None;
@@ -275,7 +349,7 @@ fn compare<W: Copy + PartialEq>(
         worst.abs = worst.abs.max(error.next_up());
         worst.rel = worst.rel.max((error / x.abs()).next_up());
     }
-    Some(worst)
+    Some(())
 }
 
 #[inline]

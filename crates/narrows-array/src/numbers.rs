@@ -32,6 +32,7 @@ pub(crate) trait Float: Copy {
     type Bits: Word;
     /// The least number with all digits.
     const LEAST_NORMAL: f64;
+    const NEGATIVE_ZERO: Self::Bits;
 
     fn value(bits: Self::Bits) -> f64;
     /// Rounds, ties to even.
@@ -47,6 +48,7 @@ pub(crate) trait Float: Copy {
 impl Float for f16 {
     type Bits = u16;
     const LEAST_NORMAL: f64 = Self::MIN_POSITIVE.to_f64_const();
+    const NEGATIVE_ZERO: u16 = 1 << 15;
 
     #[inline]
     fn value(bits: u16) -> f64 {
@@ -64,6 +66,7 @@ impl Float for f16 {
 impl Float for f32 {
     type Bits = u32;
     const LEAST_NORMAL: f64 = Self::MIN_POSITIVE as f64;
+    const NEGATIVE_ZERO: u32 = 1 << 31;
 
     #[inline]
     fn value(bits: u32) -> f64 {
@@ -81,6 +84,7 @@ impl Float for f32 {
 impl Float for f64 {
     type Bits = u64;
     const LEAST_NORMAL: Self = Self::MIN_POSITIVE;
+    const NEGATIVE_ZERO: u64 = 1 << 63;
 
     #[inline]
     fn value(bits: u64) -> f64 {

@@ -9,14 +9,31 @@ use crate::words::{Reader, put_varint};
 pub(crate) type Runs = Vec<(usize, usize)>;
 
 pub(crate) fn runs(places: impl Iterator<Item = usize>) -> Runs {
-    let mut runs: Runs = Vec::new();
-    for place in places {
-        match runs.last_mut() {
-            Some((start, length)) if *start + *length == place => *length += 1,
-            _ => runs.push((place, 1)),
+    let mut runs = Runs::new();
+    places.for_each(|place| add(&mut runs, place, 1));
+    runs
+}
+
+/// Runs of ones; bit 0 of the first word is the first place.
+pub(crate) fn runs_of_bits(words: &[u64]) -> Runs {
+    let mut runs = Runs::new();
+    for (i, &word) in words.iter().enumerate() {
+        let mut at = 0;
+        while at < u64::BITS && word >> at != 0 {
+            at += (word >> at).trailing_zeros();
+            let length = (word >> at).trailing_ones();
+            add(&mut runs, 64 * i + at as usize, length as usize);
+            at += length;
         }
     }
     runs
+}
+
+fn add(runs: &mut Runs, place: usize, count: usize) {
+    match runs.last_mut() {
+        Some((start, length)) if *start + *length == place => *length += count,
+        _ => runs.push((place, count)),
+    }
 }
 
 pub(crate) fn write(runs: &Runs, coders: &mut Coders, out: &mut Vec<u8>) {

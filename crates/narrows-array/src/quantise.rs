@@ -4,7 +4,7 @@
 use narrows::{Error, Result};
 
 use crate::back_end::Coders;
-use crate::bound::{Bound, Grid, Tolerance, is_negative_zero};
+use crate::bound::{Bound, Grid, LANES, Plain, Tolerance, is_negative_zero};
 use crate::numbers::{Float, to_i128, with_floats};
 use crate::places::{self, Runs};
 use crate::step::{Stage, Step, mask};
@@ -78,15 +78,19 @@ impl Side {
 pub(crate) struct Collector<'a> {
     tolerance: &'a Tolerance,
     keeps: bool,
-    pub exceptions: Vec<usize>,
+    /// What spares most values the whole comparison.
+    pub plain: Plain,
+    /// A bit for each element: quantisers visit them in any order.
+    exceptions: Vec<u64>,
     pub missed: usize,
     /// Bits of the first misses, to find whether they are one fill value that nobody declared.
     most: Option<(u64, usize)>,
 }
 
 impl<'a> Collector<'a> {
-    pub(crate) fn new(tolerance: &'a Tolerance) -> Self {
-        Self { tolerance, keeps: !tolerance.keep.is_empty(), exceptions: Vec::new(), missed: 0, most: None }
+    pub(crate) fn new(tolerance: &'a Tolerance, plain: Plain, len: usize) -> Self {
+        let exceptions = vec![0; len.div_ceil(64)];
+        Self { tolerance, keeps: !tolerance.keep.is_empty(), plain, exceptions, missed: 0, most: None }
     }
 
     /// Whether y may stand for x.
@@ -99,9 +103,19 @@ impl<'a> Collector<'a> {
             && !(self.keeps && self.tolerance.keep.has(x))
     }
 
+    /// Whether the caller wants x as it is. Then it is an exception.
+    #[inline]
+    pub(crate) fn keeps(&mut self, place: usize, x: f64) -> bool {
+        let kept = !self.plain.has(x) && self.keeps && self.tolerance.keep.has(x);
+        if kept {
+            self.exceptions[place / 64] |= 1 << (place % 64);
+        }
+        kept
+    }
+
     #[cold]
     pub(crate) fn except(&mut self, place: usize, x: f64) {
-        self.exceptions.push(place);
+        self.exceptions[place / 64] |= 1 << (place % 64);
         if x.is_finite() && !is_negative_zero(x) && !(self.keeps && self.tolerance.keep.has(x)) {
             // The majority vote of Boyer and Moore; what is not that value counts as missed.
             self.missed += 1;
@@ -115,18 +129,20 @@ impl<'a> Collector<'a> {
 
     /// Joins everything. Exceptions that are in order get their neighbours' q.
     pub(crate) fn finish(
-        mut self,
+        self,
         raw: &Words,
         mut q: Words,
         parameters: Vec<f64>,
         fill_axes: Option<&[usize]>,
     ) -> Quantised {
-        self.exceptions.sort_unstable();
-        let exceptions = places::runs(self.exceptions.iter().copied());
+        let exceptions = places::runs_of_bits(&self.exceptions);
         if let Some(axes) = fill_axes {
             each!(&mut q, q => mask::fill(q, &exceptions, axes));
         }
-        let values = each!(raw, v => Word::wrap(self.exceptions.iter().map(|&i| v[i]).collect()));
+        let values = each!(raw, v => {
+            let of = |&(start, length): &(usize, usize)| v[start..start + length].iter().copied();
+            Word::wrap(exceptions.iter().flat_map(of).collect())
+        });
         Quantised { words: q, side: Side { parameters, exceptions, values }, missed: self.missed }
     }
 }
@@ -208,27 +224,68 @@ fn run<T: Float, Q: Quantiser>(
     quantiser: &Q,
     tolerance: &Tolerance,
 ) -> Option<Quantised> {
-    let mut collector = Collector::new(tolerance);
-    let limit = limit::<T>();
-    let fixed = tolerance.grid != Grid::Best;
-    let near = |q: f64| T::value(T::bits(quantiser.y(q)));
-    let mut each = |place: usize, bits: T::Bits| {
-        let x = T::value(bits);
-        let q = quantiser.q(x);
-        let y = near(q);
-        if q.abs() < limit && collector.takes(x, y) && (!fixed || near(quantiser.q(y)) == y) {
-            q
-        } else {
-            collector.except(place, x);
-            0.0
+    fn q<T: Float, Q: Quantiser, W: Word>(
+        v: &[T::Bits],
+        quantiser: &Q,
+        tolerance: &Tolerance,
+        collector: &mut Collector<'_>,
+    ) -> Vec<W> {
+        let limit = limit::<T>();
+        let fixed = tolerance.grid != Grid::Best;
+        let near = |q: f64| T::value(T::bits(quantiser.y(q)));
+        let mut words = vec![W::default(); v.len()];
+        for (start, (v, words)) in (0..).step_by(BLOCK).zip(v.chunks(BLOCK).zip(words.chunks_mut(BLOCK))) {
+            let mut all = true;
+            for (&bits, word) in v.iter().zip(&mut *words) {
+                let x = T::value(bits);
+                let q = quantiser.q(x);
+                let y = near(q);
+                all &= (q.abs() < limit) & collector.plain.takes(x, y) & (bits != T::NEGATIVE_ZERO);
+                *word = integer(q);
+            }
+            if fixed {
+                for &bits in v {
+                    let y = near(quantiser.q(T::value(bits)));
+                    all &= near(quantiser.q(y)) == y;
+                }
+            }
+            if all {
+                continue;
+            }
+            for (place, (&bits, word)) in (start..).zip(v.iter().zip(words)) {
+                let x = T::value(bits);
+                if collector.keeps(place, x) {
+                    *word = W::default();
+                    continue;
+                }
+                let q = quantiser.q(x);
+                let y = near(q);
+                let takes = collector.plain.takes(x, y) && bits != T::NEGATIVE_ZERO || collector.takes(x, y);
+                if !(takes && q.abs() < limit && (!fixed || near(quantiser.q(y)) == y)) {
+                    collector.except(place, x);
+                    *word = W::default();
+                }
+            }
         }
-    };
+        words
+    }
+    let mut collector = Collector::new(tolerance, tolerance.plain::<T>(v), v.len());
     let q = if T::Bits::BYTES == 8 {
-        Words::W8(v.iter().enumerate().map(|(i, &w)| each(i, w) as i64 as u64).collect())
+        Words::W8(q::<T, Q, u64>(v, quantiser, tolerance, &mut collector))
     } else {
-        Words::W4(v.iter().enumerate().map(|(i, &w)| each(i, w) as i32 as u32).collect())
+        Words::W4(q::<T, Q, u32>(v, quantiser, tolerance, &mut collector))
     };
     Some(collector.finish(words, q, quantiser.parameters(), Some(&stage.axes)))
+}
+
+/// Values that are quantised at once; one after the other where one of them is an exception.
+const BLOCK: usize = 32;
+
+/// The word of an integer below 2^51. The sum has it in its low bits, which is faster than a conversion
+/// that must hold for every float.
+#[inline]
+pub(crate) fn integer<W: Word>(q: f64) -> W {
+    W::low((q + ROUNDER).to_bits().wrapping_sub(ROUNDER.to_bits()))
 }
 
 fn inverse<T: Float, Q: Quantiser>(q: &Words, quantiser: &Q) -> Words {
@@ -242,11 +299,21 @@ fn inverse<T: Float, Q: Quantiser>(q: &Words, quantiser: &Q) -> Words {
 
 /// Largest magnitude of the finite values that are not kept.
 fn largest<T: Float>(v: &[T::Bits], tolerance: &Tolerance) -> f64 {
+    let plain = tolerance.plain::<T>(v);
     let keeps = !tolerance.keep.is_empty();
-    v.iter()
-        .map(|&w| T::value(w))
-        .filter(|x| x.is_finite() && !(keeps && tolerance.keep.has(*x)))
-        .fold(0.0, |max, x| x.abs().max(max))
+    let magnitude = |w: T::Bits| {
+        let x = T::value(w);
+        if x.is_finite() && !(keeps && tolerance.keep.has(x)) { x.abs() } else { 0.0 }
+    };
+    let (blocks, rest) = v.as_chunks::<LANES>();
+    let mut most = [0f64; LANES];
+    for block in blocks {
+        let x = block.map(T::value);
+        let now =
+            if x.iter().fold(true, |all, x| all & plain.has(*x)) { x.map(f64::abs) } else { block.map(magnitude) };
+        most = std::array::from_fn(|i| if now[i] > most[i] { now[i] } else { most[i] });
+    }
+    most.into_iter().chain(rest.iter().map(|&w| magnitude(w))).fold(0.0, f64::max)
 }
 
 /// How much narrower the cells of a fixed grid are than the bound allows, as their values are rounded once
@@ -439,7 +506,7 @@ fn bits<T: Float>(words: &Words, v: &[T::Bits], stage: &Stage, tolerance: &Toler
     // 2^-(kept + 1) <= rel.
     let kept = (0..significand).find(|&kept| 2f64.powi(-(kept as i32) - 1) <= rel)?;
     let drop = significand - kept;
-    let mut collector = Collector::new(tolerance);
+    let mut collector = Collector::new(tolerance, Plain::NONE, v.len());
     let mut each = |place: usize, w: T::Bits| {
         let rounded = round_bits::<T>(w, kept).wide();
         let (x, y) = (T::value(w), T::value(T::Bits::low(rounded)));
@@ -481,7 +548,7 @@ fn integers(words: &Words, stage: &Stage, tolerance: &Tolerance) -> Option<Quant
     let step = if tolerance.grid == Grid::Nested { power_of_two(abs) as i128 } else { 2 * abs as i128 + 1 };
     let half = step / 2;
     let (least, most) = limits(stage);
-    let mut collector = Collector::new(tolerance);
+    let mut collector = Collector::new(tolerance, Plain::NONE, words.len());
     let q: Vec<i128> = to_i128(words, stage.kind)
         .enumerate()
         .map(|(place, x)| {

@@ -27,8 +27,8 @@ pub(super) fn try_fields(words: &Words, stage: &Stage, trial: &mut Trial<'_>) {
         rows.push(last);
     } else if stage.axes.len() <= 1 {
         rows.extend(record_width(bytes));
-        rows.extend(probe::probe(bytes).map(|found| 2 * usize::from(found.width)));
-        if probe::probe(bytes).is_some_and(|found| found.width % 3 == 0) {
+        rows.extend(probe::probe(bytes).map(|found| 2 * usize::from(found.record)));
+        if probe::probe(bytes).is_some_and(|found| found.record % 3 == 0) {
             unpacked(words, stage, trial);
         }
     }
@@ -107,6 +107,6 @@ fn columns(steps: Vec<Step>, widths: Vec<u16>, words: &Words, stage: &Stage, tri
         offset += usize::from(width);
     }
     let ns: f64 = steps.iter().map(|s| cost::step_ns(s, 1)).sum::<f64>() + cost::step_ns(&Step::Columns(Vec::new()), 2);
-    let score = estimate.max(1.0).ln() + trial.limits.mode.price() * ns;
+    let score = estimate.max(1.0).ln() + trial.limits.mode.price(false) * ns;
     trial.tried.push((score, Pipeline::with_columns(steps, widths, chosen)));
 }

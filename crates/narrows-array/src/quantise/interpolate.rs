@@ -2,8 +2,10 @@
 //! closer, and the difference is quantised. Because the prediction comes from decoded values, smooth
 //! fields give zeros at loose bounds; quantising first and predicting integers would give noise.
 
-use super::{Collector, Quantised, ROUNDER, cell, limit};
-use crate::bound::Tolerance;
+use std::ops::Range;
+
+use super::{Collector, Quantised, ROUNDER, cell, integer, limit};
+use crate::bound::{Tolerance, is_negative_zero};
 use crate::numbers::Float;
 use crate::step::{Stage, squeeze};
 use crate::words::{Word, Words};
@@ -37,30 +39,63 @@ pub(crate) fn apply<T: Float>(words: &Words, v: &[T::Bits], stage: &Stage, toler
     let flags = choose_flags::<T>(v, axes);
     let narrow: Vec<f64> =
         (0..levels(&stage.axes)).map(|level| 1.0 / NARROWING.powi(level as i32).min(NARROWEST)).collect();
-    let limit = limit::<T>();
-    let mut collector = Collector::new(tolerance);
-    let mut differences: Vec<f64> = Vec::with_capacity(v.len());
-    let mut grid = vec![0.0; v.len()];
-    visit(axes, flags, step, &narrow, &mut grid, |place, predicted, step, inverse| {
-        let x = T::value(v[place]);
-        let q = ((x - predicted) * inverse + ROUNDER) - ROUNDER;
-        let y = predicted + q * step;
-        if q.abs() < limit && collector.takes(x, T::value(T::bits(y))) {
-            differences.push(q);
-            y
-        } else {
-            collector.except(place, x);
-            differences.push(0.0);
-            predicted
-        }
-    });
+    let mut collector = Collector::new(tolerance, tolerance.plain::<T>(v), v.len());
     let q = if T::Bits::BYTES == 8 {
-        Words::W8(differences.into_iter().map(|q| q as i64 as u64).collect())
+        Words::W8(differences::<T, u64>(v, axes, flags, step, &narrow, &mut collector))
     } else {
-        Words::W4(differences.into_iter().map(|q| q as i32 as u32).collect())
+        Words::W4(differences::<T, u32>(v, axes, flags, step, &narrow, &mut collector))
     };
     let parameters = [step, f64::from(flags)].into_iter().chain(narrow).collect();
     Some(collector.finish(words, q, parameters, None))
+}
+
+fn differences<T: Float, W: Word>(
+    v: &[T::Bits],
+    axes: [usize; 3],
+    flags: u8,
+    step: f64,
+    narrow: &[f64],
+    collector: &mut Collector<'_>,
+) -> Vec<W> {
+    let limit = limit::<T>();
+    let plain = collector.plain;
+    let mut differences = Vec::with_capacity(v.len());
+    let mut grid = vec![0.0; v.len()];
+    let (mut raw, mut q, mut decoded) = ([0.0; BLOCK], [0.0; BLOCK], [0.0; BLOCK]);
+    visit(axes, flags, step, narrow, &mut grid, |first, by, values, step, inverse| {
+        let places = (first..).step_by(by);
+        let mut all = true;
+        for (x, place) in raw.iter_mut().zip(places.clone()).take(values.len()) {
+            *x = T::value(v[place]);
+            all &= v[place] != T::NEGATIVE_ZERO;
+        }
+        for (((q, y), &x), &predicted) in q.iter_mut().zip(&mut decoded).zip(&raw).zip(&*values) {
+            *q = ((x - predicted) * inverse + ROUNDER) - ROUNDER;
+            *y = predicted + *q * step;
+            all &= (q.abs() < limit) & plain.takes(x, T::value(T::bits(*y)));
+        }
+        if !all {
+            for ((((q, y), &x), &predicted), place) in
+                q.iter_mut().zip(&mut decoded).zip(&raw).zip(&*values).zip(places)
+            {
+                let stored = T::value(T::bits(*y));
+                let fits = q.abs() < limit;
+                if fits && plain.takes(x, stored) && !is_negative_zero(x) {
+                    continue;
+                }
+                if !collector.keeps(place, x) {
+                    if fits && collector.takes(x, stored) {
+                        continue;
+                    }
+                    collector.except(place, x);
+                }
+                (*q, *y) = (0.0, predicted);
+            }
+        }
+        differences.extend(q[..values.len()].iter().map(|&q| integer::<W>(q)));
+        values.copy_from_slice(&decoded[..values.len()]);
+    });
+    differences
 }
 
 pub(crate) fn invert<T: Float>(q: &Words, parameters: &[f64], axes: &[usize]) -> Option<Words> {
@@ -71,14 +106,14 @@ pub(crate) fn invert<T: Float>(q: &Words, parameters: &[f64], axes: &[usize]) ->
     match q {
         Words::W8(q) => {
             let mut q = q.iter();
-            visit(axes, flags, step, narrow, &mut grid, |_, predicted, step, _| {
-                predicted + q.next().map_or(0.0, |&q| q as i64 as f64) * step
+            visit(axes, flags, step, narrow, &mut grid, |_, _, values, step, _| {
+                values.iter_mut().zip(&mut q).for_each(|(v, &q)| *v += q as i64 as f64 * step);
             });
         }
         Words::W4(q) => {
             let mut q = q.iter();
-            visit(axes, flags, step, narrow, &mut grid, |_, predicted, step, _| {
-                predicted + q.next().map_or(0.0, |&q| f64::from(q as i32)) * step
+            visit(axes, flags, step, narrow, &mut grid, |_, _, values, step, _| {
+                values.iter_mut().zip(&mut q).for_each(|(v, &q)| *v += f64::from(q as i32) * step);
             });
         }
         _ => return None,
@@ -88,23 +123,23 @@ pub(crate) fn invert<T: Float>(q: &Words, parameters: &[f64], axes: &[usize]) ->
 
 /// Visits every element: the first one, then for each distance from the largest power of two down to 1
 /// and for each axis those whose index along it is an odd multiple of the distance, along axes before it
-/// a multiple, along axes behind it a multiple of twice the distance. `value` gets place, prediction,
-/// cell and its inverse, and returns what the decoder will have there.
+/// a multiple, along axes behind it a multiple of twice the distance. `value` gets up to [`BLOCK`]
+/// predictions, the first place and the distance of places, cell and its inverse, and replaces predictions
+/// by what the decoder will have there.
 fn visit(
     axes: [usize; 3],
     flags: u8,
     step: f64,
     narrow: &[f64],
     grid: &mut [f64],
-    mut value: impl FnMut(usize, f64, f64, f64) -> f64,
+    mut value: impl FnMut(usize, usize, &mut [f64], f64, f64),
 ) {
     let strides = [axes[1] * axes[2], axes[2], 1];
     let order = if flags & REVERSED != 0 { [2, 1, 0] } else { [0, 1, 2] };
     let cubic = flags & LINEAR == 0;
     let far = narrow.last().copied().unwrap_or(1.0) * step;
-    if let Some(first) = grid.first_mut() {
-        *first = value(0, 0.0, far, 1.0 / far);
-    }
+    value(0, 1, &mut grid[..1], far, 1.0 / far);
+    let mut block = [0.0; BLOCK];
     for (level, narrow) in narrow.iter().enumerate().rev() {
         let distance = 1 << level;
         let cell = step * narrow;
@@ -112,18 +147,35 @@ fn visit(
         // What each axis is walked by; an axis that was visited on this level has twice the density.
         let mut by = [2 * distance; 3];
         for axis in order {
-            if axes[axis] > distance {
+            let (length, reach) = (axes[axis], distance * strides[axis]);
+            if length > distance {
                 let from = |a: usize| if a == axis { distance } else { 0 };
                 let by_now = |a: usize| if a == axis { 2 * distance } else { by[a] };
-                let reach = distance * strides[axis];
+                let known = |at: usize| Known::of(at, distance, length, cubic);
+                let mut run = |places: Range<usize>, known: Known| {
+                    walk(grid, &mut block, places, by_now(2), reach, known, |first, by, values| {
+                        value(first, by, values, cell, inverse)
+                    });
+                };
                 for i in (from(0)..axes[0]).step_by(by_now(0)) {
                     for j in (from(1)..axes[1]).step_by(by_now(1)) {
                         let row = i * strides[0] + j * strides[1];
-                        for k in (from(2)..axes[2]).step_by(by_now(2)) {
-                            let place = row + k;
-                            let at = [i, j, k][axis];
-                            let predicted = predict(grid, place, reach, at, distance, axes[axis], cubic);
-                            grid[place] = value(place, predicted, cell, inverse);
+                        if axis < 2 {
+                            run(row..row + axes[2], known([i, j][axis]));
+                            continue;
+                        }
+                        // All but the ends of the row have all neighbours.
+                        let mut at = distance;
+                        let margin = if cubic { 3 * distance } else { distance };
+                        while at < length {
+                            let same = if at >= margin && at + margin < length {
+                                (length - margin - at).div_ceil(2 * distance)
+                            } else {
+                                1
+                            };
+                            let end = at + same * 2 * distance;
+                            run(row + at..row + end.min(length), known(at));
+                            at = end;
                         }
                     }
                 }
@@ -133,22 +185,67 @@ fn visit(
     }
 }
 
-/// The prediction along one axis, at index `at` of `length`, from neighbours at 1 and 3 distances.
-#[inline(always)]
-fn predict(grid: &[f64], place: usize, reach: usize, at: usize, distance: usize, length: usize, cubic: bool) -> f64 {
-    let before = grid[place - reach];
-    if at + distance < length {
-        let behind = grid[place + reach];
-        if cubic && at >= 3 * distance && at + 3 * distance < length {
-            let (far_before, far_behind) = (grid[place - 3 * reach], grid[place + 3 * reach]);
-            0.5625 * (before + behind) - 0.0625 * (far_before + far_behind)
-        } else {
-            0.5 * (before + behind)
+/// Which neighbours of an element are known.
+#[derive(Clone, Copy)]
+enum Known {
+    /// At 1 and 3 distances at both sides.
+    Four,
+    /// At 1 distance at both sides.
+    Two,
+    /// At 1 and 3 distances before.
+    Before,
+    /// At 1 distance before.
+    One,
+}
+
+impl Known {
+    /// At index `at` of `length`.
+    fn of(at: usize, distance: usize, length: usize, cubic: bool) -> Self {
+        let far_before = at >= 3 * distance;
+        match at + distance < length {
+            true if cubic && far_before && at + 3 * distance < length => Self::Four,
+            true => Self::Two,
+            false if far_before => Self::Before,
+            false => Self::One,
         }
-    } else if at >= 3 * distance {
-        1.5 * before - 0.5 * grid[place - 3 * reach]
-    } else {
-        before
+    }
+}
+
+/// Values that are predicted and quantised at once: none of them depends on another.
+const BLOCK: usize = 32;
+
+/// Visits places, each predicted along one axis from the same neighbours.
+#[inline]
+fn walk(
+    grid: &mut [f64],
+    block: &mut [f64; BLOCK],
+    places: Range<usize>,
+    by: usize,
+    reach: usize,
+    known: Known,
+    mut value: impl FnMut(usize, usize, &mut [f64]),
+) {
+    let mut first = places.start;
+    while first < places.end {
+        let count = (places.end - first).div_ceil(by).min(BLOCK);
+        let here = (first..).step_by(by);
+        let values = &mut block[..count];
+        let each = values.iter_mut().zip(here.clone());
+        match known {
+            Known::Four => each.for_each(|(v, place)| {
+                let near = grid[place - reach] + grid[place + reach];
+                let far = grid[place - 3 * reach] + grid[place + 3 * reach];
+                *v = 0.5625 * near - 0.0625 * far;
+            }),
+            Known::Two => each.for_each(|(v, place)| *v = 0.5 * (grid[place - reach] + grid[place + reach])),
+            Known::Before => {
+                each.for_each(|(v, place)| *v = 1.5 * grid[place - reach] - 0.5 * grid[place - 3 * reach]);
+            }
+            Known::One => each.for_each(|(v, place)| *v = grid[place - reach]),
+        }
+        value(first, by, values);
+        values.iter().zip(here).for_each(|(v, place)| grid[place] = *v);
+        first += count * by;
     }
 }
 

@@ -43,20 +43,24 @@ pub(crate) fn apply(words: &mut Words, value: u64, axes: &[usize]) -> Runs {
 
 /// Fills places with what stands before them; at the beginning of a row, with what stands above.
 pub(crate) fn fill<T: Copy>(v: &mut [T], runs: &Runs, axes: &[usize]) {
-    let row = super::squeeze(axes, 4).last().copied().unwrap_or(1);
+    let row = super::squeeze(axes, 4).last().copied().filter(|&row| row > 1).unwrap_or(usize::MAX);
     let first = match runs.first() {
         Some(&(0, length)) => v.get(length).copied(),
         _ => None,
     };
     for &(start, length) in runs {
-        for i in start..start + length {
-            if i == 0 {
-                v[0] = first.unwrap_or(v[0]);
-            } else if i % row == 0 && i >= row && row > 1 {
-                v[i] = v[i - row];
-            } else {
-                v[i] = v[i - 1];
-            }
+        let (mut at, end) = (start, start + length);
+        while at < end {
+            let column = at % row;
+            v[at] = match at {
+                0 => first.unwrap_or(v[0]),
+                _ if column == 0 => v[at - row],
+                _ => v[at - 1],
+            };
+            let next = end.min(at.saturating_add(row - column));
+            let value = v[at];
+            v[at + 1..next].fill(value);
+            at = next;
         }
     }
 }
