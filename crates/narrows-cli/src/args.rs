@@ -16,9 +16,11 @@ pub(crate) mod array;
 pub(crate) mod file;
 mod habits;
 pub(crate) mod hdf5;
+pub(crate) mod hint;
 pub(crate) mod oracle;
 pub(crate) mod ping;
 pub(crate) mod plan;
+pub(crate) mod repack;
 pub(crate) mod run;
 pub(crate) mod status;
 pub(crate) mod train;
@@ -112,6 +114,8 @@ pub(crate) enum Command {
     List(file::ListArgs),
     /// Decode and compare every block of files; list what is damaged; write a lost index anew
     Check(file::CheckArgs),
+    /// Encode files anew with slower methods, in place: smaller, with the same bytes
+    Repack(repack::RepackArgs),
     /// Copy files and folders between hosts (over ssh or directly) or within this host
     Cp(CpArgs),
     /// Serve copies: the remote end that `cp` starts, or a server that listens

@@ -24,6 +24,7 @@ mod ping;
 mod pipe;
 mod plan;
 mod recv;
+mod repack;
 mod run;
 mod send;
 mod serve;
@@ -40,6 +41,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         Command::Cat(args) => return cat::run(&args),
         Command::List(args) => return list::run(&args),
         Command::Check(args) => return check::run(&args),
+        Command::Repack(args) => return repack::run(&args),
         Command::Run(args) => return Ok(run::run(&args)),
         Command::Agent(args) => agent::run(&args)?,
         Command::Status(args) => status::run(&args)?,

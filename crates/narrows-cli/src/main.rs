@@ -14,6 +14,7 @@ mod oracle;
 mod ping;
 mod plan;
 mod progress;
+mod repack;
 mod report;
 mod samples;
 mod shaper;

@@ -648,7 +648,11 @@ impl Receiver {
                 }
                 self.end_verified = true;
             }
-            ControlKind::Index | ControlKind::Sums | ControlKind::PrefaceCopy | ControlKind::Unknown(_) => {}
+            ControlKind::Index
+            | ControlKind::Sums
+            | ControlKind::PrefaceCopy
+            | ControlKind::Attempt
+            | ControlKind::Unknown(_) => {}
             ControlKind::Feedback | ControlKind::Close | ControlKind::Note => {
                 return Err(Error::corrupt("a frame that only a receiver sends"));
             }

@@ -11,10 +11,11 @@ use narrows::stream::{ReceiveOptions, SendOptions};
 use narrows::transport::Link;
 use narrows_file::decode::decode_within;
 use narrows_file::foreign::Format;
-use narrows_file::{Mode, WriteOptions, zstd_seekable};
+use narrows_file::{Hint, WriteOptions, zstd_seekable};
+use narrows_host::hints::Hints;
 
 use super::each::each;
-use crate::args::file::{FileArgs, FormatArg, ListArgs, ModeArg};
+use crate::args::file::{FileArgs, FormatArg, ListArgs};
 use crate::args::{reach_max, reach_max_of_file, window_log};
 use crate::files::{self, Source, Target, is_dash};
 use crate::flow;
@@ -74,12 +75,21 @@ fn one(args: &FileArgs, transfer: &Transfer, input: &Path) -> Result<()> {
     if decompresses {
         decompress(args, input, source, Some((target, finish)), transfer)?;
     } else {
-        compress(args, source, target, finish, transfer)?;
+        compress(args, hint(args, named.then_some(input))?, source, target, finish, transfer)?;
     }
     if args.rm && named {
         fs::remove_file(input).with_context(|| format!("cannot remove {}", input.display()))?;
     }
     Ok(())
+}
+
+/// What the command line says, then the attribute of the input, then the rules of its tree.
+fn hint(args: &FileArgs, input: Option<&Path>) -> Result<Hint> {
+    let hint = args.hint.hint();
+    match input.filter(|_| args.policy.is_none()) {
+        Some(input) => Ok(hint.or(Hints::default().of(input)?)),
+        None => Ok(hint),
+    }
 }
 
 type Finish = Option<(Result<File>, fs::Metadata)>;
@@ -146,14 +156,17 @@ fn output(args: &FileArgs, input: &Path) -> Result<Option<PathBuf>> {
     }
 }
 
-fn compress(args: &FileArgs, source: Source, target: Target, finish: Finish, transfer: &Transfer) -> Result<()> {
+fn compress(
+    args: &FileArgs,
+    hint: Hint,
+    source: Source,
+    target: Target,
+    finish: Finish,
+    transfer: &Transfer,
+) -> Result<()> {
     let (input, output) = (source.name(), target.name());
     let threads = args.threads.filter(|n| *n > 0).map_or_else(narrows::stream::encoders, usize::from);
-    let mode = match args.mode {
-        ModeArg::Fast => Mode::Fast,
-        ModeArg::Balanced => Mode::Balanced,
-        ModeArg::Archive => Mode::Archive,
-    };
+    let mode = hint.mode.unwrap_or_default();
     if args.format == FormatArg::Zstd {
         let sink = io::BufWriter::with_capacity(1 << 20, target.sink()?);
         let totals = zstd_seekable::write(source, sink, mode, threads);
@@ -164,7 +177,7 @@ fn compress(args: &FileArgs, source: Source, target: Target, finish: Finish, tra
     let file = target.file()?;
     let kind = file.metadata()?.file_type();
     let options = if kind.is_file() || kind.is_block_device() || args.policy.is_some() || !args.files.is_empty() {
-        let mut options = WriteOptions::default().mode(mode).encode_rate(args.encode_rate);
+        let mut options = WriteOptions::default().hint(hint);
         options = args.policy.iter().cloned().fold(options, WriteOptions::policy);
         options = args.block_max.into_iter().fold(options, WriteOptions::block_max);
         options = args.run_len.into_iter().fold(options, |o, len| o.run_len(len as u64));

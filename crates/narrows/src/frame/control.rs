@@ -1,4 +1,4 @@
-//! Control frames: reset, end, feedback, close, index (format.md sections 3.3 to 3.12).
+//! Control frames: reset, end, feedback, close, index (format.md sections 3.3 to 3.13).
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -17,6 +17,9 @@ pub const KEEP_FRAME_LEN: usize = 1 + 1 + 8 + 4;
 /// Length of every end frame in bytes: kind, length, check, four totals.
 pub const END_FRAME_LEN: usize = 1 + 1 + 8 + END_BODY_LEN;
 const END_BODY_LEN: usize = 32;
+/// Length of every attempt frame in bytes.
+pub const ATTEMPT_FRAME_LEN: usize = 1 + 1 + 8 + ATTEMPT_BODY_LEN;
+const ATTEMPT_BODY_LEN: usize = 4;
 
 /// Header of a control frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +56,8 @@ pub enum ControlKind {
     Sums,
     /// The preface once more, beside the index.
     PrefaceCopy,
+    /// The effort that a file was encoded with, before its end frame.
+    Attempt,
     /// A kind of a later version that may be skipped.
     Unknown(u8),
 }
@@ -69,6 +74,7 @@ impl ControlKind {
             Self::Keep => 9,
             Self::Sums => 10 | FLAG_OPTIONAL,
             Self::PrefaceCopy => 11 | FLAG_OPTIONAL,
+            Self::Attempt => 12 | FLAG_OPTIONAL,
             Self::Unknown(byte) => byte,
         }
     }
@@ -115,6 +121,7 @@ pub(super) fn parse(b: &[u8]) -> Result<Option<ControlHeader>> {
         9 => ControlKind::Keep,
         x if x & !FLAG_OPTIONAL == 10 => ControlKind::Sums,
         x if x & !FLAG_OPTIONAL == 11 => ControlKind::PrefaceCopy,
+        x if x & !FLAG_OPTIONAL == 12 => ControlKind::Attempt,
         x if x & FLAG_OPTIONAL != 0 => ControlKind::Unknown(x),
         x => return Err(Error::unsupported(format!("frames of kind {} need a newer program", x & 0x0f))),
     };
@@ -148,6 +155,34 @@ pub fn reset_frame(raw_offset: u64) -> Frame {
 pub fn parse_keep(body: &[u8]) -> Result<usize> {
     let len = body.try_into().map_err(|_| Error::corrupt("a keep frame has 4 bytes"))?;
     Ok(u32::from_le_bytes(len) as usize)
+}
+
+/// The effort that a file was encoded with, as its attempt frame has it (format.md section 3.13).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attempt {
+    /// The mode by its number: 1 fast, 2 balanced, 3 archive.
+    pub mode: u8,
+    /// Version of the methods of the modes.
+    pub version: u16,
+}
+
+impl Attempt {
+    /// Encodes the frame; `raw_total` is the raw length of the stream.
+    pub fn frame(self, raw_total: u64) -> Frame {
+        let [low, high] = self.version.to_le_bytes();
+        control_frame(ControlKind::Attempt, &[self.mode, low, high, 0], raw_total)
+    }
+
+    /// Parses the body. A reader ignores the last byte.
+    ///
+    /// # Errors
+    /// `Corrupt` if it has another length.
+    pub fn parse(body: &[u8]) -> Result<Self> {
+        match *body {
+            [mode, low, high, _] => Ok(Self { mode, version: u16::from_le_bytes([low, high]) }),
+            _ => Err(Error::corrupt("an attempt frame has 4 bytes")),
+        }
+    }
 }
 
 /// The totals of the end frame (format.md section 3.4).

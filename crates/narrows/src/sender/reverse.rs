@@ -79,6 +79,7 @@ impl Reverse {
             | ControlKind::Keep
             | ControlKind::Sums
             | ControlKind::PrefaceCopy
+            | ControlKind::Attempt
             | ControlKind::End => {
                 return Err(Error::corrupt("the receiver sent a frame that only a sender may send"));
             }
