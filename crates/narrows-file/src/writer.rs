@@ -102,7 +102,7 @@ impl WriteOptions {
 
     /// The policy that it stands for.
     pub fn spec(&self) -> PolicySpec {
-        self.policy.clone().unwrap_or_else(|| self.hint.policy(Mode::default()))
+        self.policy.clone().unwrap_or_else(|| PolicySpec::of_hint(&self.hint, Mode::default()))
     }
 
     /// The same for [`stream::send`], whose link is the file.

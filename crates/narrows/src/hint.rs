@@ -6,7 +6,6 @@ use std::str::FromStr;
 
 use crate::codec::Method;
 use crate::error::{Error, Result};
-use crate::policy::PolicySpec;
 
 /// Longest text of a hint in bytes: each field once, and some methods.
 pub const HINT_MAX: usize = 1 << 10;
@@ -101,24 +100,6 @@ impl Hint {
             decode_rate: self.decode_rate.or(weaker.decode_rate),
             methods: self.methods.or(methods),
         }
-    }
-
-    /// The policy that writes files so; `default` is the mode where none is said.
-    pub fn policy(&self, default: Mode) -> PolicySpec {
-        if self.is_never() {
-            return PolicySpec::store();
-        }
-        let mode = self.mode.unwrap_or(default);
-        let mut text = format!("storage:mode={}", mode.name());
-        let mut put = |key: &str, value: Option<String>| {
-            if let Some(value) = value {
-                text += &format!(",{key}={value}");
-            }
-        };
-        put("encode_rate", self.encode_rate.map(|rate| rate.to_string()));
-        put("decode_rate", self.decode_rate.map(|rate| rate.to_string()));
-        put("methods", self.methods.as_deref().map(print_methods));
-        text.parse().expect("a policy of this build")
     }
 
     /// Sets a field by its name, as in the text of a hint.
@@ -263,14 +244,6 @@ mod tests {
         assert!(!hint("never=false").or(hint("never")).is_never());
         assert_eq!(hint("mode=fast").or(hint("methods=lz4")).methods, None);
         assert_eq!(Hint::default().or(hint("mode=fast")), hint("mode=fast"));
-    }
-
-    #[test]
-    fn each_hint_is_a_policy() {
-        assert_eq!(hint("never").policy(Mode::Archive).to_string(), PolicySpec::store().to_string());
-        let text = "storage:mode=archive,encode_rate=5,decode_rate=6,methods=lz4+zstd:level=19";
-        let all = hint("encode_rate=5,decode_rate=6,methods=lz4+zstd:level=19");
-        assert_eq!(all.policy(Mode::Archive).to_string(), text);
     }
 
     #[test]

@@ -157,7 +157,8 @@ pub enum Outcome {
         last_seq: u64,
         /// Raw bytes of these blocks.
         raw_len: u64,
-        /// CPU time of decoding them, summed over all threads.
+        /// CPU time of decoding them, summed over all threads, and what other programs of the receiver's
+        /// host have taken of it.
         decode_ns: u64,
         /// Threads of the receiver that decode.
         cores: usize,

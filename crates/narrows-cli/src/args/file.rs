@@ -44,6 +44,9 @@ pub(crate) struct FileArgs {
     pub(crate) rm: bool,
     #[command(flatten)]
     pub(crate) hint: HintArgs,
+    /// As small as the output takes it without becoming slower: a file's disk is the link, as a pipe always is
+    #[arg(long, conflicts_with_all = ["mode", "encode_rate", "decode_rate", "policy", "format"])]
+    pub(crate) adapt: bool,
     /// Format to write: `narrows`, or `zstd` for standard zstd frames with a seek table
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "narrows")]
     pub(crate) format: FormatArg,
@@ -87,6 +90,7 @@ MODES
   fast      at least 500 MB/s of each core
   balanced  the default: about as `zstd -3`, in blocks from which a byte is read in some 300 us
   archive   small, whatever time it takes
+With --adapt the disk says what is worth its time instead: a slow one gets fewer bytes, a fast one is kept busy.
 
 OPTIONS OF OTHER PROGRAMS
   -d -z -t -l -c -o -f -k -q -v -T --rm are those of zstd; -T0 and -qq are taken too. There are no levels (-1 to -22, --fast, \

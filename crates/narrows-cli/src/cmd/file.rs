@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow};
+use narrows::policy::PolicySpec;
 use narrows::stream::{ReceiveOptions, SendOptions};
 use narrows::transport::Link;
 use narrows_file::decode::decode_within;
@@ -176,7 +177,11 @@ fn compress(
     }
     let file = target.file()?;
     let kind = file.metadata()?.file_type();
-    let options = if kind.is_file() || kind.is_block_device() || args.policy.is_some() || !args.files.is_empty() {
+    let on_disk = args.adapt && kind.is_file();
+    let adapts = args.adapt && !hint.is_never();
+    let options = if adapts {
+        WriteOptions::default().policy(PolicySpec::balance()).send_options()
+    } else if kind.is_file() || kind.is_block_device() || args.policy.is_some() || !args.files.is_empty() {
         let mut options = WriteOptions::default().hint(hint);
         options = args.policy.iter().cloned().fold(options, WriteOptions::policy);
         options = args.block_max.into_iter().fold(options, WriteOptions::block_max);
@@ -189,7 +194,8 @@ fn compress(
     let options = options.threads(threads).check(!args.no_check).memory_max(MEMORY_MAX);
     let options = options.raw_len(source.len()).from_file(source.is_regular()).control(&transfer.control);
     let begun = std::time::Instant::now();
-    let sent = narrows::stream::send(source, Link::file_writer(file), options);
+    let link = if on_disk { Link::disk(file)? } else { Link::file_writer(file) };
+    let sent = narrows::stream::send(source, link, options);
     let (summary, _) = sent.map_err(|e| if input.is_to_blame() { input.blame(e) } else { output.blame(e) })?;
     keep(finish)?;
     target.commit(false).with_context(|| output.to_string())?;

@@ -239,12 +239,14 @@ pub struct Feedback {
     pub backlog_bytes: u64,
     /// Time in which the reader of the raw bytes accepted none.
     pub blocked_ns: u64,
+    /// Time that decoding took by the clock, summed over all threads; 0 if the receiver does not say.
+    pub decode_wall_ns: u64,
 }
 
 impl Feedback {
     /// Encodes the feedback frame.
     pub fn frame(&self) -> Frame {
-        let mut body = Vec::with_capacity(70);
+        let mut body = Vec::with_capacity(80);
         for v in [
             self.wire_received,
             self.raw_delivered,
@@ -253,6 +255,7 @@ impl Feedback {
             self.cores,
             self.backlog_bytes,
             self.blocked_ns,
+            self.decode_wall_ns,
         ] {
             put_varint(&mut body, v);
         }
@@ -277,6 +280,8 @@ impl Feedback {
             cores: next()?,
             backlog_bytes: next()?,
             blocked_ns: next()?,
+            // Not there in reports of earlier versions.
+            decode_wall_ns: next().unwrap_or(0),
         })
     }
 }
@@ -321,12 +326,12 @@ mod tests {
 
     #[test]
     fn unknown_control_frames_are_skipped_only_if_optional() {
-        let optional = control_frame(ControlKind::Unknown(12 | FLAG_OPTIONAL), b"later", 0);
+        let optional = control_frame(ControlKind::Unknown(13 | FLAG_OPTIONAL), b"later", 0);
         let Some(Header::Control(h)) = parse_header(&optional.header, &LIMITS).unwrap() else { panic!() };
         assert_eq!((h.body_len, h.header_len), (5, optional.header.len()));
         h.verify(&optional.body, 0).unwrap();
         assert!(h.verify(b"other", 0).is_err());
-        let critical = control_frame(ControlKind::Unknown(12), b"later", 0);
+        let critical = control_frame(ControlKind::Unknown(13), b"later", 0);
         assert_eq!(parse_header(&critical.header, &LIMITS).unwrap_err().kind, ErrorKind::Unsupported);
     }
 
@@ -335,8 +340,15 @@ mod tests {
         let end = EndTotals { raw_total: 1, wire_total: u64::MAX, index_offset: 3, digest: 4 };
         assert_eq!(end.frame().wire_len(), END_FRAME_LEN);
         assert_eq!(EndTotals::parse(&end.frame().body).unwrap(), end);
+        let attempt = Attempt { mode: 3, version: 0x1234 };
+        assert_eq!(attempt.frame(7).wire_len(), ATTEMPT_FRAME_LEN);
+        assert_eq!(Attempt::parse(&attempt.frame(7).body).unwrap(), attempt);
+        assert!(Attempt::parse(&[3, 1, 0]).is_err());
         let feedback = Feedback { wire_received: u64::MAX, decode_ns: 1 << 40, cores: 4, ..Feedback::default() };
         assert_eq!(Feedback::parse(&feedback.frame().body).unwrap(), feedback);
+        let without = feedback.frame().body;
+        let without = Feedback::parse(&without[..without.len() - 1]).unwrap();
+        assert_eq!(without, feedback, "reports of earlier versions end here");
         assert_eq!(parse_close(&close_frame(None).body).unwrap(), None);
         let long = "disk full \u{1b}[2J ".repeat(100);
         let told = parse_close(&close_frame(Some(&long)).body).unwrap().unwrap();

@@ -72,6 +72,9 @@ const RESCUE_CPU_SHARE_UNKNOWN: f32 = 0.5;
 const RESCUE_GAIN: f32 = 0.9;
 /// A method must reduce a block to this share of its raw length or less.
 const SAVING_MIN: f32 = 0.997;
+/// A receiver that had so many blocks for each of its threads, and had not decoded them, is behind: one is
+/// in work, and one or two come while it is.
+const BEHIND_BLOCKS: f32 = 4.0;
 /// Smoothing of the time per byte of chosen methods.
 const PACE_GAIN: f32 = 0.3;
 /// The first block is compressed where the raw one would take this long: waking a worker and making
@@ -407,7 +410,11 @@ impl Balance {
         self.pace = blend_log(self.pace, if m == 0 { 1.0 / now.rate } else { info.encode_s / len as f32 });
         self.cpu_pace = blend_log(self.cpu_pace, info.encode_s.max(2e-6) / len as f32);
         let decode_s = now.decode_s(info.decode_s, info.history_len);
-        self.price_receiver(info.encode_s / self.cores, info.wire_len / now.rate, decode_s);
+        // What a receiver that is behind does not read looks like a slow link, which it is not.
+        let waiting = view.receiver.backlog_bytes as f32 / info.wire_len.max(1.0);
+        let is_behind = view.receiver.reports && waiting > BEHIND_BLOCKS * now.decoders;
+        let link_s = if is_behind { 0.0 } else { info.wire_len / now.rate };
+        self.price_receiver(info.encode_s / self.cores, link_s, decode_s);
         self.remember(view, info);
         self.choice(m, len, info.encode_s)
     }
