@@ -157,9 +157,11 @@ pub enum Outcome {
         last_seq: u64,
         /// Raw bytes of these blocks.
         raw_len: u64,
-        /// CPU time of decoding them, summed over all threads, and what other programs of the receiver's
-        /// host have taken of it.
+        /// CPU time of decoding them, summed over all threads.
         decode_ns: u64,
+        /// Factor by which decoding takes longer than its CPU time, since other programs have the
+        /// receiver's cores; at least 1.
+        load: f32,
         /// Threads of the receiver that decode.
         cores: usize,
         /// Wire bytes that the receiver has received and not yet decoded.

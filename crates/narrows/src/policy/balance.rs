@@ -692,15 +692,18 @@ impl Policy for Balance {
                 };
                 self.costs.observe(context, &features, m, Seen { raw_len, wire_len, wall_ns, cpu_ns, history_len: 0 });
             }
-            Outcome::Received { first_seq, last_seq, decode_ns, .. } => {
+            Outcome::Received { first_seq, last_seq, decode_ns, load, .. } => {
                 // Blocks that are too old to be remembered count as the mean of the remembered
-                // ones. Reports come late, so each prediction is divided by the slowdown assumed at
+                // ones, and all of them of the latest where the receiver is that far behind. Reports come late, so each prediction is divided by the slowdown assumed at
                 // its time, which would otherwise count twice.
                 let oldest = last_seq.saturating_sub(self.infos.len() as u64 - 1).max(first_seq);
-                let known = (oldest..=last_seq).filter_map(|seq| self.info(seq));
-                let (sum, count) =
-                    known.fold((0.0, 0.0f32), |(s, n), i| (s + i.decode_s / i.receiver_slowdown, n + 1.0));
+                let add = |(sum, n): (f32, f32), i: &Info| (sum + i.decode_s / i.receiver_slowdown, n + 1.0);
+                let (mut sum, mut count) = (oldest..=last_seq).filter_map(|seq| self.info(seq)).fold((0.0, 0.0), add);
+                if count == 0.0 {
+                    (sum, count) = self.infos.iter().filter(|i| i.seq != u64::MAX).fold((0.0, 0.0), add);
+                }
                 let blocks = last_seq.saturating_sub(first_seq) as f32 + 1.0;
+                self.costs.observe_load(load);
                 self.costs.observe_decode(sum / count.max(1.0) * blocks, decode_ns as f32 * 1e-9);
             }
             _ => {}

@@ -150,7 +150,6 @@ impl Sender {
         let decode_ns = f.decode_ns.saturating_sub(before.decode_ns);
         // Where other programs have the receiver's cores, decoding takes longer than its CPU time.
         self.peer.load.observe(f.decode_wall_ns.saturating_sub(before.decode_wall_ns), decode_ns);
-        let decode_ns = (decode_ns as f64 * f64::from(self.peer.load.factor())) as u64;
         if self.config.relayed {
             self.link.on_report(f.wire_received, self.times.now_ns);
             self.release();
@@ -178,6 +177,7 @@ impl Sender {
                 last_seq,
                 raw_len,
                 decode_ns,
+                load: self.peer.load.factor(),
                 cores,
                 backlog_bytes: f.backlog_bytes,
             });
