@@ -16,10 +16,12 @@ pub(crate) mod array;
 pub(crate) mod file;
 mod habits;
 pub(crate) mod hdf5;
+pub(crate) mod hint;
 pub(crate) mod oracle;
 pub(crate) mod pack;
 pub(crate) mod ping;
 pub(crate) mod plan;
+pub(crate) mod repack;
 pub(crate) mod run;
 pub(crate) mod status;
 pub(crate) mod store;
@@ -120,6 +122,9 @@ pub(crate) enum Command {
     Unpack(pack::UnpackArgs),
     /// Show a pack as a folder (FUSE)
     Mount(pack::MountArgs),
+
+    /// Encode files anew with slower methods, in place: smaller, with the same bytes
+    Repack(repack::RepackArgs),
     /// Copy files and folders between hosts (over ssh or directly) or within this host
     Cp(CpArgs),
     /// Serve copies: the remote end that `cp` starts, or a server that listens

@@ -26,6 +26,7 @@ mod ping;
 mod pipe;
 mod plan;
 mod recv;
+mod repack;
 mod run;
 mod send;
 mod serve;
@@ -46,6 +47,8 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         Command::Pack(args) => return pack::run(&args),
         Command::Unpack(args) => return unpack::run(&args),
         Command::Mount(args) => return mount::run(&args),
+
+        Command::Repack(args) => return repack::run(&args),
         Command::Run(args) => return Ok(run::run(&args)),
         Command::Agent(args) => agent::run(&args)?,
         Command::Status(args) => status::run(&args)?,

@@ -15,6 +15,7 @@ mod ping;
 mod place;
 mod plan;
 mod progress;
+mod repack;
 mod report;
 mod samples;
 mod shaper;

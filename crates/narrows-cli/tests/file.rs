@@ -397,7 +397,6 @@ fn options_of_zstd_and_xz_are_taken_or_said_what_to_use_instead() {
         ("--ultra", "use --mode archive"),
         ("--best", "use --mode archive"),
         ("-r", "tar -I narrows"),
-        ("--adapt", "leave it out"),
         ("-S", "use -o FILE"),
         ("-M512", "use --long=LOG"),
         ("--single-thread", "use -T 1"),

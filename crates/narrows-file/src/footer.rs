@@ -1,7 +1,8 @@
 //! The end of a stream in a file: footer, index, sums, copy of the preface (format.md section 14.2).
 
 use narrows::frame::{
-    self, ControlKind, END_FRAME_LEN, EndTotals, Header, MAGIC, PREFACE_LEN, Preface, ReadLimits, Role, parse_sums,
+    self, Attempt, ControlKind, END_FRAME_LEN, EndTotals, Header, MAGIC, PREFACE_LEN, Preface, ReadLimits, Role,
+    parse_sums,
 };
 use narrows::{Error, ErrorKind, Result};
 
@@ -14,7 +15,7 @@ pub(crate) const TAIL_LEN: usize = 64 << 10;
 const INDEX_STEP: u64 = 1 << 20;
 
 /// Nothing but control frames may stand here.
-const CONTROL_ONLY: ReadLimits =
+pub(crate) const CONTROL_ONLY: ReadLimits =
     ReadLimits { block_max: 0, history: 0, reach: 0, codecs: 0, check: true, messages: false };
 
 /// The end of a file that was read at once.
@@ -93,6 +94,8 @@ struct Claims {
     preface: Option<Preface>,
     builder: Option<Builder>,
     sums: (u8, Vec<u64>),
+    unknown: bool,
+    attempt: Option<Attempt>,
 }
 
 /// The stream whose footer ends at `end`, by its index.
@@ -100,7 +103,7 @@ pub(crate) fn read_member(source: &impl ReadAt, tail: &Tail, end: u64, totals: E
     let footer = end - END_FRAME_LEN as u64;
     let wire_begin = footer - totals.wire_total;
     let index_begin = wire_begin + totals.index_offset;
-    let mut claims = Claims { preface: None, builder: None, sums: (0, Vec::new()) };
+    let mut claims = Claims { preface: None, builder: None, sums: (0, Vec::new()), unknown: false, attempt: None };
     let mut window = Vec::new();
     let mut at = index_begin;
     while at < footer || !window.is_empty() {
@@ -141,6 +144,8 @@ pub(crate) fn read_member(source: &impl ReadAt, tail: &Tail, end: u64, totals: E
         origin: IndexOrigin::Stored,
         sums: claims.sums,
         broken: None,
+        unknown: claims.unknown,
+        attempt: claims.attempt,
         frames,
     })
 }
@@ -189,7 +194,8 @@ impl Claims {
                     self.sums.0 = log;
                     self.sums.1.extend(sums);
                 }
-                ControlKind::Unknown(_) => {}
+                ControlKind::Attempt => self.attempt = Some(Attempt::parse(body)?),
+                ControlKind::Unknown(_) => self.unknown = true,
                 _ => return Err(Error::corrupt("there is a frame within the index that is no part of it")),
             }
             at = begin + header.body_len;

@@ -1,6 +1,6 @@
 //! The index of one stream in memory: where each frame is, and where runs begin.
 
-use narrows::frame::{self, BLOCK_MAX_HARD, EndTotals, PREFACE_LEN, Preface, RESET_FRAME_LEN, feature};
+use narrows::frame::{self, Attempt, BLOCK_MAX_HARD, EndTotals, PREFACE_LEN, Preface, RESET_FRAME_LEN, feature};
 use narrows::{Error, Result};
 
 /// Longest header of a block (format.md section 3.1), which a frame has beside its body.
@@ -43,6 +43,10 @@ pub struct Member {
     pub sums: (u8, Vec<u64>),
     /// Why it ends without its end frame, if it does.
     pub broken: Option<String>,
+    /// Beside the index, or anywhere if there is none, are frames that this build does not know.
+    pub(crate) unknown: bool,
+    /// The effort that it says it was encoded with.
+    pub(crate) attempt: Option<Attempt>,
     pub(crate) frames: Frames,
 }
 

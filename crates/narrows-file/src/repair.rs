@@ -65,7 +65,9 @@ fn repair_member<R: ReadAt>(file: &File<R>, number: usize, sink: &mut impl Write
     }
     let sums = sums.map(Sums::finish).unwrap_or_default();
     let mut frames = if pairs.is_empty() { Vec::new() } else { index_frames(&preface, &pairs, &sums, raw_total) };
-    let index_offset = if frames.is_empty() { 0 } else { wire_offset };
+    let has_index = !frames.is_empty();
+    frames.extend(member.attempt.map(|attempt| attempt.frame(raw_total)));
+    let index_offset = if has_index { wire_offset } else { 0 };
     let wire_total = wire_offset + frames.iter().map(|f| f.wire_len() as u64).sum::<u64>();
     frames.push(EndTotals { raw_total, wire_total, index_offset, digest }.frame());
     for frame in &frames {

@@ -1,7 +1,7 @@
 //! The index of a stream from the headers of its frames, for files without one.
 
 use narrows::frame::{
-    self, BLOCK_MAX_HARD, ControlKind, EndTotals, HISTORY_MAX_HARD, Header, PREFACE_LEN, Preface, ReadLimits,
+    self, Attempt, BLOCK_MAX_HARD, ControlKind, EndTotals, HISTORY_MAX_HARD, Header, PREFACE_LEN, Preface, ReadLimits,
     chain_digest, feature,
 };
 use narrows::{Error, Result};
@@ -37,6 +37,7 @@ pub(crate) fn scan(source: &impl ReadAt, tail: &Tail, wire_begin: u64, len: u64)
     let (mut at, mut raw_end, mut digest) = (PREFACE_LEN as u64, 0, 0);
     let limits = limits(&preface);
     let mut totals = EndTotals::default();
+    let (mut unknown, mut attempt) = (false, None);
     let broken = loop {
         let header = match walk.header(wire_begin + at, &limits) {
             Ok(header) => header,
@@ -72,11 +73,20 @@ pub(crate) fn scan(source: &impl ReadAt, tail: &Tail, wire_begin: u64, len: u64)
                 }
             }
             // Index and sums stand behind the last block; they are not looked at here.
-            Header::Control(_) => builder.push(0, wire_len)?,
+            Header::Control(h) => {
+                unknown |= matches!(h.kind, ControlKind::Unknown(_));
+                if h.kind == ControlKind::Attempt && h.body_len < WINDOW {
+                    let mut body = vec![0; h.body_len];
+                    tail.read(source, &mut body, wire_begin + at + header_len as u64)?;
+                    attempt = h.verify(&body, raw_end).and_then(|()| Attempt::parse(&body)).ok();
+                }
+                builder.push(0, wire_len)?;
+            }
         }
         at += wire_len;
     };
-    if broken.is_some() {
+    let is_whole = broken.is_none();
+    if !is_whole {
         totals = EndTotals { raw_total: raw_end, wire_total: at, index_offset: 0, digest };
     }
     Ok(Member {
@@ -87,6 +97,8 @@ pub(crate) fn scan(source: &impl ReadAt, tail: &Tail, wire_begin: u64, len: u64)
         origin: IndexOrigin::Scanned,
         sums: (0, Vec::new()),
         broken,
+        unknown,
+        attempt: attempt.filter(|_| is_whole),
         frames: builder.finish(),
     })
 }

@@ -6,12 +6,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use narrows::block::{Block, BufferPool};
+use narrows::hint::{Hint, Mode};
 use narrows::policy::PolicySpec;
 use narrows::sender::Summary;
 use narrows::stream::{self, BlockSource, Control, SendOptions};
 use narrows::transport::Link;
 use narrows::{Error, ErrorKind, Result};
 
+use crate::effort::Effort;
 use crate::file::io_error;
 
 /// Raw bytes of a run where blocks refer to earlier ones: what a reader decodes at most for a byte.
@@ -23,38 +25,11 @@ const GATHER: usize = 256 << 10;
 /// Gathered pieces that wait for the engine.
 const PIECES: usize = 4;
 
-/// What the time of a core and the bytes of a file are worth.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Mode {
-    /// At least 500 MB/s of each core.
-    Fast,
-    /// As `zstd -3` about; blocks that are decoded within some 300 µs.
-    #[default]
-    Balanced,
-    /// Small, whatever time it takes.
-    Archive,
-}
-
-impl Mode {
-    /// The word of the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Fast => "fast",
-            Self::Balanced => "balanced",
-            Self::Archive => "archive",
-        }
-    }
-
-    /// All of them, lightest first.
-    pub const ALL: [Self; 3] = [Self::Fast, Self::Balanced, Self::Archive];
-}
-
 /// How a file is written.
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct WriteOptions {
-    mode: Mode,
-    encode_rate: Option<u64>,
+    hint: Hint,
     policy: Option<PolicySpec>,
     threads: Option<usize>,
     block_max: Option<usize>,
@@ -67,8 +42,7 @@ pub struct WriteOptions {
 impl Default for WriteOptions {
     fn default() -> Self {
         Self {
-            mode: Mode::default(),
-            encode_rate: None,
+            hint: Hint::default(),
             policy: None,
             threads: None,
             block_max: None,
@@ -83,12 +57,17 @@ impl Default for WriteOptions {
 impl WriteOptions {
     /// What time and bytes are worth. Default: [`Mode::Balanced`].
     pub fn mode(self, mode: Mode) -> Self {
-        Self { mode, ..self }
+        Self { hint: Hint { mode: Some(mode), ..self.hint }, ..self }
     }
 
     /// Raw bytes/s that all cores together must encode at least. Default: as the mode says.
     pub fn encode_rate(self, bytes_per_s: Option<u64>) -> Self {
-        Self { encode_rate: bytes_per_s, ..self }
+        Self { hint: Hint { encode_rate: bytes_per_s, ..self.hint }, ..self }
+    }
+
+    /// What the user says about the bytes, instead of what was said so far.
+    pub fn hint(self, hint: Hint) -> Self {
+        Self { hint, ..self }
     }
 
     /// The policy, instead of that of the mode.
@@ -131,17 +110,18 @@ impl WriteOptions {
 
     /// The policy that it stands for.
     pub fn spec(&self) -> PolicySpec {
-        let rate = self.encode_rate.map(|rate| format!(",encode_rate={rate}")).unwrap_or_default();
-        let text = format!("storage:mode={}{rate}", self.mode.name());
-        self.policy.clone().unwrap_or_else(|| text.parse().expect("a policy of this build"))
+        self.policy.clone().unwrap_or_else(|| PolicySpec::of_hint(&self.hint, Mode::default()))
     }
 
     /// The same for [`stream::send`], whose link is the file.
     pub fn send_options(&self) -> SendOptions {
-        let default = if self.mode == Mode::Archive { RUN_LEN_ARCHIVE } else { RUN_LEN };
+        let mode = self.hint.mode.unwrap_or_default();
+        let default = if mode == Mode::Archive { RUN_LEN_ARCHIVE } else { RUN_LEN };
         let run_len = self.run_len.unwrap_or(default);
         let options = SendOptions::new(self.spec()).index(true).run_len(run_len).check(self.check);
-        let options = options.raw_len(self.raw_len);
+        // What a floor or a policy of its own made lighter, repack may still make smaller.
+        let has_all = self.policy.is_none() && Hint { mode: None, ..self.hint.clone() }.is_empty();
+        let options = options.raw_len(self.raw_len).attempt(has_all.then(|| Effort::of(mode).attempt()));
         let options = self.memory_max.into_iter().fold(options, SendOptions::memory_max);
         let options = self.threads.into_iter().fold(options, SendOptions::threads);
         self.block_max.into_iter().fold(options, SendOptions::block_max)
@@ -240,7 +220,8 @@ impl<W> Drop for Writer<W> {
     }
 }
 
-struct Shared<W>(Arc<Mutex<Option<W>>>);
+/// A sink that is taken out at the end.
+pub(crate) struct Shared<W>(pub(crate) Arc<Mutex<Option<W>>>);
 
 impl<W> Shared<W> {
     fn with<T>(&self, act: impl FnOnce(&mut W) -> io::Result<T>) -> io::Result<T> {

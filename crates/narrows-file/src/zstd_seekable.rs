@@ -10,7 +10,7 @@ use zstd::zstd_safe::{CCtx, CParameter, DCtx, compress_bound, find_frame_compres
 
 use crate::cache::Cache;
 use crate::read_at::ReadAt;
-use crate::writer::Mode;
+use narrows::hint::Mode;
 
 const SKIPPABLE_MAGIC: u32 = 0x184d_2a5e;
 const SEEKABLE_MAGIC: u32 = 0x8f92_eab1;

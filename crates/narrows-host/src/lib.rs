@@ -1,8 +1,11 @@
 //! State of the host that the programs of Narrows share: calibration, what is remembered of peers,
-//! memory and descriptors, signals, files that appear whole, and words for people.
+//! memory and descriptors, priorities, signals, hints about files, files that appear whole, and words for
+//! people.
 
 pub mod cache;
 pub mod calibration;
+pub mod hints;
+pub mod idle;
 pub mod means;
 pub mod peers;
 pub mod shares;

@@ -70,23 +70,35 @@ pub fn folder_of(path: &Path) -> &Path {
 
 /// Writes a nameless file (O_TMPFILE) and links it to `path` when it is complete.
 fn write_nameless(folder: &Path, path: &Path, bytes: &[u8], permissions: Option<&Permissions>) -> io::Result<()> {
-    let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
-    let mut file = File::from(rustix::fs::open(folder, flags, Mode::from_raw_mode(MODE))?);
+    let mut file = nameless(folder, MODE)?;
     if let Some(permissions) = permissions {
         file.set_permissions(permissions.clone())?;
     }
     file.write_all(bytes)?;
-    let nameless = format!("/proc/self/fd/{}", file.as_raw_fd());
-    let link = |to: &Path| rustix::fs::linkat(CWD, nameless.as_str(), CWD, to, AtFlags::SYMLINK_FOLLOW);
-    match link(path) {
-        Err(Errno::EXIST) => {}
-        done => return Ok(done?),
+    match link(&file, path) {
+        Err(Errno::EXIST) => replace(&file, path),
+        done => Ok(done?),
     }
+}
+
+/// A file without a name (O_TMPFILE), of which nothing is left if the program is killed.
+fn nameless(folder: &Path, mode: u32) -> io::Result<File> {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    Ok(File::from(rustix::fs::open(folder, flags, Mode::from_raw_mode(mode))?))
+}
+
+fn link(file: &File, to: &Path) -> rustix::io::Result<()> {
+    let nameless = format!("/proc/self/fd/{}", file.as_raw_fd());
+    rustix::fs::linkat(CWD, nameless.as_str(), CWD, to, AtFlags::SYMLINK_FOLLOW)
+}
+
+/// Puts a nameless file in the place of another one.
+fn replace(file: &File, path: &Path) -> io::Result<()> {
     // Only a file that has a name can replace another. If the program is killed in between, the
     // second name stays, with the complete content, and the next write of this file removes it.
     let second = second_name(path);
     for _ in 0..TRIES {
-        match link(&second) {
+        match link(file, &second) {
             Err(Errno::EXIST) => drop(fs::remove_file(&second)),
             Err(e) => return Err(e.into()),
             Ok(()) => match fs::rename(&second, path) {
@@ -96,6 +108,55 @@ fn write_nameless(folder: &Path, path: &Path, bytes: &[u8], permissions: Option<
         }
     }
     Err(Errno::BUSY.into())
+}
+
+/// A file that will take the place of another one, in the same folder. Until then only its owner may
+/// read it; if the program is killed, the other one is there as it was.
+pub struct Successor {
+    file: File,
+    /// Where the file system has no nameless files; removed when it is dropped.
+    named: Option<tempfile::TempPath>,
+}
+
+impl Successor {
+    /// Begins the successor of `path`.
+    ///
+    /// # Errors
+    /// The folder cannot be written.
+    pub fn of(path: &Path) -> io::Result<Self> {
+        let folder = folder_of(path);
+        if let Ok(file) = nameless(folder, PRIVATE) {
+            return Ok(Self { file, named: None });
+        }
+        let builder = tempfile::Builder::new().prefix(".narrows-").suffix(".part").tempfile_in(folder);
+        let (file, path) = builder.map_err(without_temporary_name)?.into_parts();
+        Ok(Self { file, named: Some(path) })
+    }
+
+    /// The file, which is written and read.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Takes the place of `path`, when its bytes have reached the disk.
+    ///
+    /// # Errors
+    /// The file system fails; `path` is as it was.
+    pub fn replace(self, path: &Path) -> io::Result<()> {
+        self.file.sync_all()?;
+        match self.named {
+            Some(named) => named.persist(path).map_err(|e| e.error)?,
+            None => replace(&self.file, path)?,
+        }
+        // The old name may come back after a crash of the system; the content is whole either way.
+        let _ = File::open(folder_of(path)).and_then(|folder| folder.sync_all());
+        Ok(())
+    }
+}
+
+/// Removes what a program that was killed while it replaced `path` may have left beside it.
+pub fn remove_left_over(path: &Path) {
+    let _ = fs::remove_file(second_name(path));
 }
 
 /// The temporary name. It is the same every time, so that a leftover of a killed program is found.

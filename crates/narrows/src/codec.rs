@@ -283,6 +283,11 @@ impl Method {
         methods.iter().map(Self::to_string).collect::<Vec<_>>().join(",")
     }
 
+    /// Raw bytes/s that one core decodes nominally, from [`Codec::nominal_ns_per_byte`].
+    pub fn nominal_decode_rate(self) -> f32 {
+        1e9 / self.info().nominal_ns_per_byte(self.level).1.max(f32::MIN_POSITIVE)
+    }
+
     /// Nominal time to encode `raw_len` bytes, from [`Codec::nominal_ns_per_byte`].
     pub fn nominal_encode_ns(self, raw_len: usize) -> u64 {
         (self.info().nominal_ns_per_byte(self.level).0 * raw_len as f32) as u64

@@ -18,8 +18,9 @@ mod preface;
 mod sums;
 
 pub use control::{
-    CLOSE_TEXT_MAX, CONTROL_BODY_MAX, ControlHeader, ControlKind, END_FRAME_LEN, EndTotals, Feedback, KEEP_FRAME_LEN,
-    RESET_FRAME_LEN, close_frame, control_frame, keep_frame, parse_close, parse_keep, reset_frame,
+    ATTEMPT_FRAME_LEN, Attempt, CLOSE_TEXT_MAX, CONTROL_BODY_MAX, ControlHeader, ControlKind, END_FRAME_LEN, EndTotals,
+    Feedback, KEEP_FRAME_LEN, RESET_FRAME_LEN, close_frame, control_frame, keep_frame, parse_close, parse_keep,
+    reset_frame,
 };
 pub use copies::{COPY_MIN, Copy, Plan, PlanLengths, REACH_MAX_HARD, check_plan, put_plan};
 pub use preface::{

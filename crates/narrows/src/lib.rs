@@ -43,6 +43,7 @@
 //! | [`message`] | the two ends of a message flow, in which the application sets the borders |
 //! | [`repeats`] | raw bytes that came before in a flow, far back |
 //! | [`stored`] | raw bytes that are read back from where they are stored |
+//! | [`hint`] | what a user says about bytes that are stored |
 //! | [`entry`] | files and folders as the raw bytes of a flow |
 //! | [`stream`], [`transport`], [`pool`] | the driver with threads, the links, the workers |
 //! | [`upgrade`] | how two supervisors agree to switch a program's connection to frames |
@@ -64,6 +65,7 @@ pub mod codec;
 pub mod entry;
 pub mod error;
 pub mod frame;
+pub mod hint;
 mod history;
 pub mod message;
 pub mod monitor;

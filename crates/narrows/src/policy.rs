@@ -159,6 +159,9 @@ pub enum Outcome {
         raw_len: u64,
         /// CPU time of decoding them, summed over all threads.
         decode_ns: u64,
+        /// Factor by which decoding takes longer than its CPU time, since other programs have the
+        /// receiver's cores; at least 1.
+        load: f32,
         /// Threads of the receiver that decode.
         cores: usize,
         /// Wire bytes that the receiver has received and not yet decoded.

@@ -103,6 +103,8 @@ pub struct Receiver {
     digest: u64,
     held: usize,
     decoding: usize,
+    /// Time that decoding took by the clock.
+    decode_wall_ns: u64,
     history: History,
     /// It began inside the stream, with all the history that the stream may have.
     is_within: bool,
@@ -194,6 +196,7 @@ impl Receiver {
             digest: 0,
             held: 0,
             decoding: 0,
+            decode_wall_ns: 0,
             history: History::default(),
             is_within: false,
             past: Past::default(),
@@ -548,6 +551,7 @@ impl Receiver {
     pub fn finish(&mut self, done: DecodeDone) -> Result<()> {
         self.decoding -= 1;
         self.summary.decode_cpu_ns += done.cpu_ns;
+        self.decode_wall_ns += done.wall_ns.max(done.cpu_ns);
         let found = self.queue.iter_mut().find(|s| s.seq == done.seq && matches!(s.state, SlotState::Decoding(_)));
         let Some(slot) = found else { return Err(Error::misuse("a job was finished twice")) };
         let (wire_offset, seq) = (slot.wire_offset, slot.seq);
@@ -648,7 +652,11 @@ impl Receiver {
                 }
                 self.end_verified = true;
             }
-            ControlKind::Index | ControlKind::Sums | ControlKind::PrefaceCopy | ControlKind::Unknown(_) => {}
+            ControlKind::Index
+            | ControlKind::Sums
+            | ControlKind::PrefaceCopy
+            | ControlKind::Attempt
+            | ControlKind::Unknown(_) => {}
             ControlKind::Feedback | ControlKind::Close | ControlKind::Note => {
                 return Err(Error::corrupt("a frame that only a receiver sends"));
             }

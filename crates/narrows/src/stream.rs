@@ -136,9 +136,10 @@ pub fn encode(job: Job, contexts: &mut Contexts, buffers: &BufferPool) -> Done {
 
 /// Runs a receiver's job on this thread and measures its CPU time.
 pub fn decode(job: DecodeJob, contexts: &mut Contexts, buffers: &BufferPool) -> DecodeDone {
-    let begin = sys::thread_cpu_ns();
+    let (begin_ns, begin) = (sys::monotonic_ns(), sys::thread_cpu_ns());
     let mut done = job.run(contexts, buffers);
     done.cpu_ns = begin.zip(sys::thread_cpu_ns()).map_or(0, |(b, e)| e - b);
+    done.wall_ns = sys::monotonic_ns() - begin_ns;
     done
 }
 

@@ -83,6 +83,21 @@ pub(crate) fn start_writeback(fd: std::os::fd::BorrowedFd<'_>, offset: u64, len:
     let _ = (fd, offset, len);
 }
 
+/// Writes a range of a file back to the disk and waits until it is there.
+#[cfg(unix)]
+pub(crate) fn await_writeback(fd: std::os::fd::BorrowedFd<'_>, offset: u64, len: u64) {
+    #[cfg(target_os = "linux")]
+    {
+        use std::os::fd::AsRawFd;
+        let all = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+        // SAFETY: no pointers; the descriptor is borrowed for the call. It has no effect on a file
+        // system that does not support it.
+        unsafe { libc::sync_file_range(fd.as_raw_fd(), offset as i64, len as i64, all) };
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = (fd, offset, len);
+}
+
 /// Milliseconds for poll(2), rounded up so that a wait never ends before its time; -1 is for ever.
 #[cfg_attr(not(unix), allow(dead_code))]
 fn poll_timeout_ms(timeout: Option<Duration>) -> i32 {

@@ -13,6 +13,7 @@ use std::os::unix::net::UnixStream;
 use crate::sys;
 
 pub mod bond;
+mod disk;
 mod meter;
 mod noise;
 pub(crate) mod outbox;
@@ -76,6 +77,15 @@ impl Link {
     pub fn file_writer(file: File) -> Self {
         let nowait = sys::pipe_unread(file.as_fd()).is_some() && is_pipe(&file);
         Self { write: Some(WriteHalf::new(Writer::File(file), nowait)), read: None }
+    }
+
+    /// A regular file on a disk, one direction. As [`Link::file_writer`], but it takes bytes as fast as the
+    /// disk stores them, not as fast as memory takes them: for a policy that adapts to links.
+    ///
+    /// # Errors
+    /// No thread can be started, or the file has no positions.
+    pub fn disk(file: File) -> io::Result<Self> {
+        Ok(Self { write: Some(WriteHalf::new(Writer::Disk(disk::Disk::new(file)?), true)), read: None })
     }
 
     /// The reading end of a pipe or a file, one direction.

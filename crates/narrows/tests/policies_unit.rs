@@ -161,8 +161,15 @@ fn a_receiver_that_cannot_decode_fast_enough_gets_what_it_can() {
         let choice = scene.ask(&mut *policy, 1);
         let (raw_len, seq) = (choice.block_len as u64, scene.seq - 1);
         let decode_ns = (150.0 * choice.method.info().nominal_ns_per_byte(choice.method.level).1) as u64 * raw_len;
-        let report =
-            Outcome::Received { first_seq: seq, last_seq: seq, raw_len, decode_ns, cores: 1, backlog_bytes: 1 << 20 };
+        let report = Outcome::Received {
+            first_seq: seq,
+            last_seq: seq,
+            raw_len,
+            decode_ns,
+            load: 1.0,
+            cores: 1,
+            backlog_bytes: 1 << 20,
+        };
         policy.learn(&report);
     }
     let after = scene.ask(&mut *policy, 1);
@@ -365,6 +372,7 @@ proptest! {
                 last_seq: seq.saturating_add(wall_ns),
                 raw_len: cpu_ns,
                 decode_ns: wall_ns,
+                load: 1.0,
                 cores: 0,
                 backlog_bytes: u64::MAX,
             });

@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use clap::{Args as ClapArgs, ValueEnum};
 use narrows::policy::PolicySpec;
 
+use super::hint::HintArgs;
 use super::store::StoreArgs;
 use super::{VerbosityArgs, long_range, parse_block_max, parse_size};
+use narrows::hint::Mode;
 
 #[derive(ClapArgs)]
 #[command(after_long_help = HELP, args_override_self = true)]
@@ -41,17 +43,16 @@ pub(crate) struct FileArgs {
     /// Remove each input file when its output is complete
     #[arg(long, conflicts_with_all = ["keep", "stdout", "test", "list"])]
     pub(crate) rm: bool,
-    /// What a byte of the file is worth in time
-    #[arg(long, value_enum, value_name = "MODE", default_value = "balanced", conflicts_with = "policy")]
-    pub(crate) mode: ModeArg,
-    /// Encode at least so fast, such as 200MB/s, all threads together
-    #[arg(long, value_name = "RATE", value_parser = parse_rate, conflicts_with = "policy")]
-    pub(crate) encode_rate: Option<u64>,
+    #[command(flatten)]
+    pub(crate) hint: HintArgs,
+    /// As small as the output takes it without becoming slower: a file's disk is the link, as a pipe always is
+    #[arg(long, conflicts_with_all = ["mode", "encode_rate", "decode_rate", "policy", "format"])]
+    pub(crate) adapt: bool,
     /// Format to write: `narrows`, or `zstd` for standard zstd frames with a seek table
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "narrows")]
     pub(crate) format: FormatArg,
     /// Rule that chooses the method of each block, instead of the mode's
-    #[arg(long, value_name = "SPEC")]
+    #[arg(long, value_name = "SPEC", conflicts_with_all = ["mode", "encode_rate", "decode_rate", "hint"])]
     pub(crate) policy: Option<PolicySpec>,
     /// Maximum block length, such as 64K or 2M [default: that of the mode]
     #[arg(long, value_name = "SIZE", value_parser = parse_block_max)]
@@ -90,8 +91,9 @@ FILE becomes FILE.nrw, and with -d the reverse; mode and times are kept, and so 
 
 MODES
   fast      at least 500 MB/s of each core
-  balanced  about as `zstd -3`, in blocks from which a byte is read in some 300 us
+  balanced  the default: about as `zstd -3`, in blocks from which a byte is read in some 300 us
   archive   small, whatever time it takes
+With --adapt the disk says what is worth its time instead: a slow one gets fewer bytes, a fast one is kept busy.
 
 OPTIONS OF OTHER PROGRAMS
   -d -z -t -l -c -o -f -k -q -v -T --rm are those of zstd; -T0 and -qq are taken too. There are no levels (-1 to -22, --fast, \
@@ -120,6 +122,16 @@ pub(crate) enum ModeArg {
     Balanced,
     /// Small, whatever time it takes
     Archive,
+}
+
+impl ModeArg {
+    pub(crate) fn mode(self) -> Mode {
+        match self {
+            Self::Fast => Mode::Fast,
+            Self::Balanced => Mode::Balanced,
+            Self::Archive => Mode::Archive,
+        }
+    }
 }
 
 #[derive(Clone, Copy, ValueEnum, PartialEq, Eq)]
@@ -260,39 +272,18 @@ fn parse_range(text: &str) -> Result<Range, String> {
     }
 }
 
-/// Parses bytes/s: a number with an optional suffix kB, MB or GB, powers of 1000, and optionally `/s`.
-pub(crate) fn parse_rate(text: &str) -> Result<u64, String> {
-    let bad = || format!("'{text}' is not a rate such as 200MB/s");
-    let rest = text.strip_suffix("/s").unwrap_or(text);
-    let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-    let (number, unit) = rest.split_at(digits);
-    let factor = match unit.trim_end_matches('B').to_ascii_uppercase().as_str() {
-        "" => 1,
-        "K" => 1000,
-        "M" => 1_000_000,
-        "G" => 1_000_000_000,
-        _ => return Err(bad()),
-    };
-    number.parse().ok().and_then(|n: u64| n.checked_mul(factor)).filter(|n| *n > 0).ok_or_else(bad)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn ranges_are_those_of_curl_and_rates_have_units() {
+    fn ranges_are_those_of_curl() {
         assert_eq!(parse_range("0-499"), Ok(Range::From(0, Some(500))));
         assert_eq!(parse_range("7-7"), Ok(Range::From(7, Some(8))));
         assert_eq!(parse_range("500-"), Ok(Range::From(500, None)));
         assert_eq!(parse_range("-5"), Ok(Range::Last(5)));
         for bad in ["", "5", "-", "9-8", "a-b", "0-18446744073709551615", "1-2-3"] {
             assert!(parse_range(bad).is_err(), "{bad}");
-        }
-        assert_eq!(parse_rate("200MB/s"), Ok(200_000_000));
-        assert_eq!(parse_rate("1G"), Ok(1_000_000_000));
-        for bad in ["", "0", "MB", "5 MB", "1TB", "99999999999999GB"] {
-            assert!(parse_rate(bad).is_err(), "{bad}");
         }
     }
 }

@@ -56,7 +56,6 @@ fn instead(option: &str) -> Option<&'static str> {
         "-r" | "--recursive" => {
             "pack a folder with tar -I narrows, or its files with find DIR -type f -exec narrows {} +"
         }
-        "--adapt" => "leave it out: narrows adapts where it writes to a pipe",
         "--check" | "-C" => "leave it out: checks are on unless --no-check is given",
         "-D" => "leave it out: files have no dictionaries, only messages have (narrows train)",
         "-M" | "--memory" | "--memlimit" | "--memlimit-decompress" => "use --long=LOG, with which -d takes 2^LOG bytes",

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args as ClapArgs, ValueEnum};
 use narrows::policy::PolicySpec;
 
-use super::file::{ModeArg, parse_rate};
+use super::file::ModeArg;
 use super::{FsyncArg, VerbosityArgs};
 
 #[derive(ClapArgs)]
@@ -21,7 +21,7 @@ pub(crate) struct PackArgs {
     #[arg(long, value_enum, value_name = "MODE", default_value = "balanced", conflicts_with = "policy")]
     pub(crate) mode: ModeArg,
     /// Encode at least so fast, such as 200MB/s, all threads together
-    #[arg(long, value_name = "RATE", value_parser = parse_rate, conflicts_with = "policy")]
+    #[arg(long, value_name = "RATE", value_parser = super::hint::rate, conflicts_with = "policy")]
     pub(crate) encode_rate: Option<u64>,
     /// Rule that chooses the method of each block, instead of the mode's
     #[arg(long, value_name = "SPEC")]

@@ -7,11 +7,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow};
+use narrows::policy::PolicySpec;
 use narrows::stream::{ReceiveOptions, SendOptions};
 use narrows::transport::Link;
 use narrows_file::decode::decode_within;
 use narrows_file::foreign::Format;
-use narrows_file::{WriteOptions, zstd_seekable};
+use narrows_file::{Hint, WriteOptions, zstd_seekable};
+use narrows_host::hints::Hints;
 
 use super::each::each;
 use crate::args::file::{FileArgs, FormatArg, ListArgs};
@@ -89,12 +91,21 @@ fn one(args: &FileArgs, transfer: &Transfer, input: &Path) -> Result<()> {
     if decompresses {
         decompress(args, input, source, Some((target, finish)), transfer)?;
     } else {
-        compress(args, source, target, finish, transfer)?;
+        compress(args, hint(args, named.then_some(input))?, source, target, finish, transfer)?;
     }
     if args.rm && named {
         fs::remove_file(input).with_context(|| format!("cannot remove {}", input.display()))?;
     }
     Ok(())
+}
+
+/// What the command line says, then the attribute of the input, then the rules of its tree.
+fn hint(args: &FileArgs, input: Option<&Path>) -> Result<Hint> {
+    let hint = args.hint.hint();
+    match input.filter(|_| args.policy.is_none()) {
+        Some(input) => Ok(hint.or(Hints::default().of(input)?)),
+        None => Ok(hint),
+    }
 }
 
 type Finish = Option<(Result<File>, fs::Metadata)>;
@@ -161,10 +172,17 @@ fn output(args: &FileArgs, input: &Path) -> Result<Option<PathBuf>> {
     }
 }
 
-fn compress(args: &FileArgs, source: Source, target: Target, finish: Finish, transfer: &Transfer) -> Result<()> {
+fn compress(
+    args: &FileArgs,
+    hint: Hint,
+    source: Source,
+    target: Target,
+    finish: Finish,
+    transfer: &Transfer,
+) -> Result<()> {
     let (input, output) = (source.name(), target.name());
     let threads = args.threads.filter(|n| *n > 0).map_or_else(narrows::stream::encoders, usize::from);
-    let mode = super::pack::mode(args.mode);
+    let mode = hint.mode.unwrap_or_default();
     if args.format == FormatArg::Zstd {
         let sink = io::BufWriter::with_capacity(1 << 20, target.sink()?);
         let totals = zstd_seekable::write(source, sink, mode, threads);
@@ -174,8 +192,12 @@ fn compress(args: &FileArgs, source: Source, target: Target, finish: Finish, tra
     }
     let file = target.file()?;
     let kind = file.metadata()?.file_type();
-    let options = if kind.is_file() || kind.is_block_device() || args.policy.is_some() || !args.files.is_empty() {
-        let mut options = WriteOptions::default().mode(mode).encode_rate(args.encode_rate);
+    let on_disk = args.adapt && kind.is_file();
+    let adapts = args.adapt && !hint.is_never();
+    let options = if adapts {
+        WriteOptions::default().policy(PolicySpec::balance()).send_options()
+    } else if kind.is_file() || kind.is_block_device() || args.policy.is_some() || !args.files.is_empty() {
+        let mut options = WriteOptions::default().hint(hint);
         options = args.policy.iter().cloned().fold(options, WriteOptions::policy);
         options = args.block_max.into_iter().fold(options, WriteOptions::block_max);
         options = args.run_len.into_iter().fold(options, |o, len| o.run_len(len as u64));
@@ -187,7 +209,8 @@ fn compress(args: &FileArgs, source: Source, target: Target, finish: Finish, tra
     let options = options.threads(threads).check(!args.no_check).memory_max(MEMORY_MAX);
     let options = options.raw_len(source.len()).from_file(source.is_regular()).control(&transfer.control);
     let begun = std::time::Instant::now();
-    let sent = narrows::stream::send(source, Link::file_writer(file), options);
+    let link = if on_disk { Link::disk(file)? } else { Link::file_writer(file) };
+    let sent = narrows::stream::send(source, link, options);
     let (summary, _) = sent.map_err(|e| if input.is_to_blame() { input.blame(e) } else { output.blame(e) })?;
     keep(finish)?;
     target.commit(false).with_context(|| output.to_string())?;

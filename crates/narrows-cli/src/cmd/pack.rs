@@ -13,13 +13,11 @@ use anyhow::{Context, Result, anyhow};
 use narrows_copy::filter::Filter;
 use narrows_copy::scan;
 use narrows_copy::serve::open_roots;
-use narrows_file::Mode;
 use narrows_host::{means, signals};
 use narrows_pack::{Input, PackOptions, Packed, Progress, pack};
 use serde_json::json;
 
 use super::cp::teller;
-use crate::args::file::ModeArg;
 use crate::args::pack::{OrderArg, PackArgs};
 use crate::files::{Target, is_dash};
 use crate::progress::Bar;
@@ -66,7 +64,7 @@ pub(crate) fn run(args: &PackArgs) -> Result<ExitCode> {
         }
     };
     let options = PackOptions::default()
-        .mode(mode(args.mode))
+        .mode(args.mode.mode())
         .encode_rate(args.encode_rate)
         .policy(args.policy.clone())
         .threads(args.threads.filter(|n| *n > 0).map(usize::from))
@@ -80,15 +78,6 @@ pub(crate) fn run(args: &PackArgs) -> Result<ExitCode> {
     target.commit(false).with_context(|| output.to_string())?;
     say(args, &packed, begun.elapsed(), to_stdout)?;
     Ok(ExitCode::from(u8::from(packed.failed > 0)))
-}
-
-/// The mode of the command line.
-pub(super) fn mode(mode: ModeArg) -> Mode {
-    match mode {
-        ModeArg::Fast => Mode::Fast,
-        ModeArg::Balanced => Mode::Balanced,
-        ModeArg::Archive => Mode::Archive,
-    }
 }
 
 /// Patterns that leave out the pack itself, and its temporary file, where they are in a source.

@@ -20,9 +20,9 @@ const RECEIVER_HOLDS: usize = 8 << 20;
 pub(super) struct Receiver {
     speed: Speed,
     free_s: Vec<f64>,
-    /// Frames that arrived and are not delivered: (end of decoding in s, raw bytes, wire bytes,
-    /// decode ns).
-    decoding: VecDeque<(f64, usize, u64, f64)>,
+    /// Frames that arrived and are not delivered: (end of decoding in s, raw bytes, wire bytes, CPU time
+    /// and time of decoding in ns).
+    decoding: VecDeque<(f64, usize, u64, f64, f64)>,
     held_raw: usize,
     pub(super) delivered_s: f64,
     pub(super) raw_len: usize,
@@ -87,15 +87,18 @@ impl Receiver {
         self.free_s[first] = end_s;
         self.decoded_s = self.decoded_s.max(end_s);
         let stored_s = self.lines.as_mut().map_or(self.decoded_s, |l| l.write(self.decoded_s, frame.raw_len));
-        // On a slow machine the CPU clock also measures the longer time of decoding.
-        self.decoding.push_back((stored_s, frame.raw_len, frame.wire_len, (end_s - begin_s) * 1e9));
+        // On a slow machine the CPU clock also measures the longer time of decoding. A machine that becomes
+        // slow has other programs, for which that clock stands still.
+        let cpu_s = (frame.decode_ns + DECODE_FIXED_NS) * 1e-9 / self.speed.at(0.0);
+        let wall_ns = (end_s - begin_s) * 1e9;
+        self.decoding.push_back((stored_s, frame.raw_len, frame.wire_len, wall_ns.min(cpu_s * 1e9), wall_ns));
         self.held_raw += frame.raw_len;
         self.feedback.wire_received = frame.wire_end;
     }
 
     /// As [`Self::arrive`], where the sender's cores decode too: the caller begins the work.
     pub(super) fn arrive_on_shared(&mut self, frame: &InFlight, work_ns: f64) {
-        self.decoding.push_back((f64::INFINITY, frame.raw_len, frame.wire_len, frame.decode_ns));
+        self.decoding.push_back((f64::INFINITY, frame.raw_len, frame.wire_len, frame.decode_ns, 0.0));
         self.waiting.push_back((frame.linked, work_ns));
         self.held_raw += frame.raw_len;
         self.feedback.wire_received = frame.wire_end;
@@ -127,13 +130,14 @@ impl Receiver {
     /// Delivers decoded frames, and returns a report if one is due.
     pub(super) fn deliver(&mut self, now_ns: u64) -> Option<Feedback> {
         while self.next_ns() <= now_ns {
-            let Some((end_s, raw_len, _, decode_ns)) = self.decoding.pop_front() else { break };
+            let Some((end_s, raw_len, _, decode_ns, wall_ns)) = self.decoding.pop_front() else { break };
             self.delivered_s = end_s;
             self.raw_len += raw_len;
             self.held_raw -= raw_len;
             self.feedback.raw_delivered += raw_len as u64;
             self.feedback.frames_decoded += 1;
             self.feedback.decode_ns += decode_ns as u64;
+            self.feedback.decode_wall_ns += wall_ns as u64;
         }
         if self.feedback.frames_decoded == self.reported_frames {
             return None;

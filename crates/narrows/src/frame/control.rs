@@ -1,4 +1,4 @@
-//! Control frames: reset, end, feedback, close, index (format.md sections 3.3 to 3.12).
+//! Control frames: reset, end, feedback, close, index (format.md sections 3.3 to 3.13).
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -17,6 +17,9 @@ pub const KEEP_FRAME_LEN: usize = 1 + 1 + 8 + 4;
 /// Length of every end frame in bytes: kind, length, check, four totals.
 pub const END_FRAME_LEN: usize = 1 + 1 + 8 + END_BODY_LEN;
 const END_BODY_LEN: usize = 32;
+/// Length of every attempt frame in bytes.
+pub const ATTEMPT_FRAME_LEN: usize = 1 + 1 + 8 + ATTEMPT_BODY_LEN;
+const ATTEMPT_BODY_LEN: usize = 4;
 
 /// Header of a control frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +56,8 @@ pub enum ControlKind {
     Sums,
     /// The preface once more, beside the index.
     PrefaceCopy,
+    /// The effort that a file was encoded with, before its end frame.
+    Attempt,
     /// A kind of a later version that may be skipped.
     Unknown(u8),
 }
@@ -69,6 +74,7 @@ impl ControlKind {
             Self::Keep => 9,
             Self::Sums => 10 | FLAG_OPTIONAL,
             Self::PrefaceCopy => 11 | FLAG_OPTIONAL,
+            Self::Attempt => 12 | FLAG_OPTIONAL,
             Self::Unknown(byte) => byte,
         }
     }
@@ -115,6 +121,7 @@ pub(super) fn parse(b: &[u8]) -> Result<Option<ControlHeader>> {
         9 => ControlKind::Keep,
         x if x & !FLAG_OPTIONAL == 10 => ControlKind::Sums,
         x if x & !FLAG_OPTIONAL == 11 => ControlKind::PrefaceCopy,
+        x if x & !FLAG_OPTIONAL == 12 => ControlKind::Attempt,
         x if x & FLAG_OPTIONAL != 0 => ControlKind::Unknown(x),
         x => return Err(Error::unsupported(format!("frames of kind {} need a newer program", x & 0x0f))),
     };
@@ -148,6 +155,34 @@ pub fn reset_frame(raw_offset: u64) -> Frame {
 pub fn parse_keep(body: &[u8]) -> Result<usize> {
     let len = body.try_into().map_err(|_| Error::corrupt("a keep frame has 4 bytes"))?;
     Ok(u32::from_le_bytes(len) as usize)
+}
+
+/// The effort that a file was encoded with, as its attempt frame has it (format.md section 3.13).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attempt {
+    /// The mode by its number: 1 fast, 2 balanced, 3 archive.
+    pub mode: u8,
+    /// Version of the methods of the modes.
+    pub version: u16,
+}
+
+impl Attempt {
+    /// Encodes the frame; `raw_total` is the raw length of the stream.
+    pub fn frame(self, raw_total: u64) -> Frame {
+        let [low, high] = self.version.to_le_bytes();
+        control_frame(ControlKind::Attempt, &[self.mode, low, high, 0], raw_total)
+    }
+
+    /// Parses the body. A reader ignores the last byte.
+    ///
+    /// # Errors
+    /// `Corrupt` if it has another length.
+    pub fn parse(body: &[u8]) -> Result<Self> {
+        match *body {
+            [mode, low, high, _] => Ok(Self { mode, version: u16::from_le_bytes([low, high]) }),
+            _ => Err(Error::corrupt("an attempt frame has 4 bytes")),
+        }
+    }
 }
 
 /// The totals of the end frame (format.md section 3.4).
@@ -204,12 +239,14 @@ pub struct Feedback {
     pub backlog_bytes: u64,
     /// Time in which the reader of the raw bytes accepted none.
     pub blocked_ns: u64,
+    /// Time that decoding took by the clock, summed over all threads; 0 if the receiver does not say.
+    pub decode_wall_ns: u64,
 }
 
 impl Feedback {
     /// Encodes the feedback frame.
     pub fn frame(&self) -> Frame {
-        let mut body = Vec::with_capacity(70);
+        let mut body = Vec::with_capacity(80);
         for v in [
             self.wire_received,
             self.raw_delivered,
@@ -218,6 +255,7 @@ impl Feedback {
             self.cores,
             self.backlog_bytes,
             self.blocked_ns,
+            self.decode_wall_ns,
         ] {
             put_varint(&mut body, v);
         }
@@ -242,6 +280,8 @@ impl Feedback {
             cores: next()?,
             backlog_bytes: next()?,
             blocked_ns: next()?,
+            // Not there in reports of earlier versions.
+            decode_wall_ns: next().unwrap_or(0),
         })
     }
 }
@@ -286,12 +326,12 @@ mod tests {
 
     #[test]
     fn unknown_control_frames_are_skipped_only_if_optional() {
-        let optional = control_frame(ControlKind::Unknown(12 | FLAG_OPTIONAL), b"later", 0);
+        let optional = control_frame(ControlKind::Unknown(13 | FLAG_OPTIONAL), b"later", 0);
         let Some(Header::Control(h)) = parse_header(&optional.header, &LIMITS).unwrap() else { panic!() };
         assert_eq!((h.body_len, h.header_len), (5, optional.header.len()));
         h.verify(&optional.body, 0).unwrap();
         assert!(h.verify(b"other", 0).is_err());
-        let critical = control_frame(ControlKind::Unknown(12), b"later", 0);
+        let critical = control_frame(ControlKind::Unknown(13), b"later", 0);
         assert_eq!(parse_header(&critical.header, &LIMITS).unwrap_err().kind, ErrorKind::Unsupported);
     }
 
@@ -300,8 +340,15 @@ mod tests {
         let end = EndTotals { raw_total: 1, wire_total: u64::MAX, index_offset: 3, digest: 4 };
         assert_eq!(end.frame().wire_len(), END_FRAME_LEN);
         assert_eq!(EndTotals::parse(&end.frame().body).unwrap(), end);
+        let attempt = Attempt { mode: 3, version: 0x1234 };
+        assert_eq!(attempt.frame(7).wire_len(), ATTEMPT_FRAME_LEN);
+        assert_eq!(Attempt::parse(&attempt.frame(7).body).unwrap(), attempt);
+        assert!(Attempt::parse(&[3, 1, 0]).is_err());
         let feedback = Feedback { wire_received: u64::MAX, decode_ns: 1 << 40, cores: 4, ..Feedback::default() };
         assert_eq!(Feedback::parse(&feedback.frame().body).unwrap(), feedback);
+        let without = feedback.frame().body;
+        let without = Feedback::parse(&without[..without.len() - 1]).unwrap();
+        assert_eq!(without, feedback, "reports of earlier versions end here");
         assert_eq!(parse_close(&close_frame(None).body).unwrap(), None);
         let long = "disk full \u{1b}[2J ".repeat(100);
         let told = parse_close(&close_frame(Some(&long)).body).unwrap().unwrap();

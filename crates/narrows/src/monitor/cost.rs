@@ -117,6 +117,8 @@ pub struct CostModel {
     /// Log slow-down of the receiver's CPU against the prior's machine.
     receiver_log: f32,
     receiver_known: bool,
+    /// Logarithm of what other programs of the receiver's host take.
+    load_log: f32,
 }
 
 struct Context {
@@ -161,6 +163,7 @@ impl CostModel {
             jobs: [0; METHODS_MAX],
             receiver_log: 0.0,
             receiver_known: false,
+            load_log: 0.0,
         }
     }
 
@@ -260,11 +263,12 @@ impl CostModel {
                 p.wire_len[m] = n + HEADER_LEN;
             }
             p.encode_s[m] = n * (encode[m] + slow_log).clamp(-23.5, -9.0).exp() + FIXED_S;
-            p.decode_s[m] = n * (decode[m] + self.receiver_log).clamp(-24.0, -11.0).exp() + DECODE_FIXED_S;
+            p.decode_s[m] =
+                n * (decode[m] + self.receiver_log + self.load_log).clamp(-24.0, -11.0).exp() + DECODE_FIXED_S;
         }
         p.wire_len[0] = n + HEADER_LEN;
         p.encode_s[0] = n * STORE_S_PER_BYTE * self.cpu.factor() + FIXED_S;
-        p.decode_s[0] = n * STORE_S_PER_BYTE + DECODE_FIXED_S;
+        p.decode_s[0] = n * STORE_S_PER_BYTE * self.receiver_slowdown() + DECODE_FIXED_S;
         p
     }
 
@@ -373,9 +377,9 @@ impl CostModel {
         self.cpu.observe_late(elapsed_ns, free_ns);
     }
 
-    /// Estimated factor by which the receiver decodes slower than the prior's machine.
+    /// Estimated factor by which the receiver decodes slower than the prior's machine, its load included.
     pub fn receiver_slowdown(&self) -> f32 {
-        self.receiver_log.exp()
+        (self.receiver_log + self.load_log).exp()
     }
 
     /// The receiver spent `actual_s` on blocks that would have taken `reference_s` on the prior's
@@ -388,6 +392,11 @@ impl CostModel {
             self.receiver_log += gain * (log - self.receiver_log);
             self.receiver_known = true;
         }
+    }
+
+    /// Decoding takes so many times its CPU time, since other programs have the receiver's cores.
+    pub fn observe_load(&mut self, load: f32) {
+        self.load_log = load.max(1.0).ln();
     }
 
     /// Log shift of a method's encode time against the prior, averaged over this flow's contexts:

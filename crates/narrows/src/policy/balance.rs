@@ -72,6 +72,9 @@ const RESCUE_CPU_SHARE_UNKNOWN: f32 = 0.5;
 const RESCUE_GAIN: f32 = 0.9;
 /// A method must reduce a block to this share of its raw length or less.
 const SAVING_MIN: f32 = 0.997;
+/// A receiver that had so many blocks for each of its threads, and had not decoded them, is behind: one is
+/// in work, and one or two come while it is.
+const BEHIND_BLOCKS: f32 = 4.0;
 /// Smoothing of the time per byte of chosen methods.
 const PACE_GAIN: f32 = 0.3;
 /// The first block is compressed where the raw one would take this long: waking a worker and making
@@ -407,7 +410,11 @@ impl Balance {
         self.pace = blend_log(self.pace, if m == 0 { 1.0 / now.rate } else { info.encode_s / len as f32 });
         self.cpu_pace = blend_log(self.cpu_pace, info.encode_s.max(2e-6) / len as f32);
         let decode_s = now.decode_s(info.decode_s, info.history_len);
-        self.price_receiver(info.encode_s / self.cores, info.wire_len / now.rate, decode_s);
+        // What a receiver that is behind does not read looks like a slow link, which it is not.
+        let waiting = view.receiver.backlog_bytes as f32 / info.wire_len.max(1.0);
+        let is_behind = view.receiver.reports && waiting > BEHIND_BLOCKS * now.decoders;
+        let link_s = if is_behind { 0.0 } else { info.wire_len / now.rate };
+        self.price_receiver(info.encode_s / self.cores, link_s, decode_s);
         self.remember(view, info);
         self.choice(m, len, info.encode_s)
     }
@@ -685,15 +692,18 @@ impl Policy for Balance {
                 };
                 self.costs.observe(context, &features, m, Seen { raw_len, wire_len, wall_ns, cpu_ns, history_len: 0 });
             }
-            Outcome::Received { first_seq, last_seq, decode_ns, .. } => {
+            Outcome::Received { first_seq, last_seq, decode_ns, load, .. } => {
                 // Blocks that are too old to be remembered count as the mean of the remembered
-                // ones. Reports come late, so each prediction is divided by the slowdown assumed at
+                // ones, and all of them of the latest where the receiver is that far behind. Reports come late, so each prediction is divided by the slowdown assumed at
                 // its time, which would otherwise count twice.
                 let oldest = last_seq.saturating_sub(self.infos.len() as u64 - 1).max(first_seq);
-                let known = (oldest..=last_seq).filter_map(|seq| self.info(seq));
-                let (sum, count) =
-                    known.fold((0.0, 0.0f32), |(s, n), i| (s + i.decode_s / i.receiver_slowdown, n + 1.0));
+                let add = |(sum, n): (f32, f32), i: &Info| (sum + i.decode_s / i.receiver_slowdown, n + 1.0);
+                let (mut sum, mut count) = (oldest..=last_seq).filter_map(|seq| self.info(seq)).fold((0.0, 0.0), add);
+                if count == 0.0 {
+                    (sum, count) = self.infos.iter().filter(|i| i.seq != u64::MAX).fold((0.0, 0.0), add);
+                }
                 let blocks = last_seq.saturating_sub(first_seq) as f32 + 1.0;
+                self.costs.observe_load(load);
                 self.costs.observe_decode(sum / count.max(1.0) * blocks, decode_ns as f32 * 1e-9);
             }
             _ => {}

@@ -8,6 +8,7 @@ use super::{POLICIES, Policy};
 use crate::calibration::Calibration;
 use crate::codec::{DEFAULT_METHODS, Method};
 use crate::error::{Error, Result};
+use crate::hint::{Hint, Mode, print_methods};
 use crate::monitor::cost::Prior;
 use crate::monitor::expectation::Kind;
 
@@ -135,6 +136,22 @@ impl PolicySpec {
     /// No compression.
     pub fn store() -> Self {
         Self::fixed(Method::STORE, false)
+    }
+
+    /// The policy for a file as its user wants it; `default` is the mode where none is said.
+    pub fn of_hint(hint: &Hint, default: Mode) -> Self {
+        if hint.is_never() {
+            return Self::store();
+        }
+        let mut text = format!("storage:mode={}", hint.mode.unwrap_or(default).name());
+        let methods = hint.methods.as_deref().map(print_methods);
+        let rates = [("encode_rate", hint.encode_rate), ("decode_rate", hint.decode_rate)];
+        let rates = rates.iter().filter_map(|(key, rate)| rate.map(|rate| format!("{key}={rate}")));
+        for setting in rates.chain(methods.map(|methods| format!("methods={methods}"))) {
+            text += ",";
+            text += &setting;
+        }
+        Self::named(&text)
     }
 
     fn named(text: &str) -> Self {
@@ -302,6 +319,14 @@ impl PolicySettings for NoSettings {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_hint_is_a_policy() {
+        let of = |text: &str| PolicySpec::of_hint(&text.parse().unwrap(), Mode::Archive).to_string();
+        assert_eq!(of("never"), PolicySpec::store().to_string());
+        let fields = "encode_rate=5,decode_rate=6,methods=lz4+zstd:level=19";
+        assert_eq!(of(fields), format!("storage:mode=archive,{fields}"));
+    }
 
     #[test]
     fn specifications_print_as_they_parse() {

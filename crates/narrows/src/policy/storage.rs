@@ -5,7 +5,8 @@
 //! `c + p s`: the price at which the best mix for a disk of rate R, `max(sum c/K, sum s/R)`, has both
 //! sides equal is one such p. A mode is a price, with block lengths that suit it. `encode_rate` is a
 //! floor for `sum c/K`: raw bytes/s that all cores together reach. While the flow is behind it, only
-//! methods are chosen that catch up.
+//! methods are chosen that catch up. `decode_rate` leaves out methods that a core decodes slower, by
+//! their nominal speed; `methods` are exactly those to choose from, beside `store`.
 //!
 //! Without a mode it uses one method, zstd at its default level, in blocks so long that few matches
 //! are lost at their borders: compared to `zstd` itself on files of 5 to 9 MB, blocks of 2 MiB are at
@@ -20,6 +21,7 @@ use std::sync::Arc;
 use super::{Choice, Outcome, Policy, PolicySettings, PolicySetup, Registered};
 use crate::codec::Method;
 use crate::error::{Error, Result};
+use crate::hint::{Mode, parse_methods, parse_rate, print_methods};
 use crate::monitor::View;
 use crate::monitor::cost::{CostModel, METHODS_MAX, Prediction, Seen};
 use crate::monitor::data::{Features, is_constant};
@@ -66,18 +68,7 @@ impl Policy for Storage {
     }
 }
 
-/// What a byte of the file is worth.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mode {
-    Fast,
-    Balanced,
-    Archive,
-}
-
 impl Mode {
-    const ALL: [(&'static str, Self); 3] =
-        [("fast", Self::Fast), ("balanced", Self::Balanced), ("archive", Self::Archive)];
-
     /// Seconds of a core for a byte less. Balanced: against zstd 1, zstd 3 takes some 10 ns more for a
     /// raw byte of the corpora, and saves 0.016 bytes; zstd 6 takes as much again, and saves less.
     /// Archive: what is smallest, at any price.
@@ -139,6 +130,8 @@ struct Priced {
     costs: CostModel,
     mode: Mode,
     block_len: usize,
+    /// The user named the methods: `store` is only what is left where none of them is in time.
+    named: bool,
     cores: f32,
     /// Seconds of a core that a raw byte may take; infinite without a floor.
     floor_s: f32,
@@ -148,8 +141,8 @@ struct Priced {
 }
 
 impl Priced {
-    fn new(settings: Settings, mode: Mode, setup: &PolicySetup<'_>) -> Self {
-        let methods: Vec<_> = mode.methods().into_iter().filter(|m| *m != Method::CONSTANT).collect();
+    fn new(settings: &Settings, mode: Mode, setup: &PolicySetup<'_>) -> Self {
+        let methods: Vec<_> = settings.candidates(mode).into_iter().filter(|m| *m != Method::CONSTANT).collect();
         let costs = match setup.calibration {
             Some(calibration) => CostModel::new(&methods, &setup.prior.shifted(|m| calibration.shift(m))),
             None => CostModel::new(&methods, setup.prior),
@@ -158,7 +151,8 @@ impl Priced {
         let rate = settings.encode_rate.map_or(mode.core_rate() * cores, |rate| rate as f32);
         let floor_s = if rate > 0.0 { cores / rate } else { f32::INFINITY };
         let block_len = settings.block.unwrap_or(mode.block_len());
-        Self { costs, mode, block_len, cores, floor_s, credit_s: CREDIT_S, infos: Vec::new() }
+        let named = settings.methods.is_some();
+        Self { costs, mode, block_len, named, cores, floor_s, credit_s: CREDIT_S, infos: Vec::new() }
     }
 }
 
@@ -196,6 +190,7 @@ impl Policy for Priced {
             // Archives take the heaviest method that is in time: what it is linked to, the prediction
             // does not know.
             let cost = match self.mode {
+                _ if m == 0 && self.named => f32::MAX,
                 Mode::Archive if method.is_for_numbers() => continue,
                 Mode::Archive => -(m as f32),
                 mode => predicted.encode_s[m] + mode.price() * predicted.wire_len[m],
@@ -237,13 +232,17 @@ impl Policy for Priced {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Settings {
     mode: Option<Mode>,
     /// Raw bytes/s of all cores together.
     encode_rate: Option<u64>,
     /// Raw bytes of a block, instead of those of the mode.
     block: Option<usize>,
+    /// Raw bytes/s of one core.
+    decode_rate: Option<u64>,
+    /// Beside `store`.
+    methods: Option<Vec<Method>>,
 }
 
 impl Settings {
@@ -252,28 +251,55 @@ impl Settings {
         let Some(list) = rest.strip_prefix(':') else {
             return if rest.is_empty() { Ok(settings) } else { Err(usage(rest)) };
         };
-        for setting in list.split(',') {
+        let mut list = list;
+        loop {
+            // Settings of a method have commas: the list of methods goes to the end.
+            let cut = if list.starts_with("methods=") { list.len() } else { list.find(',').unwrap_or(list.len()) };
+            let setting = &list[..cut];
             let (key, value) = setting.split_once('=').ok_or_else(|| usage(setting))?;
             match key {
                 "mode" => {
-                    let found = Mode::ALL.iter().find(|(name, _)| *name == value);
-                    settings.mode = Some(found.ok_or_else(|| usage(setting))?.1);
+                    settings.mode = Some(value.parse().map_err(|_| usage(setting))?);
                 }
                 "encode_rate" => {
-                    let rate = value.parse().ok().filter(|rate| *rate > 0).ok_or_else(|| usage(setting))?;
-                    settings.encode_rate = Some(rate);
+                    settings.encode_rate = Some(parse_rate(value).map_err(|_| usage(setting))?);
                 }
                 "block" => {
                     let len = value.parse().ok().filter(|len| (1..=Storage::BLOCK_MAX).contains(len));
                     settings.block = Some(len.ok_or_else(|| usage(setting))?);
                 }
+                "decode_rate" => {
+                    settings.decode_rate = Some(parse_rate(value).map_err(|_| usage(setting))?);
+                }
+                "methods" => settings.methods = Some(parse_methods(value)?),
                 _ => return Err(usage(setting)),
             }
+            match list[cut..].strip_prefix(',') {
+                Some(more) => list = more,
+                None => break,
+            }
         }
-        if settings.mode.is_none() && settings.encode_rate.is_some() {
+        let needs_mode = settings.encode_rate.is_some() || settings.decode_rate.is_some() || settings.methods.is_some();
+        if settings.mode.is_none() && needs_mode {
             return Err(usage(rest));
         }
         Ok(settings)
+    }
+
+    /// The methods to choose from; the first one is `store`.
+    fn candidates(&self, mode: Mode) -> Vec<Method> {
+        let mut methods = match &self.methods {
+            Some(named) => {
+                let mut named: Vec<_> = named.iter().copied().filter(|m| *m != Method::STORE).collect();
+                named.sort_by_key(|method| method.nominal_encode_ns(Storage::BLOCK_MAX));
+                std::iter::once(Method::STORE).chain(named).take(METHODS_MAX).collect()
+            }
+            None => mode.methods(),
+        };
+        if let Some(rate) = self.decode_rate {
+            methods.retain(|m| *m == Method::STORE || m.nominal_decode_rate() >= rate as f32);
+        }
+        methods
     }
 }
 
@@ -284,19 +310,21 @@ fn usage(text: &str) -> Error {
 impl fmt::Display for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("storage")?;
-        if let Some((name, _)) = Mode::ALL.iter().find(|(_, mode)| Some(*mode) == self.mode) {
-            write!(f, ":mode={name}")?;
+        if let Some(mode) = self.mode {
+            write!(f, ":mode={}", mode.name())?;
         }
         self.encode_rate.map_or(Ok(()), |rate| write!(f, ",encode_rate={rate}"))?;
+        self.decode_rate.map_or(Ok(()), |rate| write!(f, ",decode_rate={rate}"))?;
         let before = if self.mode.is_some() { ',' } else { ':' };
-        self.block.map_or(Ok(()), |len| write!(f, "{before}block={len}"))
+        self.block.map_or(Ok(()), |len| write!(f, "{before}block={len}"))?;
+        self.methods.as_deref().map_or(Ok(()), |methods| write!(f, ",methods={}", print_methods(methods)))
     }
 }
 
 impl PolicySettings for Settings {
     fn build(&self, setup: &PolicySetup<'_>) -> Box<dyn Policy> {
         match self.mode {
-            Some(mode) => Box::new(Priced::new(*self, mode, setup)),
+            Some(mode) => Box::new(Priced::new(self, mode, setup)),
             None => Box::new(self.block.map_or_else(|| Storage::new(setup.cores), |block_len| Storage { block_len })),
         }
     }
@@ -306,7 +334,10 @@ impl PolicySettings for Settings {
     }
 
     fn methods(&self) -> Vec<Method> {
-        self.mode.map_or_else(|| vec![Method::STORE, Storage::METHOD, Storage::FOR_NUMBERS], Mode::methods)
+        match self.mode {
+            Some(mode) => self.candidates(mode),
+            None => vec![Method::STORE, Storage::METHOD, Storage::FOR_NUMBERS],
+        }
     }
 
     fn links(&self) -> bool {
@@ -320,13 +351,20 @@ impl PolicySettings for Settings {
     }
 }
 
-const USAGE: &str = "storage[:[mode=fast|balanced|archive[,encode_rate=BYTES/S],]block=BYTES]";
+const USAGE: &str = "storage[:[mode=fast|balanced|archive[,encode_rate=RATE][,decode_rate=RATE],][block=BYTES][,methods=METHOD+METHOD]]";
 
 pub(super) const ENTRY: Registered = Registered {
     name: "storage",
     usage: USAGE,
     about: "for files: zstd in long blocks; with a mode, the method whose time and bytes cost least",
-    examples: &["storage", "storage:mode=fast", "storage:mode=balanced,encode_rate=200000000", "storage:mode=archive,block=1048576", "storage:block=1048576"],
+    examples: &[
+        "storage",
+        "storage:mode=fast",
+        "storage:mode=balanced,encode_rate=200000000",
+        "storage:mode=archive,block=1048576",
+        "storage:block=1048576",
+        "storage:mode=balanced,decode_rate=1000000000,methods=lz4+zstd:level=4",
+    ],
     parse: |rest| Ok(Arc::new(Settings::parse(rest)?)),
 };
 
@@ -337,10 +375,28 @@ mod tests {
 
     #[test]
     fn settings_print_as_they_were_parsed_and_others_are_refused() {
-        for text in ["", ":mode=archive", ":mode=fast,encode_rate=5", ":mode=fast,encode_rate=5,block=65536", ":block=9"] {
+        for text in [
+            "",
+            ":mode=archive",
+            ":mode=fast,encode_rate=5",
+            ":mode=fast,encode_rate=5,block=65536",
+            ":block=9",
+            ":mode=fast,decode_rate=5,methods=lz4+zstd:level=4",
+        ] {
             assert_eq!(Settings::parse(text).unwrap().to_string(), format!("storage{text}"));
         }
-        for text in [":", ":mode=slow", ":encode_rate=5", ":mode=fast,encode_rate=0", ":level=3", ":block=0", ":mode=fast,block=0", "x"] {
+        for text in [
+            ":",
+            ":mode=slow",
+            ":encode_rate=5",
+            ":mode=fast,encode_rate=0",
+            ":level=3",
+            ":block=0",
+            ":mode=fast,block=0",
+            "x",
+            ":mode=fast,",
+            ":mode=fast,methods=gif",
+        ] {
             assert!(Settings::parse(text).is_err(), "{text}");
         }
     }
@@ -348,7 +404,7 @@ mod tests {
     #[test]
     fn a_flow_behind_its_floor_has_no_credit_left() {
         let settings = Settings::parse(":mode=archive,encode_rate=100000000").unwrap();
-        let mut policy = Priced::new(settings, Mode::Archive, &PolicySetup::new(1, Prior::shipped()));
+        let mut policy = Priced::new(&settings, Mode::Archive, &PolicySetup::new(1, Prior::shipped()));
         let slow = Outcome::Encoded {
             seq: 0,
             method: Method::zstd(19),

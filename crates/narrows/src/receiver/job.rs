@@ -37,6 +37,8 @@ pub struct DecodeDone {
     pub seq: u64,
     /// CPU time of decoding, to be set by the caller.
     pub cpu_ns: u64,
+    /// Time of decoding by the clock, to be set by the caller; 0: not known.
+    pub wall_ns: u64,
     /// The raw bytes, of a copy frame its literals.
     pub result: Result<Block>,
     /// Body of a copy frame, and its hash.
@@ -61,11 +63,11 @@ impl DecodeJob {
     pub fn run(self, contexts: &mut Contexts, pool: &BufferPool) -> DecodeDone {
         if let Some(Join { unjoined, snapshot }) = &self.join {
             let result = unjoined.read_back(&self.header, snapshot, self.raw_offset, pool);
-            return DecodeDone { seq: self.seq, cpu_ns: 0, result, copies: None, joined: true };
+            return DecodeDone { seq: self.seq, cpu_ns: 0, wall_ns: 0, result, copies: None, joined: true };
         }
         let copies = self.header.copies.then(|| (self.body.clone(), self.header.body_hash(&self.body)));
         let result = if self.header.copies { self.literals(contexts, pool) } else { self.decode(contexts, pool) };
-        DecodeDone { seq: self.seq, cpu_ns: 0, result, copies, joined: false }
+        DecodeDone { seq: self.seq, cpu_ns: 0, wall_ns: 0, result, copies, joined: false }
     }
 
     fn decode(&self, contexts: &mut Contexts, pool: &BufferPool) -> Result<Block> {

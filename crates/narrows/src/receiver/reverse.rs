@@ -75,6 +75,7 @@ impl Receiver {
             cores: self.config.cores as u64,
             backlog_bytes: backlog,
             blocked_ns,
+            decode_wall_ns: self.decode_wall_ns,
         }
     }
 

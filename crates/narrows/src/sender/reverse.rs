@@ -6,6 +6,7 @@ use super::{Phase, Sender};
 use crate::codec::CodecId;
 use crate::error::{Error, ErrorKind, Result};
 use crate::frame::{self, ControlHeader, ControlKind, Feedback, Header, Preface, ReadLimits, Role};
+use crate::monitor::cpu::Slowdown;
 use crate::policy::Outcome;
 
 /// An item of the reverse direction.
@@ -79,6 +80,7 @@ impl Reverse {
             | ControlKind::Keep
             | ControlKind::Sums
             | ControlKind::PrefaceCopy
+            | ControlKind::Attempt
             | ControlKind::End => {
                 return Err(Error::corrupt("the receiver sent a frame that only a sender may send"));
             }
@@ -97,6 +99,8 @@ pub(super) struct Peer {
     pub(super) feedback: Feedback,
     /// Its decoding cores; `None` until its first report.
     pub(super) cores: Option<usize>,
+    /// How much longer its decoding takes than its CPU time.
+    load: Slowdown,
     /// (frame number, raw bytes) of frames sent and not yet reported as decoded; bounded by
     /// `UNREPORTED_MAX`.
     pub(super) unreported: VecDeque<(u64, u64)>,
@@ -144,6 +148,8 @@ impl Sender {
         // Totals only grow; a decreasing report comes from a confused peer, and reports are only
         // advice.
         let decode_ns = f.decode_ns.saturating_sub(before.decode_ns);
+        // Where other programs have the receiver's cores, decoding takes longer than its CPU time.
+        self.peer.load.observe(f.decode_wall_ns.saturating_sub(before.decode_wall_ns), decode_ns);
         if self.config.relayed {
             self.link.on_report(f.wire_received, self.times.now_ns);
             self.release();
@@ -171,6 +177,7 @@ impl Sender {
                 last_seq,
                 raw_len,
                 decode_ns,
+                load: self.peer.load.factor(),
                 cores,
                 backlog_bytes: f.backlog_bytes,
             });

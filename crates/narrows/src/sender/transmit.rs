@@ -135,13 +135,14 @@ impl Sender {
     }
 
     fn end(&mut self) {
-        let index_frames = match self.output.index.take() {
+        let mut index_frames = match self.output.index.take() {
             Some((pairs, sums)) if !pairs.is_empty() => {
                 index_frames(&self.output.preface, &pairs, &sums.finish(), self.raw_offset)
             }
             _ => Vec::new(),
         };
         let index_offset = if index_frames.is_empty() { 0 } else { self.output.wire_total };
+        index_frames.extend(self.config.attempt.map(|attempt| attempt.frame(self.raw_offset)));
         let index_len: usize = index_frames.iter().map(Frame::wire_len).sum();
         let wire_total = self.output.wire_total + index_len as u64;
         self.output.frames.extend(index_frames);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::{Control, Notes, cores, encoders};
 use crate::calibration::Calibration;
 use crate::codec::{DEFAULT_METHODS, Method};
-use crate::frame::HISTORY_DEFAULT;
+use crate::frame::{Attempt, HISTORY_DEFAULT};
 use crate::monitor::cost::Prior;
 use crate::monitor::expectation::{Expectation, Kind};
 use crate::policy::{Policy, PolicySetup, PolicySpec};
@@ -211,6 +211,11 @@ impl SendOptions {
     /// never. Default: 0.
     pub fn run_len(self, len: u64) -> Self {
         Self { rest: SenderConfig { run_len: len, ..self.rest }, ..self }
+    }
+
+    /// The effort that a file says it was encoded with. Default: none.
+    pub fn attempt(self, attempt: Option<Attempt>) -> Self {
+        Self { rest: SenderConfig { attempt, ..self.rest }, ..self }
     }
 
     /// Raw length of the whole flow in bytes, if it is known. Default: unknown.

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use super::disk::Disk;
 #[cfg(feature = "tls")]
 use super::tls;
 use super::{Meter, bond, meter};
@@ -32,6 +33,7 @@ pub(super) enum Writer {
     Tls(tls::Outgoing),
     Unix(UnixStream),
     File(File),
+    Disk(Disk),
     Other(Box<dyn Write + Send>),
 }
 
@@ -60,6 +62,7 @@ impl WriteHalf {
                 result => result,
             },
             Writer::File(f) => f.write_vectored(bufs),
+            Writer::Disk(d) => d.write_some(bufs),
             Writer::Other(w) => {
                 let n = w.write_vectored(bufs)?;
                 w.flush()?;
@@ -100,6 +103,10 @@ impl WriteHalf {
         if let Writer::Bond(b) = &self.kind {
             return b.wait_writable(timeout);
         }
+        if let Writer::Disk(d) = &self.kind {
+            d.wait_writable(timeout);
+            return Ok(());
+        }
         let Some(fd) = self.fd() else { return Ok(()) };
         sys::poll([Interest { fd, read: false, write: true }], Some(timeout)).map(drop)
     }
@@ -111,6 +118,7 @@ impl WriteHalf {
         }
         match &self.kind {
             Writer::Bond(b) => b.unsent(),
+            Writer::Disk(d) => d.unsent(),
             Writer::Unix(s) => sys::socket_outstanding(s.as_fd()).unwrap_or(0),
             Writer::File(f) if self.nowait => sys::pipe_unread(f.as_fd()).unwrap_or(0),
             _ => 0,
@@ -159,6 +167,8 @@ impl WriteHalf {
     pub(crate) fn set_backlog(&self, bytes: u32) {
         if let Writer::Bond(b) = &self.kind {
             b.set_backlog(bytes);
+        } else if let Writer::Disk(d) = &self.kind {
+            d.set_window(u64::from(bytes));
         } else if let Writer::File(f) = &self.kind {
             if self.nowait {
                 sys::set_pipe_size(f.as_fd(), bytes.max(PIPE_LEN));
@@ -178,6 +188,10 @@ impl WriteHalf {
             Writer::Tls(t) => t.finish(),
             Writer::Bond(b) => b.finish(),
             Writer::Unix(s) => s.shutdown(Shutdown::Write),
+            Writer::Disk(_) => {
+                self.kind = Writer::Other(Box::new(io::sink()));
+                Ok(())
+            }
             Writer::File(f) => {
                 let flushed = f.flush();
                 // The reader of a pipe sees the end when the last descriptor is closed.
@@ -220,7 +234,7 @@ impl WriteHalf {
             Writer::Tls(t) => Some(t.socket().as_fd()),
             Writer::Unix(s) => Some(s.as_fd()),
             Writer::File(f) => Some(f.as_fd()),
-            Writer::Bond(_) | Writer::Other(_) => None,
+            Writer::Bond(_) | Writer::Disk(_) | Writer::Other(_) => None,
         }
     }
 }

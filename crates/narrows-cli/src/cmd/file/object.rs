@@ -14,7 +14,6 @@ use narrows_file::{WriteOptions, Writer, zstd_seekable};
 use narrows_object::meta::FileMeta;
 use narrows_object::{Condition, CreateOptions};
 
-use super::super::pack::mode;
 use crate::args::file::{FileArgs, FormatArg};
 use crate::args::{reach_max, window_log};
 use crate::files::{Source, is_dash};
@@ -72,17 +71,18 @@ fn compress(args: &FileArgs, input: &Place, output: &Place) -> Result<()> {
     let options = CreateOptions { condition, metadata, len, frames: is_narrows };
     let target = place::create(output, &args.store, options)?;
     let threads = args.threads.filter(|n| *n > 0).map_or_else(narrows::stream::encoders, usize::from);
+    let hint = args.hint.hint();
     let (cannot_read, cannot_write) = (format!("cannot read {input}"), format!("cannot write {output}"));
     if !is_narrows {
         let mut target = target;
         let mut source = Noting { inner: source, failed: Arc::default() };
         let failed = Arc::clone(&source.failed);
-        let written = zstd_seekable::write(&mut source, &mut target, mode(args.mode), threads);
+        let written = zstd_seekable::write(&mut source, &mut target, hint.mode.unwrap_or_default(), threads);
         let blame = || if failed.load(Ordering::Relaxed) { cannot_read.clone() } else { cannot_write.clone() };
         written.map_err(bare).with_context(blame)?;
         return target.finish().context(cannot_write);
     }
-    let mut options = WriteOptions::default().mode(mode(args.mode)).encode_rate(args.encode_rate).raw_len(len);
+    let mut options = WriteOptions::default().hint(hint).raw_len(len);
     options = options.threads(threads).check(!args.no_check);
     options = args.policy.iter().cloned().fold(options, WriteOptions::policy);
     options = args.block_max.into_iter().fold(options, WriteOptions::block_max);
