@@ -46,6 +46,8 @@ pub struct SenderConfig {
     /// Raw bytes after which the history is dropped, by a reset frame before the next block, so that a
     /// reader of the file can begin there; 0: never. Only flows that may link have such frames.
     pub run_len: u64,
+    /// Pieces are never joined: no block has bytes of two pushes.
+    pub separate: bool,
     /// Record a trace line for every decision; the driver fetches them with `take_trace`.
     pub trace: bool,
 }
@@ -68,6 +70,7 @@ impl Default for SenderConfig {
             expected_link: None,
             index: false,
             run_len: 0,
+            separate: false,
             trace: false,
         }
     }
