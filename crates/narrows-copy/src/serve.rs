@@ -87,7 +87,8 @@ impl Reachable<'_> {
                 Ok(found) => {
                     let stored = stored_name(&path);
                     let is_pattern = of_stored && remote_path::has_pattern(&path);
-                    let more = is_pattern.then(|| remote_path::at_home(&stored).and_then(|path| remote_path::expand(&path)));
+                    let more =
+                        is_pattern.then(|| remote_path::at_home(&stored).and_then(|path| remote_path::expand(&path)));
                     let more = more.and_then(Result::ok).unwrap_or_default();
                     // A pattern that matches nothing is itself the only path.
                     let nothing = |found: &[PathBuf], asked: &Path| found.len() == 1 && found[0].ends_with(asked);

@@ -170,7 +170,9 @@ fn copy(args: &CpArgs, dash: Dash) -> Result<Outcome> {
         _ => Err(misuse("both ends are remote; run narrows cp on one of the hosts, or copy in two steps".into())),
     };
     match copied {
-        Err(e) if has_no_narrows(&e) && !args.no_fallback && !args.store_compressed => fallback::copy(args, sources, target, e, &tell),
+        Err(e) if has_no_narrows(&e) && !args.no_fallback && !args.store_compressed => {
+            fallback::copy(args, sources, target, e, &tell)
+        }
         copied => copied,
     }
 }
@@ -293,19 +295,19 @@ fn send(args: &CpArgs, mut input: Input, single: bool, target: &Place, tell: &Te
         encoded = Some(summary);
     }
     sending.finish(&sent)?;
-    let Sent { summary, elapsed, .. } = sent;
+    let Sent { mut summary, elapsed, .. } = sent;
     let p = progress();
+    if args.store_compressed {
+        // The carrier's own raw bytes are encoded ones.
+        summary.raw_bytes = p.bytes_done;
+    }
     let within_host = matches!(target, Place::Local(_));
     let bottleneck = Bottleneck::of_sending(&summary, p.answers_ns, within_host);
     let mut json = report::send_json(&summary, elapsed);
     bottleneck.put(&mut json);
-    let raw_bytes = if args.store_compressed { p.bytes_done } else { summary.raw_bytes };
-    if args.store_compressed {
-        json["content_bytes"] = raw_bytes.into();
-    }
     let parts = [
-        Some(report::amount(raw_bytes, elapsed)),
-        (!within_host).then(|| report::wire(raw_bytes, summary.wire_bytes)),
+        Some(report::amount(summary.raw_bytes, elapsed)),
+        (!within_host).then(|| report::wire(summary.raw_bytes, summary.wire_bytes)),
         bottleneck.words(elapsed),
     ];
     let mix = report::mix_words(encoded.as_ref().unwrap_or(&summary));
@@ -391,9 +393,12 @@ fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<O
     };
     drop(grower);
     carrier.end(failed)?;
-    let Received { summary, elapsed } = received.context("the copy has no result; this is a bug")?;
-    let (line, json) = received_words(&summary, elapsed, from, Part::Disk);
+    let Received { mut summary, elapsed } = received.context("the copy has no result; this is a bug")?;
     let s = store.stored();
+    if args.store_compressed {
+        summary.raw_bytes = s.bytes_done;
+    }
+    let (line, json) = received_words(&summary, elapsed, from, Part::Disk);
     if wants_frames.load(Ordering::Relaxed) {
         return Ok(Outcome { wants_frames: true, ..Outcome::default() });
     }

@@ -18,12 +18,7 @@ pub(crate) struct Decoder {
 
 impl Decoder {
     pub(crate) fn new() -> Self {
-        Self {
-            reader: FrameReader::new(true),
-            contexts: Contexts::default(),
-            body: Vec::new(),
-            raw: Vec::new(),
-        }
+        Self { reader: FrameReader::new(true), contexts: Contexts::default(), body: Vec::new(), raw: Vec::new() }
     }
 
     /// Begins the next stream.

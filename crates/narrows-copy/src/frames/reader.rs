@@ -345,7 +345,7 @@ mod tests {
     fn whole_streams_pass_however_they_are_cut_and_others_do_not() {
         for blocks in [0, 1, 2, 4] {
             let (stream, _) = stream(blocks);
-            let raw = (0..blocks).map(|i| 1000 + i as u64).sum();
+            let raw: u64 = (0..blocks).map(|i| 1000 + i as u64).sum();
             for piece in [1, 2, 3, 33, 1000, stream.len()] {
                 assert_eq!(read(&stream, piece).unwrap(), raw);
             }

@@ -405,9 +405,9 @@ fn earlier_files(tree: &mut Tree, path: &[u8]) -> Option<Vec<OwnedFd>> {
     let mut files: Vec<OwnedFd> = partial::hold_stale(&folder, &name).into_iter().collect();
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let old = rustix::fs::openat(&folder, &name, flags, Mode::empty()).ok();
-    files.extend(old.filter(|f| {
-        rustix::fs::fstat(f).is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::RegularFile)
-    }));
+    files.extend(
+        old.filter(|f| rustix::fs::fstat(f).is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::RegularFile)),
+    );
     Some(files)
 }
 

@@ -86,8 +86,8 @@ impl OpenFile {
         let wrong = || io::Error::other("it refers to content that is not here; copy it again");
         let (Some(mut framed), Some(here)) = (self.framed.take(), self.here.take()) else { return Err(wrong()) };
         let reader = framed.reader();
-        let fits = reader.is_between_frames()
-            && reader.raw_len().checked_add(len).is_some_and(|end| end <= self.announced());
+        let fits =
+            reader.is_between_frames() && reader.raw_len().checked_add(len).is_some_and(|end| end <= self.announced());
         let result = match (&mut framed, &here) {
             _ if !fits => Err(wrong()),
             (Framed::AsItCame(reader), Here::Frames(known)) => known.take(reader.raw_len(), len, |frame| {

@@ -288,7 +288,14 @@ mod tests {
             Answer::Frames {
                 id: 301,
                 frames: vec![
-                    KnownFrame { codec: 3, raw_offset: 0, raw_len: 7, wire_len: 1 << 20, check: u64::MAX, body_hash: 1 },
+                    KnownFrame {
+                        codec: 3,
+                        raw_offset: 0,
+                        raw_len: 7,
+                        wire_len: 1 << 20,
+                        check: u64::MAX,
+                        body_hash: 1,
+                    },
                     KnownFrame { codec: 0, raw_offset: 1 << 50, raw_len: 1, wire_len: 1, check: 0, body_hash: 0 },
                 ],
             },

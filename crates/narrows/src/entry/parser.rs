@@ -2,8 +2,8 @@
 
 use super::{
     ASK, BEGIN, CHUNK_LEN_MAX, CHUNKS, CHUNKS_MAX, Chunk, DATA, DATA_LEN_MAX, END, ENTRY, EndState, Entry, EntryKind,
-    FAILED, Fields, HAVE, HOLE, NAME_LEN_MAX, PATH_LEN_MAX, PIECES, RECORD_LEN_MAX, REGION_LEN_MAX, REPEAT, REPEAT_LEN_MAX,
-    Record, Region, TEXT_LEN_MAX, TOTAL, check_path, unzigzag,
+    FAILED, Fields, HAVE, HOLE, NAME_LEN_MAX, PATH_LEN_MAX, PIECES, RECORD_LEN_MAX, REGION_LEN_MAX, REPEAT,
+    REPEAT_LEN_MAX, Record, Region, TEXT_LEN_MAX, TOTAL, check_path, unzigzag,
 };
 use crate::error::{Error, Result};
 use crate::frame::varint;

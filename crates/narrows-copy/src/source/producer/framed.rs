@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 
 use narrows::block::Block;
 use narrows::codec::CodecId;
-use narrows::entry::{Entry, EndState, EntryKind, KnownFrame};
+use narrows::entry::{EndState, Entry, EntryKind, KnownFrame};
 use narrows::frame::{
     self, BlockHeader, Header, PREFACE_LEN, Preface, ReadLimits, SUMS_LOG, codecs_of_this_build, parse_sums,
 };
@@ -155,7 +155,11 @@ impl Producer<'_> {
     }
 
     /// Sends the data of a reader as it arrives.
-    pub(super) fn stream_framed(&mut self, id: u64, reader: &mut Box<dyn io::Read + Send>) -> Result<Option<io::Error>, Over> {
+    pub(super) fn stream_framed(
+        &mut self,
+        id: u64,
+        reader: &mut Box<dyn io::Read + Send>,
+    ) -> Result<Option<io::Error>, Over> {
         self.writer.begin(id, &mut self.out);
         self.hand_on()?;
         self.put(Item::Begin)?;
