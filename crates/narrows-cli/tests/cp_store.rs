@@ -227,6 +227,22 @@ fn stdin_is_stored_as_a_stream_that_ends() {
     assert!(finish_reading(output).stdout == text(2_000_000));
 }
 
+#[test]
+fn files_whose_blocks_do_not_stand_alone_come_back_too() {
+    let home = home();
+    let [a, b, c] = ["a", "b", "c"].map(|name| home.path().join(name));
+    [&a, &b].iter().for_each(|dir| fs::create_dir(dir).unwrap());
+    fs::write(a.join("linked"), text(3 << 20)).unwrap();
+    let output = finish(narrows(home.path()).args(["--mode", "archive", "-k"]).arg(a.join("linked")).spawn().unwrap());
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    fs::rename(a.join("linked.nrw"), b.join("linked.nrw")).unwrap();
+    let one = fs::read(b.join("linked.nrw")).unwrap();
+    fs::write(b.join("two.nrw"), [&one[..], &one].concat()).unwrap();
+    json(&get(home.path(), &b, &c, &[]));
+    assert!(fs::read(c.join("linked")).unwrap() == text(3 << 20));
+    assert!(fs::read(c.join("two")).unwrap() == [text(3 << 20), text(3 << 20)].concat());
+}
+
 // --- interrupted and changed ---
 
 /// Runs a copy that is ended when its link has carried so many bytes.

@@ -66,7 +66,11 @@ impl Producer<'_> {
         match &mut entry.kind {
             EntryKind::File { len, .. } => {
                 let fd = self.roots[root].tree.open_below(&entry.path, OFlags::RDONLY | OFlags::NONBLOCK)?;
-                *len = frames::totals(&fd)?.raw_total;
+                *len = match frames::totals(&fd) {
+                    Ok(totals) => totals.raw_total,
+                    // Several streams behind one another, perhaps.
+                    Err(e) => open_any(&fd).map_err(|_| e)?.raw_len(),
+                };
             }
             EntryKind::HardLink { .. } => {}
             _ => return Ok(false),
@@ -264,7 +268,8 @@ impl Producer<'_> {
     /// of this host than it saves of the link. Blocks that are stored as they were are encoded anew.
     fn stored(&mut self, fd: &OwnedFd, len: u64, sums: &[u64]) -> Result<io::Result<(bool, Option<Vec<u64>>)>, Over> {
         let stored = match open_stored(fd, len) {
-            Ok(stored) => stored,
+            Ok(Some(stored)) => stored,
+            Ok(None) => return Ok(self.decoded(fd, len)?.map(|all| (all, None))),
             Err(e) => return Ok(Err(e)),
         };
         let same = |begin: u64, end: u64| {
@@ -313,6 +318,45 @@ impl Producer<'_> {
     }
 }
 
+impl Producer<'_> {
+    /// Sends a stored file whose frames do not stand alone: it is decoded, and encoded for this link.
+    fn decoded(&mut self, fd: &OwnedFd, len: u64) -> Result<Read, Over> {
+        let file = match open_any(fd) {
+            Ok(file) if file.raw_len() == len => file,
+            Ok(_) => return Ok(Err(changed())),
+            Err(e) => return Ok(Err(e)),
+        };
+        let mut at = 0;
+        while at < len {
+            if self.is_given_up() {
+                return Ok(Ok(false));
+            }
+            let mut raw = vec![0; (len - at).min(BLOCK_LEN as u64) as usize];
+            let mut filled = 0;
+            while filled < raw.len() {
+                match file.read_at(&mut raw[filled..], at + filled as u64) {
+                    Ok(0) => return Ok(Ok(false)),
+                    Ok(n) => filled += n,
+                    Err(_) => return Ok(Err(damaged())),
+                }
+            }
+            self.block(Block::from_vec(raw))?;
+            self.count(filled as u64, 0);
+            at += filled as u64;
+        }
+        Ok(Ok(true))
+    }
+}
+
+/// A file of any streams.
+fn open_any(fd: &OwnedFd) -> io::Result<narrows_file::File<std::fs::File>> {
+    narrows_file::File::open(std::fs::File::from(fd.try_clone()?)).map_err(|_| damaged())
+}
+
+fn changed() -> io::Error {
+    io::Error::other("it changed meanwhile; copy it again")
+}
+
 /// Whether a frame that the other end has is of these raw bytes.
 fn is_of(frame: &KnownFrame, raw: &[u8]) -> bool {
     let header = BlockHeader::data(CodecId(frame.codec), false, raw.len(), frame.wire_len as usize);
@@ -335,22 +379,20 @@ fn damaged() -> io::Error {
     io::Error::other("the stored file is damaged; `narrows check` says where")
 }
 
-/// The end of a stored file, and its sums.
-fn open_stored(fd: &OwnedFd, len: u64) -> io::Result<Stored> {
-    let totals = frames::totals(fd)?;
+/// The end of a stored file, and its sums; `None` if its frames do not stand alone.
+fn open_stored(fd: &OwnedFd, len: u64) -> io::Result<Option<Stored>> {
+    let Ok(totals) = frames::totals(fd) else { return Ok(None) };
     if totals.raw_total != len {
-        return Err(io::Error::other("it changed meanwhile; copy it again"));
+        return Err(changed());
     }
     let preface = read_block(fd, 0, PREFACE_LEN)?;
     let preface = Preface::parse(&preface).ok().flatten().ok_or_else(damaged)?;
     if !frames::stands_alone(&preface) {
-        return Err(io::Error::other(
-            "its blocks do not stand alone, so they cannot go as they are; copy it without --store-compressed",
-        ));
+        return Ok(None);
     }
     let index_offset = if totals.index_offset == 0 { totals.wire_total } else { totals.index_offset };
     let sums = read_sums(fd, index_offset, totals.wire_total, totals.raw_total)?;
-    Ok(Stored { limits: frames::limits(&preface), index_offset, raw_len: totals.raw_total, sums })
+    Ok(Some(Stored { limits: frames::limits(&preface), index_offset, raw_len: totals.raw_total, sums }))
 }
 
 /// The sums behind the index, if their stretches are those that this program compares.
