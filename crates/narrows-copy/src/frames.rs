@@ -5,20 +5,18 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use narrows::frame::{
-    self, BASELINE_BLOCK_MAX, ControlKind, END_FRAME_LEN, EndTotals, Header, PREFACE_LEN, Preface, ReadLimits, Role,
+    self, BASELINE_BLOCK_MAX, ControlKind, END_FRAME_LEN, EndTotals, Header, PREFACE_LEN, ReadLimits,
 };
 
 mod decoder;
 mod encoder;
 mod known;
-mod maker;
-mod reader;
 
 pub(crate) use decoder::{Decoder, into_io};
 pub(crate) use encoder::{Encoder, Item, Known, OverError};
 pub use encoder::{Encoding, FramesOptions};
 pub(crate) use known::KnownFrames;
-pub(crate) use reader::FrameReader;
+pub(crate) use narrows_file::alone::{Reader, limits, stands_alone};
 
 /// What the name of a stored file has behind the name of the original.
 pub(crate) const SUFFIX: &[u8] = b".nrw";
@@ -42,28 +40,6 @@ pub enum Form {
 /// The name of the original of a stored file; `None` if the name is not that of a stored file.
 pub(crate) fn original(name: &[u8]) -> Option<&[u8]> {
     name.strip_suffix(SUFFIX).filter(|name| !name.is_empty() && !name.ends_with(b"/"))
-}
-
-/// Whether frames of this stream stand alone and can be checked, as section 18 wants them.
-pub(crate) fn stands_alone(preface: &Preface) -> bool {
-    preface.role == Role::Sender
-        && preface.critical == 0
-        && preface.check
-        && preface.history == 0
-        && preface.reach == 0
-        && preface.block_max <= BASELINE_BLOCK_MAX
-}
-
-/// The limits that the preface of such a stream sets.
-pub(crate) fn limits(preface: &Preface) -> ReadLimits {
-    ReadLimits {
-        block_max: preface.block_max,
-        history: 0,
-        reach: 0,
-        codecs: preface.codecs,
-        check: true,
-        messages: false,
-    }
 }
 
 /// The totals of a file that is one stream from its first byte to its last.

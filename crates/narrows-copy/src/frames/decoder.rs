@@ -6,11 +6,11 @@ use narrows::Error;
 use narrows::codec::{CodecId, Contexts};
 use narrows::frame::BlockHeader;
 
-use super::reader::{Event, FrameReader};
+use narrows_file::alone::{Event, Reader};
 
 /// Decoder of one stream after another. It holds one block and its body.
 pub(crate) struct Decoder {
-    reader: FrameReader,
+    reader: Reader,
     contexts: Contexts,
     body: Vec<u8>,
     raw: Vec<u8>,
@@ -18,17 +18,17 @@ pub(crate) struct Decoder {
 
 impl Decoder {
     pub(crate) fn new() -> Self {
-        Self { reader: FrameReader::new(true), contexts: Contexts::default(), body: Vec::new(), raw: Vec::new() }
+        Self { reader: Reader::new(true), contexts: Contexts::default(), body: Vec::new(), raw: Vec::new() }
     }
 
     /// Begins the next stream.
     pub(crate) fn begin(&mut self) {
-        self.reader = FrameReader::new(true);
+        self.reader = Reader::new(true);
         self.body.clear();
     }
 
     /// The reader, which knows the totals.
-    pub(crate) fn reader(&mut self) -> &mut FrameReader {
+    pub(crate) fn reader(&mut self) -> &mut Reader {
         &mut self.reader
     }
 

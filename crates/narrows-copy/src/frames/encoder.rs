@@ -18,9 +18,9 @@ use narrows::policy::Policy;
 use narrows::sender::Summary;
 use narrows::stream::{self, BlockSource, Control, SendOptions};
 use narrows::transport::Link;
+use narrows_file::alone::Maker;
 
 use super::BLOCK_LEN;
-use super::maker::Maker;
 
 /// Content up to this length is stored as it is: no method makes it shorter by more than the time of a
 /// thread costs.
@@ -207,7 +207,7 @@ impl<E: FnMut(Vec<u8>) -> Result<(), OverError>> Assembly<E> {
             match item {
                 Item::Records(bytes) => self.out.extend_from_slice(&bytes),
                 Item::Begin => {
-                    let maker = self.maker.insert(Maker::new());
+                    let maker = self.maker.insert(Maker::new(BLOCK_LEN));
                     records.data(maker.preface(), &mut self.out);
                 }
                 Item::Raw(raw) if raw.len() <= STORED_MAX => {

@@ -159,7 +159,8 @@ impl<'a> Producer<'a> {
             if !state.told.is_empty() {
                 return Ok(Step::Told(std::mem::take(&mut state.told)));
             }
-            if self.totals && state.scanned {
+            // Of stored files the lengths of the originals are known once they were announced.
+            if self.totals && state.scanned && (!self.unwraps || state.found.is_empty()) {
                 self.totals = false;
                 return Ok(Step::Total(state.progress.files, state.progress.bytes));
             }

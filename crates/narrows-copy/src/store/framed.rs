@@ -13,7 +13,7 @@ use super::Target;
 use super::answers::Answers;
 use super::content::OpenFile;
 use crate::delta::{DELTA_MIN, read_at};
-use crate::frames::{Decoder, Form, FrameReader, KnownFrames, SUFFIX, into_io, totals};
+use crate::frames::{Decoder, Form, KnownFrames, Reader, SUFFIX, into_io, totals};
 
 /// Frames of shorter files are not looked for: they are sent again within a round trip.
 pub(super) const RESUMED_MIN: u64 = 64 << 10;
@@ -28,13 +28,13 @@ const _: () = assert!(SUMS_AT_ONCE <= SUMS_MAX);
 /// How the content of a file is taken.
 pub(super) enum Framed {
     /// It is stored as it came.
-    AsItCame(FrameReader),
+    AsItCame(Reader),
     /// It is decoded.
     Decoded(Box<Decoder>),
 }
 
 impl Framed {
-    fn reader(&mut self) -> &mut FrameReader {
+    fn reader(&mut self) -> &mut Reader {
         match self {
             Self::AsItCame(reader) => reader,
             Self::Decoded(decoder) => decoder.reader(),
@@ -127,7 +127,7 @@ impl OpenFile {
         result
     }
 
-    fn compare_framed(&mut self, reader: &FrameReader) -> io::Result<()> {
+    fn compare_framed(&mut self, reader: &Reader) -> io::Result<()> {
         reader.finish().map_err(into_io)?;
         let whole = match self.entry.kind {
             EntryKind::File { len, .. } => reader.raw_len() == len,
@@ -167,7 +167,7 @@ impl Target {
     pub(super) fn framed(&mut self) -> Option<Framed> {
         match self.options.form {
             Form::Raw => None,
-            Form::AsTheyCame => Some(Framed::AsItCame(FrameReader::new(false))),
+            Form::AsTheyCame => Some(Framed::AsItCame(Reader::new(false))),
             Form::Decoded => {
                 let mut decoder = self.decoder.take().unwrap_or_else(|| Box::new(Decoder::new()));
                 decoder.begin();

@@ -66,11 +66,14 @@ impl Producer<'_> {
         match &mut entry.kind {
             EntryKind::File { len, .. } => {
                 let fd = self.roots[root].tree.open_below(&entry.path, OFlags::RDONLY | OFlags::NONBLOCK)?;
+                let stored = *len;
                 *len = match frames::totals(&fd) {
                     Ok(totals) => totals.raw_total,
                     // Several streams behind one another, perhaps.
                     Err(e) => open_any(&fd).map_err(|_| e)?.raw_len(),
                 };
+                let mut state = self.shared.lock();
+                state.progress.bytes = state.progress.bytes.saturating_sub(stored).saturating_add(*len);
             }
             EntryKind::HardLink { .. } => {}
             _ => return Ok(false),

@@ -8,10 +8,9 @@ use narrows::frame::{
 };
 use narrows::sender::index_frames;
 
-use super::BLOCK_LEN;
-
 /// The stream of a file so far.
-pub(super) struct Maker {
+#[derive(Debug)]
+pub struct Maker {
     preface: HeaderBytes,
     pairs: Vec<u8>,
     blocks: u64,
@@ -22,13 +21,14 @@ pub(super) struct Maker {
 }
 
 impl Maker {
-    pub(super) fn new() -> Self {
+    /// The beginning of a stream with blocks up to this length.
+    pub fn new(block_max: usize) -> Self {
         let preface = Preface {
             role: Role::Sender,
             critical: 0,
             optional: feature::INDEX,
             check: true,
-            block_max: BLOCK_LEN,
+            block_max,
             history: 0,
             reach: 0,
             codecs: codecs_of_this_build(),
@@ -44,12 +44,13 @@ impl Maker {
         }
     }
 
-    pub(super) fn preface(&self) -> &[u8] {
+    /// The preface, with which it begins.
+    pub fn preface(&self) -> &[u8] {
         &self.preface
     }
 
     /// Adds a block; returns the header of its frame.
-    pub(super) fn block(&mut self, codec: CodecId, raw: &[u8], body: &[u8]) -> HeaderBytes {
+    pub fn block(&mut self, codec: CodecId, raw: &[u8], body: &[u8]) -> HeaderBytes {
         let header = BlockHeader::data(codec, false, raw.len(), body.len());
         let check = header.check_of(raw, body, self.raw);
         let bytes = header.encode(Some(check));
@@ -59,7 +60,7 @@ impl Maker {
     }
 
     /// Adds a frame that is stored at the other end, and has these raw bytes.
-    pub(super) fn known(&mut self, frame: &KnownFrame, raw: &[u8]) {
+    pub fn known(&mut self, frame: &KnownFrame, raw: &[u8]) {
         let header = BlockHeader::data(CodecId(frame.codec), false, raw.len(), frame.wire_len as usize);
         let header_len = header.encode(Some(frame.check)).len();
         self.sums.push(raw);
@@ -67,7 +68,7 @@ impl Maker {
     }
 
     /// Adds a frame as it is stored at this end; the sums of its raw bytes are those of the file.
-    pub(super) fn as_it_is(&mut self, raw_len: usize, frame_len: usize, check: u64) {
+    pub fn as_it_is(&mut self, raw_len: usize, frame_len: usize, check: u64) {
         self.push(raw_len, frame_len, check);
     }
 
@@ -81,7 +82,7 @@ impl Maker {
     }
 
     /// Index and end. `sums`: those of all raw bytes, if not all passed through here.
-    pub(super) fn finish(self, sums: Option<Vec<u64>>) -> Vec<u8> {
+    pub fn finish(self, sums: Option<Vec<u64>>) -> Vec<u8> {
         let mut out = Vec::new();
         let mut put = |frame: &Frame| {
             out.extend_from_slice(&frame.header);

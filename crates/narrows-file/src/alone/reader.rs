@@ -14,7 +14,8 @@ use super::{limits, stands_alone};
 const BLOCKS_MAX: u64 = 64 << 20;
 
 /// What comes out of a stream, in order.
-pub(crate) enum Event<'a> {
+#[derive(Debug)]
+pub enum Event<'a> {
     /// A frame begins.
     Frame,
     /// A part of its body.
@@ -24,7 +25,7 @@ pub(crate) enum Event<'a> {
 }
 
 /// Reader of one stream. It holds a header or control frame at most, never a block.
-pub(crate) struct FrameReader {
+pub struct Reader {
     buffer: Vec<u8>,
     preface: Option<([u8; PREFACE_LEN], ReadLimits)>,
     body: Option<Body>,
@@ -63,9 +64,9 @@ enum Part {
     End,
 }
 
-impl FrameReader {
+impl Reader {
     /// `keeps_sums`: the sums are wanted at the end.
-    pub(crate) fn new(keeps_sums: bool) -> Self {
+    pub fn new(keeps_sums: bool) -> Self {
         Self {
             buffer: Vec::new(),
             preface: None,
@@ -86,22 +87,22 @@ impl FrameReader {
     }
 
     /// Raw bytes of the frames so far.
-    pub(crate) fn raw_len(&self) -> u64 {
+    pub fn raw_len(&self) -> u64 {
         self.raw
     }
 
     /// The sums, if they were to be kept.
-    pub(crate) fn sums(&self) -> (u8, &[u64]) {
+    pub fn sums(&self) -> (u8, &[u64]) {
         (self.sums.0, &self.sums.1)
     }
 
     /// Whether a frame may begin here.
-    pub(crate) fn is_between_frames(&self) -> bool {
+    pub fn is_between_frames(&self) -> bool {
         self.preface.is_some() && self.body.is_none() && self.buffer.is_empty() && self.part == Part::Blocks
     }
 
     /// Leaves out raw bytes that are known otherwise.
-    pub(crate) fn leave_out(&mut self, len: u64) {
+    pub fn leave_out(&mut self, len: u64) {
         self.raw = self.raw.saturating_add(len);
         self.has_gaps = true;
     }
@@ -110,7 +111,7 @@ impl FrameReader {
     ///
     /// # Errors
     /// The stream is no such stream, it contradicts itself, or `on_event` fails.
-    pub(crate) fn push(&mut self, mut bytes: &[u8], mut on_event: impl FnMut(Event<'_>) -> Result<()>) -> Result<()> {
+    pub fn push(&mut self, mut bytes: &[u8], mut on_event: impl FnMut(Event<'_>) -> Result<()>) -> Result<()> {
         while !bytes.is_empty() {
             if let Some(body) = &mut self.body {
                 let (part, rest) = bytes.split_at(body.left.min(bytes.len()));
@@ -302,7 +303,7 @@ impl FrameReader {
     ///
     /// # Errors
     /// Its end did not come.
-    pub(crate) fn finish(&self) -> Result<()> {
+    pub fn finish(&self) -> Result<()> {
         if self.part == Part::End { Ok(()) } else { Err(Error::truncated("the content has no end")) }
     }
 }
@@ -319,7 +320,7 @@ mod tests {
 
     /// A stream of three stored blocks and one that a codec made, and where its frames begin.
     fn stream(blocks: usize) -> (Vec<u8>, Vec<usize>) {
-        let mut maker = Maker::new();
+        let mut maker = Maker::new(1 << 20);
         let mut out = maker.preface().to_vec();
         let mut begins = Vec::new();
         for i in 0..blocks {
@@ -335,7 +336,7 @@ mod tests {
     }
 
     fn read(stream: &[u8], piece: usize) -> Result<u64> {
-        let mut reader = FrameReader::new(true);
+        let mut reader = Reader::new(true);
         stream.chunks(piece).try_for_each(|piece| reader.push(piece, |_| Ok(())))?;
         reader.finish()?;
         Ok(reader.raw_len())
@@ -392,7 +393,7 @@ mod tests {
     #[test]
     fn an_endless_index_is_refused_early() {
         let (stream, begins) = stream(2);
-        let mut reader = FrameReader::new(false);
+        let mut reader = Reader::new(false);
         reader.push(&stream[..begins[2]], |_| Ok(())).unwrap();
         let index = control_frame(ControlKind::Index, &[7; 60_000], 2001);
         let index = [&index.header[..], &index.body[..]].concat();
