@@ -47,7 +47,10 @@ pub struct FramesOptions {
 
 /// What an encoding flow has done and learned.
 #[derive(Clone, Default)]
-pub struct Encoding(Arc<Mutex<Option<(Summary, Box<dyn Policy>)>>>);
+pub struct Encoding(Arc<Mutex<Option<Ended>>>);
+
+/// Totals and policy of a flow that has ended.
+type Ended = (Summary, Box<dyn Policy>);
 
 impl Encoding {
     /// Totals and policy, once the flow has ended; `None` if there was nothing to encode.

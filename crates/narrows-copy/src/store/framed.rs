@@ -28,7 +28,7 @@ const _: () = assert!(SUMS_AT_ONCE <= SUMS_MAX);
 /// How the content of a file is taken.
 pub(super) enum Framed {
     /// It is stored as it came.
-    AsItCame(Reader),
+    AsItCame(Box<Reader>),
     /// It is decoded.
     Decoded(Box<Decoder>),
 }
@@ -167,7 +167,7 @@ impl Target {
     pub(super) fn framed(&mut self) -> Option<Framed> {
         match self.options.form {
             Form::Raw => None,
-            Form::AsTheyCame => Some(Framed::AsItCame(Reader::new(false))),
+            Form::AsTheyCame => Some(Framed::AsItCame(Box::new(Reader::new(false)))),
             Form::Decoded => {
                 let mut decoder = self.decoder.take().unwrap_or_else(|| Box::new(Decoder::new()));
                 decoder.begin();

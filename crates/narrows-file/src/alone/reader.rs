@@ -176,7 +176,7 @@ impl Reader {
         // Most headers lie whole in the bytes; the rest is gathered byte by byte.
         let mut at = 0;
         let header = loop {
-            let parsed = frame::parse_header(if before == 0 { &bytes[..] } else { &self.buffer }, &limits)?;
+            let parsed = frame::parse_header(if before == 0 { bytes } else { &self.buffer }, &limits)?;
             match parsed {
                 Some(header) => break header,
                 None if before == 0 => {

@@ -50,6 +50,9 @@ impl Asked {
 /// How the content of a file was read.
 type Read = io::Result<bool>;
 
+/// Whether a stored file was read to its end, and the sums of its raw bytes.
+type Sent = (bool, Option<Vec<u64>>);
+
 /// A stored file at this end.
 struct Stored {
     limits: ReadLimits,
@@ -269,7 +272,7 @@ impl Producer<'_> {
     /// Sends the frames of a stored file; returns also the sums of its raw bytes. Frames that were
     /// encoded go as they are: they are smaller already, and to decode and encode them would take more
     /// of this host than it saves of the link. Blocks that are stored as they were are encoded anew.
-    fn stored(&mut self, fd: &OwnedFd, len: u64, sums: &[u64]) -> Result<io::Result<(bool, Option<Vec<u64>>)>, Over> {
+    fn stored(&mut self, fd: &OwnedFd, len: u64, sums: &[u64]) -> Result<io::Result<Sent>, Over> {
         let stored = match open_stored(fd, len) {
             Ok(Some(stored)) => stored,
             Ok(None) => return Ok(self.decoded(fd, len)?.map(|all| (all, None))),
