@@ -4,7 +4,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Cursor, Write};
+use std::io::{self, BufRead, BufReader, Cursor, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -582,6 +582,73 @@ fn a_client_is_asked_for_nothing_of_files_that_it_did_not_announce() {
     assert_eq!(told, [1, 0, 0], "{answers:?}");
     assert!(answers.iter().any(|a| matches!(a, Answer::NotStored { .. })));
     assert_eq!(files(&b), [b.join("old.nrw")], "it stays as it was");
+}
+
+/// Copies from a server that sends these records whatever it is asked for.
+fn lied_to(home: &Path, target: &Path, records: Vec<u8>) -> Output {
+    for name in ["up", "down"] {
+        assert!(Command::new("mkfifo").arg(home.join(name)).status().unwrap().success());
+    }
+    let shell = home.join("fake");
+    fs::write(&shell, "#!/bin/sh\ncd \"${0%/*}\"\nexec 3<&0\ncat <&3 > up &\nexec cat down\n").unwrap();
+    fs::set_permissions(&shell, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = cp_command(home, &shell);
+    let child = command.args(["--carriers", "1", MODE, "-r", "host:there/"]).arg(target).spawn();
+    let (up, down) = (home.join("up"), home.join("down"));
+    let server = std::thread::spawn(move || {
+        let (mut read, write) = (File::open(up).unwrap(), File::create(down).unwrap());
+        let mut head = [0; 12];
+        read.read_exact(&mut head).unwrap();
+        let len = u32::from_le_bytes(head[8..].try_into().unwrap());
+        io::copy(&mut (&mut read).take(len.into()), &mut io::sink()).unwrap();
+        let (link, _bond) = Link::pipes(write, read).bonded().unwrap();
+        let options = SendOptions::new(PolicySpec::store()).threads(1).stall_timeout(Some(PATIENCE));
+        let _ = stream::send(Cursor::new(records), link, options.on_note(Box::new(|_| Ok(()))));
+    });
+    let output = finish(child.unwrap());
+    server.join().unwrap();
+    output
+}
+
+#[test]
+fn a_server_that_lies_has_nothing_wrong_stored() {
+    let home = home();
+    let c = home.path().join("c");
+    fs::create_dir(&c).unwrap();
+    fs::write(c.join("have"), random(400_000)).unwrap();
+    let raw = text(5000);
+    let len = raw.len() as u64;
+    let good = honest(&raw);
+    // An encoded block that is none, with a check that nobody can compare without decoding it.
+    let header = BlockHeader::data(CodecId(3), false, 5000, 100);
+    let check = header.check_of(&raw, &raw[..100], 0);
+    let frame = [&header.encode(Some(check))[..], &raw[..100]].concat();
+    let wire_total = 32 + frame.len() as u64;
+    let totals = EndTotals { raw_total: len, wire_total, index_offset: 0, digest: chain_digest(0, check) };
+    let undecodable = [preface(), frame, bytes(&totals.frame())].concat();
+    let mut records = Records::default();
+    records.content("good", len, &good);
+    records.content("undecodable", len, &undecodable);
+    records.content("longer", len - 1, &good);
+    records.content("shorter", len + 1, &good);
+    records.content("cut", len, &good[..good.len() - 42]);
+    let id = records.file("have", 400_000);
+    records.writer.ask(id, 0, &mut records.out);
+    records.writer.begin(id, &mut records.out);
+    records.writer.data(&preface(), &mut records.out);
+    // What the client has, under sums that are not those of any content.
+    records.writer.have(400_000, &mut records.out);
+    let totals = EndTotals { raw_total: 400_000, wire_total: 32, index_offset: 0, digest: 0 };
+    records.writer.data(&bytes(&totals.frame()), &mut records.out);
+    records.writer.end(EndState::Whole, &[0; DIGEST_LEN], &mut records.out);
+    let output = lied_to(home.path(), &c, records.finished());
+    let said = stderr(&output);
+    assert_eq!(code(&output), 3, "{said}");
+    for name in ["undecodable", "longer", "shorter", "cut", "have"] {
+        assert!(said.contains(&format!("cannot store {name}: ")), "{name}: {said}");
+    }
+    assert_eq!(files(&c), [c.join("good"), c.join("have")]);
+    assert!(fs::read(c.join("good")).unwrap() == raw && fs::read(c.join("have")).unwrap() == random(400_000));
 }
 
 #[test]
