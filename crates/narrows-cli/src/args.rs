@@ -295,7 +295,7 @@ impl From<FsyncArg> for narrows_copy::hello::Fsync {
     }
 }
 
-#[derive(ClapArgs)]
+#[derive(ClapArgs, Clone)]
 #[command(after_long_help = CP_HELP, override_usage = "narrows cp [OPTIONS] SRC... DST")]
 pub(crate) struct CpArgs {
     /// Sources, then the target: PATH, [USER@]HOST:PATH, ssh://[USER@]HOST[:PORT]/PATH,
@@ -347,6 +347,10 @@ pub(crate) struct CpArgs {
     /// Connect to a narrows:// server on this host without token and encryption
     #[arg(long, conflicts_with = "token_file")]
     pub(crate) insecure: bool,
+    /// Store every file at the other end compressed, as NAME.nrw, as it is encoded here; when copying back,
+    /// give files that are stored so their names and contents again
+    #[arg(long, conflicts_with = "long")]
+    pub(crate) store_compressed: bool,
     /// When data is flushed to the disk (fsync)
     #[arg(long, value_name = "WHEN", value_enum, default_value = "batch")]
     pub(crate) fsync: FsyncArg,
@@ -436,6 +440,9 @@ everything is stored. If anything failed, is missing or was left out without bei
 systems mounted in the target are left alone. A target of another type than the source of the same name is removed to make \
 room for it: a folder together with the rest, a file or link immediately. -n lists what would be removed.
 
+STORED COMPRESSED
+  With --store-compressed this end encodes each file into blocks that stand alone, as fast as the link needs them, and the other end stores them as they come, without decoding them: FILE becomes FILE.nrw, a file that `narrows cat`, `narrows check` and `narrows -d` read. Every file gets this suffix, those that have it already too. On a link that is faster than any compression, files are stored as they are; --policy storage:mode=balanced compresses them whatever the link is. The other end compares all lengths, checks and indexes with one another, but only who decodes a block knows that its content is right: `cp --store-compressed` back, `cat`, and `check` compare every block. Copying back takes one suffix away, and SRC is named without it. A server that was started with `serve --store-as-is` makes all copies such ones. Works neither within a host, nor with - as DST, --long and tar.
+
 SECURITY
   Encryption hides the content of a copy, but not its length. If somebody who observes the link can also choose a part of the \
 copied data, the lengths of compressed blocks reveal the rest to them, bit by bit. --policy fixed:store disables compression \
@@ -456,6 +463,8 @@ EXAMPLES
   pg_dump base | narrows cp - me@host:base.sql
   narrows cp me@host:base.sql - | psql base
   narrows cp -e 'ssh -p 2222' file host:
+  narrows cp -r --store-compressed results host:archive/
+  narrows cp -r --store-compressed host:archive/results .
   narrows cp --token-file token file narrows://host/";
 
 #[derive(ClapArgs)]
@@ -482,6 +491,10 @@ pub(crate) struct ServeArgs {
     /// Allow clients to store files with set-id bits and capabilities (`cp --set-id`)
     #[arg(long, conflicts_with_all = ["stdio", "read_only"])]
     pub(crate) set_id: bool,
+    /// Store and send files as they come, in compressed blocks that clients encode and decode
+    /// (`cp --store-compressed`, which clients use by themselves then)
+    #[arg(long)]
+    pub(crate) store_as_is: bool,
     /// Use neither encryption nor a token; serves this host only
     #[arg(long, conflicts_with = "key_file")]
     pub(crate) insecure: bool,
@@ -509,7 +522,9 @@ FILES
 EXAMPLES
   On the server:   narrows serve --listen 0.0.0.0:7700 --dir /srv/data --token-out token
   On a client:     narrows cp -r --token-file token narrows://server:7700/photos .
-  Within a host:   narrows serve --listen 127.0.0.1:7700 --dir . --insecure";
+  Within a host:   narrows serve --listen 127.0.0.1:7700 --dir . --insecure
+  Through ssh, as the command of a key in authorized_keys:
+    command=\"narrows serve --stdio --store-as-is\" ssh-ed25519 AAAA... client";
 
 #[derive(ClapArgs)]
 pub(crate) struct PipeArgs {

@@ -43,7 +43,7 @@ pub(crate) struct Sending {
 pub(crate) struct Sent {
     pub(crate) summary: Summary,
     pub(crate) elapsed: Duration,
-    policy: Box<dyn Policy>,
+    pub(crate) policy: Box<dyn Policy>,
 }
 
 /// A flow that was received.

@@ -159,7 +159,7 @@ impl Carrier {
                 (Task::Put { store, .. }, Some(opened)) => {
                     serve::put(Ok(opened), store, far, Manner::Local, &Reachable::Everything, &control)
                 }
-                (task, _) => serve::run(task, far, Manner::Local, &Reachable::Everything, &control),
+                (task, _) => serve::run(task, far, Manner::Local, &Reachable::Everything, false, &control),
             }
         });
         Ok((Self::Local(served.blame(Error::Local)?), Link::unix(near).blame(Error::Local)?))

@@ -7,10 +7,15 @@ use std::path::Path;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 
 use super::error::{Blame, Error, Result};
+use super::frames;
 
 /// Compiled patterns.
 #[derive(Clone)]
-pub struct Filter(Gitignore);
+pub struct Filter {
+    patterns: Gitignore,
+    /// Files are stored ones, which the patterns know by the names of their originals.
+    of_stored: bool,
+}
 
 impl Filter {
     /// Compiles patterns. A later pattern overrules an earlier one; a pattern with a leading `!`
@@ -21,12 +26,19 @@ impl Filter {
             let added = builder.add_line(None, pattern);
             added.blame_for(Error::Pattern, format_args!("invalid pattern '{pattern}'"))?;
         }
-        Ok(Self(builder.build().blame_for(Error::Pattern, "invalid patterns")?))
+        let patterns = builder.build().blame_for(Error::Pattern, "invalid patterns")?;
+        Ok(Self { patterns, of_stored: false })
+    }
+
+    /// Whether files are stored ones, which the patterns know by the names of their originals.
+    pub fn of_stored(self, of_stored: bool) -> Self {
+        Self { of_stored, ..self }
     }
 
     /// Whether the patterns leave out this entry.
     pub fn leaves_out(&self, path: &[u8], is_folder: bool) -> bool {
-        !path.is_empty() && self.0.matched(Path::new(OsStr::from_bytes(path)), is_folder).is_ignore()
+        let path = if self.of_stored && !is_folder { frames::original(path).unwrap_or(path) } else { path };
+        !path.is_empty() && self.patterns.matched(Path::new(OsStr::from_bytes(path)), is_folder).is_ignore()
     }
 
     /// Whether the folder `path`, or a folder that contains it, is left out.

@@ -9,6 +9,7 @@ use data_encoding::HEXLOWER;
 use serde_json::{Value, json};
 
 use super::error::{Blame, Error, Reason, Result};
+use super::frames::Form;
 
 /// Magic bytes: not text, damaged by any conversion of line ends, and different from the beginning
 /// of the wire format.
@@ -16,7 +17,7 @@ const MAGIC: [u8; 8] = *b"\x93NRSV\r\n\x1a";
 /// Newest version of the request and of the entry stream that this program supports; it supports
 /// all earlier ones too. A request names the oldest version that has everything it asks for, so
 /// that an older server refuses it instead of doing only a part.
-const VERSION: u64 = 3;
+const VERSION: u64 = 4;
 /// Oldest version.
 const VERSION_FIRST: u64 = 1;
 /// Maximum length of a request in bytes; it contains a few paths of 4,095 bytes, escaped.
@@ -57,6 +58,8 @@ pub struct GetTask {
     pub totals: bool,
     /// Nothing is compressed.
     pub stored: bool,
+    /// The sources are stored files, and content goes as frames.
+    pub frames: bool,
 }
 
 /// Options of the storing end.
@@ -77,6 +80,8 @@ pub struct StoreOptions {
     pub names: bool,
     /// Files may keep set-id bits and capabilities.
     pub set_id: bool,
+    /// How content comes and is stored.
+    pub form: Form,
 }
 
 /// Options of `--delete`.
@@ -189,6 +194,8 @@ fn needed<T>(field: Option<T>, otherwise: &str) -> Result<T> {
 /// The oldest version that supports everything in the task.
 fn version(task: &Task) -> u64 {
     match task {
+        Task::Get(GetTask { frames: true, .. }) => 4,
+        Task::Put { store, .. } if store.form == Form::AsTheyCame => 4,
         Task::Get(GetTask { stored: true, .. }) => 3,
         Task::Put { store, .. } if store.delete.is_some() || store.owner.is_some() => 2,
         Task::Put { .. } | Task::Get(_) => VERSION_FIRST,
@@ -208,9 +215,10 @@ fn to_json(task: &Task) -> Value {
             "owner": store.owner,
             "names": store.names,
             "set_id": store.set_id,
+            "frames": store.form == Form::AsTheyCame,
             "delete": store.delete.as_ref().map(|d| json!({ "exclude": d.exclude, "max": d.max, "names": d.names })),
         }),
-        Task::Get(GetTask { sources, recursive, exclude, dry_run, totals, stored }) => json!({
+        Task::Get(GetTask { sources, recursive, exclude, dry_run, totals, stored, frames }) => json!({
             "version": version(task),
             "task": "get",
             "sources": sources.iter().map(|p| escaped(p)).collect::<Vec<_>>(),
@@ -219,6 +227,7 @@ fn to_json(task: &Task) -> Value {
             "dry_run": dry_run,
             "totals": totals,
             "stored": stored,
+            "frames": frames,
         }),
     }
 }
@@ -251,6 +260,7 @@ fn from_json(words: &Value) -> Result<Option<Task>> {
                 delete: delete(&words["delete"])?,
                 names: flag("names"),
                 set_id: flag("set_id"),
+                form: if flag("frames") { Form::AsTheyCame } else { Form::Raw },
             },
         })),
         Some("get") => {
@@ -262,6 +272,7 @@ fn from_json(words: &Value) -> Result<Option<Task>> {
                 dry_run: flag("dry_run"),
                 totals: flag("totals"),
                 stored: flag("stored"),
+                frames: flag("frames"),
             })))
         }
         _ => wrong("the client requests a task that this program does not know; upgrade it"),
@@ -342,6 +353,7 @@ mod tests {
             delete: None,
             names: false,
             set_id: true,
+            form: Form::AsTheyCame,
         };
         let delete = |max| Some(Delete { exclude: vec!["*.o".into(), "!a.o".into()], max, names: true });
         let odd = PathBuf::from(OsString::from_vec(b"a %/\n\xff\xc3\xa9".to_vec()));
@@ -365,6 +377,7 @@ mod tests {
                 dry_run: true,
                 totals: true,
                 stored: true,
+                frames: true,
             }),
         ] {
             let request = Request::Copy(task, session);
@@ -397,10 +410,12 @@ mod tests {
             delete: None,
             names: false,
             set_id: false,
+            form: Form::Raw,
         };
         let delete = Some(Delete { exclude: Vec::new(), max: None, names: false });
         let put = |store| to_json(&Task::Put { target: "t".into(), single: false, store });
         assert_eq!(put(plain.clone())["version"], 1, "older programs still do what they know");
+        assert_eq!(put(StoreOptions { form: Form::AsTheyCame, ..plain.clone() })["version"], 4);
         assert_eq!(put(StoreOptions { owner: Some(true), ..plain.clone() })["version"], 2);
         let words = put(StoreOptions { delete, ..plain });
         assert_eq!(words["version"], 2);

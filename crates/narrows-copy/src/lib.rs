@@ -8,6 +8,7 @@ mod earlier;
 mod error;
 pub mod fallback;
 pub mod filter;
+pub mod frames;
 mod hash;
 pub mod hello;
 pub mod holes;

@@ -137,7 +137,7 @@ impl File {
             Record::Begin { id } => self.open = self.asked.is_some_and(|(asked, _)| asked == id),
             Record::Data(bytes) => return self.write(bytes),
             Record::Hole(len) => return self.hole(len),
-            Record::Repeat { .. } => {
+            Record::Repeat { .. } | Record::Have { .. } => {
                 return Err(io::Error::new(
                     io::ErrorKind::InvalidData,
                     "the sender refers to content that cannot be read again",
@@ -146,7 +146,11 @@ impl File {
             Record::End { state, digest } => self.end(state, &digest),
             // The text is from the peer and may contain anything.
             Record::Failed { text } => self.failed(&shown(text.as_bytes())),
-            Record::Chunks { .. } | Record::Pieces { .. } | Record::Total { .. } | Record::Finish { .. } => {}
+            Record::Chunks { .. }
+            | Record::Pieces { .. }
+            | Record::Ask { .. }
+            | Record::Total { .. }
+            | Record::Finish { .. } => {}
         }
         Ok(())
     }

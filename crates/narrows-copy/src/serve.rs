@@ -1,5 +1,6 @@
 //! The remote end of a copy: carries out the request of a client.
 
+use std::ffi::OsStr;
 use std::io;
 use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt;
@@ -14,10 +15,11 @@ use narrows::transport::Link;
 
 use super::error::{Blame, Error, Result, cannot_store, is_link_lost};
 use super::filter::Filter;
+use super::frames::{Form, FramesOptions, SUFFIX};
 use super::hello::{Fsync, GetTask, StoreOptions, Task};
 use super::outlet::Outlet;
 use super::remote_path;
-use super::scan::Root;
+use super::scan::{self, Root};
 use super::served::Served;
 use super::source::{EntrySource, Input, SourceOptions};
 use super::special::{self, Special};
@@ -74,14 +76,29 @@ impl Reachable<'_> {
     }
 
     /// Expands paths to sources; also returns the errors of paths that name none.
-    fn expand(&self, paths: Vec<PathBuf>, manner: Manner) -> (Vec<PathBuf>, Vec<String>) {
+    /// `of_stored`: the names are those of the originals of stored files.
+    fn expand(&self, paths: Vec<PathBuf>, manner: Manner, of_stored: bool) -> (Vec<PathBuf>, Vec<String>) {
         if !self.is_shell(manner) {
             return (paths, Vec::new());
         }
         let (mut sources, mut failed) = (Vec::new(), Vec::new());
         for path in paths {
             match remote_path::at_home(&path).and_then(|path| remote_path::expand(&path)) {
-                Ok(found) => sources.extend(found),
+                Ok(found) => {
+                    let stored = stored_name(&path);
+                    let is_pattern = of_stored && remote_path::has_pattern(&path);
+                    let more =
+                        is_pattern.then(|| remote_path::at_home(&stored).and_then(|path| remote_path::expand(&path)));
+                    let more = more.and_then(Result::ok).unwrap_or_default();
+                    // A pattern that matches nothing is itself the only path.
+                    let nothing = |found: &[PathBuf], asked: &Path| found.len() == 1 && found[0].ends_with(asked);
+                    let both = match (nothing(&found, &path), more.is_empty() || nothing(&more, &stored)) {
+                        (true, false) => more,
+                        (_, true) => found,
+                        (false, false) => found.into_iter().chain(more).collect(),
+                    };
+                    sources.extend(both);
+                }
                 Err(e) => failed.push(format!("cannot copy {}: {}", shown(path.as_os_str().as_bytes()), e_text(&e))),
             }
         }
@@ -96,19 +113,31 @@ impl Reachable<'_> {
         }
     }
 
-    fn roots(&self, sources: &[PathBuf], recursive: bool) -> (Vec<Root>, Vec<String>) {
+    fn roots(&self, sources: &[PathBuf], recursive: bool, of_stored: bool) -> (Vec<Root>, Vec<String>) {
         if matches!(self, Self::Within(..)) && sources.len() > SOURCES_MAX {
             return (
                 Vec::new(),
                 vec![format!("a server accepts at most {SOURCES_MAX} sources; copy the folder that contains them")],
             );
         }
-        open_each(sources, |path| match self {
+        let open = |path: &Path| match self {
             Self::Everything => Root::open(path, recursive),
             Self::Within(served, _) => served.root(path, recursive),
             Self::Busy => Err(io::Error::other(BUSY)),
+        };
+        open_each(sources, |path| {
+            // A stored file is named as its original.
+            let stored = (of_stored && scan::top(path).is_some()).then(|| open(&stored_name(path)).ok()).flatten();
+            stored.filter(|root| root.place().is_none()).map_or_else(|| open(path), Ok)
         })
     }
+}
+
+/// The path of a stored file.
+fn stored_name(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(OsStr::from_bytes(SUFFIX));
+    name.into()
 }
 
 /// Time limit for a client that is told that there are too many copies and does not respond.
@@ -118,9 +147,32 @@ const TOLD_MAX: Duration = Duration::from_secs(10);
 const SOURCES_MAX: usize = 256;
 const BUSY: &str = "the server has too many copies; try again later";
 
+/// What a server says that keeps files as they come to a client that does not send or take them so.
+pub const AS_IT_COMES: &str = "this server keeps files as they come; copy with --store-compressed";
+
 /// Carries out a task over a link.
-pub fn run(task: Task, link: Link, manner: Manner, reachable: &Reachable<'_>, control: &Arc<Control>) -> Result<()> {
+///
+/// `as_it_comes`: this end stores and sends files as frames only.
+pub fn run(
+    task: Task,
+    link: Link,
+    manner: Manner,
+    reachable: &Reachable<'_>,
+    as_it_comes: bool,
+    control: &Arc<Control>,
+) -> Result<()> {
+    let refuses = as_it_comes
+        && match &task {
+            Task::Put { store, .. } => store.form == Form::Raw,
+            Task::Get(what) => !what.frames,
+        };
     match task {
+        Task::Put { store, .. } if refuses => {
+            put(Err(Error::Peer(AS_IT_COMES.into())), store, link, manner, reachable, control)
+        }
+        Task::Get(what) if refuses => {
+            get(&GetTask { sources: Vec::new(), ..what }, vec![AS_IT_COMES.into()], link, manner, reachable, control)
+        }
         Task::Put { target, single, mut store } => {
             // A client of a served folder must not create devices on this host.
             store.devices &= !matches!(reachable, Reachable::Within(..));
@@ -136,7 +188,7 @@ pub fn run(task: Task, link: Link, manner: Manner, reachable: &Reachable<'_>, co
             put(opened, store, link, manner, reachable, control)
         }
         Task::Get(mut what) => {
-            let (sources, unopened) = reachable.expand(what.sources, manner);
+            let (sources, unopened) = reachable.expand(what.sources, manner, what.frames);
             what.sources = sources;
             get(&what, unopened, link, manner, reachable, control)
         }
@@ -314,9 +366,9 @@ fn get(
     reachable: &Reachable<'_>,
     control: &Arc<Control>,
 ) -> Result<()> {
-    let (roots, failed) = reachable.roots(&what.sources, what.recursive);
+    let (roots, failed) = reachable.roots(&what.sources, what.recursive, what.frames);
     unopened.extend(failed);
-    let filter = Filter::new(&what.exclude)?;
+    let filter = Filter::new(&what.exclude)?.of_stored(what.frames);
     let quiet = SourceOptions {
         dry_run: what.dry_run,
         on_failure: Box::new(|_| ()),
@@ -325,10 +377,21 @@ fn get(
         totals: what.totals,
         on_removed: None,
         answers_within: reachable.patience(),
+        frames: what.frames.then(|| {
+            let manner = if what.stored { Manner::Local } else { manner };
+            FramesOptions::new(send_options(manner), control, true)
+        }),
     };
     let source = EntrySource::start(Input::Paths { roots, unopened, filter }, quiet).blame(Error::Local)?;
     // If the client disabled compression, blocks are stored as within a process.
     let manner = if what.stored { Manner::Local } else { manner };
+    if what.frames {
+        let options = carrier_options().stall_timeout(reachable.patience()).on_note(source.on_note()).control(control);
+        let sent = stream::send(source.reader(), link, options);
+        source.stop();
+        sent?;
+        return Ok(());
+    }
     let reach = if manner == Manner::Local { 0 } else { reachable.reach() };
     let options = send_options(manner).reach(reach).search_if_asked(true);
     let options = options.stall_timeout(reachable.patience()).on_note(source.on_note()).control(control);
@@ -353,6 +416,17 @@ fn open_each(sources: &[PathBuf], open: impl Fn(&Path) -> io::Result<Root>) -> (
     }
     (roots, unopened)
 }
+
+/// Options of a flow that carries frames, which are encoded already. It holds little, since what waits
+/// in it hides from their encoder how fast the link is.
+pub fn carrier_options() -> SendOptions {
+    SendOptions::new(PolicySpec::store()).block_max(CARRIER_BLOCK).memory_max(CARRIER_MEMORY).threads(1)
+}
+
+/// Block of a flow that carries frames: as long as a write of a fast link.
+const CARRIER_BLOCK: usize = 64 << 10;
+/// Memory of such a flow.
+const CARRIER_MEMORY: usize = 1 << 20;
 
 fn send_options(manner: Manner) -> SendOptions {
     let policy = match manner {

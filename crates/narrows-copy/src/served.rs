@@ -21,6 +21,8 @@ pub struct Served {
     read_only: bool,
     /// Clients may store files with set-id bits and capabilities.
     set_id: bool,
+    /// Files are stored and sent as frames only.
+    as_it_comes: bool,
     /// Memory for the state of all copies into it.
     memory: Shares,
 }
@@ -28,12 +30,22 @@ pub struct Served {
 impl Served {
     /// Opens the folder.
     pub fn open(dir: &Path, read_only: bool) -> io::Result<Self> {
-        Ok(Self { tree: Tree::open(dir)?, read_only, set_id: false, memory: shared_memory() })
+        Ok(Self { tree: Tree::open(dir)?, read_only, set_id: false, as_it_comes: false, memory: shared_memory() })
     }
 
     /// Sets whether clients may store files with set-id bits and capabilities.
     pub fn with_set_id(self, set_id: bool) -> Self {
         Self { set_id, ..self }
+    }
+
+    /// Sets whether files are stored and sent as frames only.
+    pub fn as_it_comes(self, as_it_comes: bool) -> Self {
+        Self { as_it_comes, ..self }
+    }
+
+    /// Whether files are stored and sent as frames only.
+    pub fn is_as_it_comes(&self) -> bool {
+        self.as_it_comes
     }
 
     /// Whether clients may store files with set-id bits and capabilities.

@@ -1,23 +1,25 @@
 //! The sending end: announces entries, receives answers which files are wanted, and sends those
 //! files, all concurrently.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::io::{self, Read};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use narrows::entry::{Answer, EntryKind, Wanted};
-use narrows::stream::OnNote;
+use narrows::stream::{Control, OnNote};
 
 use super::delta::DELTA_MIN;
 use super::filter::Filter;
+use super::frames::{Encoder, FramesOptions, OverError, SUFFIX};
 use super::scan::{Found, Root, walk};
 
 mod doubts;
 mod producer;
 
 use doubts::{Doubted, Doubts};
-use producer::{CHUNK_ANSWERS_MAX, Producer};
+use producer::{CHUNK_ANSWERS_MAX, Over, Producer, Told};
 
 /// Maximum number of entries that the scan is ahead: enough that it never waits for the link, in
 /// less than 1 MiB.
@@ -29,6 +31,15 @@ const SCANNED_RESUME: usize = SCANNED_MAX / 2;
 const HANDED_MAX: usize = SCANNED_MAX / 4;
 /// Time after which fewer entries are handed over.
 const HANDED_EVERY: Duration = Duration::from_millis(2);
+
+/// Encoded bytes that wait before the link at least: a few writes of a fast one.
+const AHEAD_MIN: u64 = 256 << 10;
+/// The same in seconds of the link: short against the time in which a link changes.
+const AHEAD_S: f64 = 0.05;
+/// Once so much was taken, the rate of the link is more than that of a copy into its buffers.
+const PROVEN_BYTES: u64 = 1 << 20;
+/// Interval between looks at a link that has taken too little.
+const PACE_EVERY: Duration = Duration::from_micros(500);
 
 /// Progress of the copy, for the bar and the summary.
 #[derive(Debug, Clone, Default)]
@@ -105,6 +116,8 @@ pub struct SourceOptions {
     pub on_removed: Option<OnWords>,
     /// The flow fails when the receiver owes answers and gives none for this long; `None`: never.
     pub answers_within: Option<Duration>,
+    /// Content goes as frames, which are made like this.
+    pub frames: Option<FramesOptions>,
 }
 
 /// The sending end of a copy.
@@ -132,6 +145,8 @@ struct State {
     wanted_bytes: u64,
     /// Answers about the chunks of files, with the number of the file.
     chunk_answers: VecDeque<(u64, Vec<u32>)>,
+    /// Answers about frames and sums, with the number of the file.
+    told: VecDeque<(u64, Told)>,
     doubts: Doubts,
     /// Records for the engine; `done` is set when no more will follow.
     records: VecDeque<Vec<u8>>,
@@ -157,6 +172,18 @@ struct File {
     in_chunks: bool,
     /// The receiver can read its content again, so that other files can refer to it.
     may_repeat: bool,
+    /// It is a stored file; `path` and `len` are those of its original.
+    stored: bool,
+}
+
+impl File {
+    /// Its path below its root.
+    fn place(&self) -> Cow<'_, [u8]> {
+        match self.stored {
+            true => [&self.path[..], SUFFIX].concat().into(),
+            false => (&self.path[..]).into(),
+        }
+    }
 }
 
 /// Source of the content of a file.
@@ -169,7 +196,7 @@ enum Content {
 impl EntrySource {
     /// Starts scanning and sending.
     pub fn start(input: Input, options: SourceOptions) -> io::Result<Self> {
-        let SourceOptions { dry_run, on_failure, on_file, names, totals, on_removed, answers_within } = options;
+        let SourceOptions { dry_run, on_failure, on_file, names, totals, on_removed, answers_within, frames } = options;
         let state = Mutex::new(State::default());
         let shared = Arc::new(Shared {
             state,
@@ -203,9 +230,12 @@ impl EntrySource {
             }
         };
         let produce = Arc::clone(&shared);
-        let started = thread("narrows-files").spawn(move || {
-            let _guard = StopOnPanic(Arc::clone(&produce));
-            Producer::new(&produce, roots, totals).run();
+        let encoder = frames.map(|frames| start_encoder(&shared, frames)).transpose();
+        let started = encoder.and_then(|encoder| {
+            thread("narrows-files").spawn(move || {
+                let _guard = StopOnPanic(Arc::clone(&produce));
+                Producer::new(&produce, roots, totals, encoder).run();
+            })
         });
         let source = Self { shared };
         if let Err(e) = started {
@@ -240,6 +270,25 @@ impl EntrySource {
     }
 }
 
+/// Starts the encoder, and says whether the sources are stored files. It hands on its records no faster
+/// than the carrier takes them, since all that waits behind it hides from it how fast the link is.
+fn start_encoder(shared: &Arc<Shared>, frames: FramesOptions) -> io::Result<(Encoder, bool)> {
+    let (carrier, unwraps) = (Arc::clone(&frames.carrier), frames.unwraps);
+    let (queue, end) = (Arc::clone(shared), Arc::clone(shared));
+    let mut handed = 0;
+    let emit = move |records: Vec<u8>| {
+        handed += records.len() as u64;
+        queue.queue(records, AHEAD_MIN as usize).map_err(|_| OverError)?;
+        queue.pace(handed, &carrier).map_err(|_| OverError)
+    };
+    let encoder = Encoder::start(frames, emit, move |all| {
+        let mut state = end.lock();
+        (state.done, state.over) = (all, state.over || !all);
+        end.changed.notify_all();
+    })?;
+    Ok((encoder, unwraps))
+}
+
 /// Ends the flow with an error if a thread panics, so that the others do not wait forever.
 struct StopOnPanic(Arc<Shared>);
 
@@ -253,6 +302,15 @@ impl Drop for StopOnPanic {
 }
 
 impl State {
+    /// Keeps an answer about frames or sums for the producer.
+    fn tell(&mut self, id: u64, told: Told) -> narrows::Result<()> {
+        if self.told.len() > CHUNK_ANSWERS_MAX {
+            return Err(narrows::Error::corrupt("the receiver answers more than it was asked"));
+        }
+        self.told.push_back((id, told));
+        Ok(())
+    }
+
     /// Queues a file to be sent again, and undoes its counts. The receiver may have kept a part of
     /// it, as after an interrupted copy.
     fn send_again(&mut self, doubted: Doubted) {
@@ -275,6 +333,39 @@ impl Shared {
 
     fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues records for the engine once fewer than `most` bytes wait.
+    fn queue(&self, records: Vec<u8>, most: usize) -> Result<(), Over> {
+        let mut state = self.lock();
+        while state.records_len >= most && !state.over {
+            state = self.wait(state);
+        }
+        if state.over {
+            return Err(Over);
+        }
+        state.records_len += records.len();
+        state.records.push_back(records);
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// Waits until the link of `carrier` has taken most of `handed` bytes.
+    fn pace(&self, handed: u64, carrier: &Control) -> Result<(), Over> {
+        loop {
+            let summary = carrier.send_summary();
+            let is_proven = summary.accepted_bytes >= PROVEN_BYTES;
+            let ahead = if is_proven { (summary.rate_bytes_per_s * AHEAD_S) as u64 } else { 0 };
+            if handed.saturating_sub(summary.accepted_bytes) <= ahead.max(AHEAD_MIN) {
+                return Ok(());
+            }
+            let state = self.lock();
+            if state.over {
+                return Err(Over);
+            }
+            let woken = self.changed.wait_timeout(state, PACE_EVERY);
+            drop(woken.unwrap_or_else(PoisonError::into_inner));
+        }
     }
 
     /// Waits for answers, and tells the reader that it does.
@@ -360,6 +451,8 @@ impl Shared {
                 }
                 state.chunk_answers.push_back((id, runs));
             }
+            Answer::Frames { id, frames } => state.tell(id, Told::Frames(frames))?,
+            Answer::Sums { id, sums } => state.tell(id, Told::Sums(sums))?,
             Answer::Whole { id } => state.doubts.whole(id),
             Answer::Repeated { len } => state.doubts.taken(len)?,
             Answer::Again { id, of } => {
@@ -489,6 +582,7 @@ mod tests {
                 totals: false,
                 on_removed,
                 answers_within: None,
+                frames: None,
             };
             EntrySource::start(input, options).unwrap()
         };
@@ -541,6 +635,7 @@ mod tests {
                 totals: false,
                 on_removed: None,
                 answers_within: None,
+                frames: None,
             };
             let source = EntrySource::start(input, options).unwrap();
             let mut receiver = Self {

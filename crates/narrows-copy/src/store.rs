@@ -12,6 +12,7 @@ use narrows::stream::Notes;
 use rustix::fs::OFlags;
 
 use super::error::Result;
+use super::frames::Decoder;
 use super::hello::StoreOptions;
 use super::meta::{self, Losses, Ownership};
 use super::tree::Tree;
@@ -24,6 +25,7 @@ mod batch;
 mod clock;
 mod content;
 mod folder;
+mod framed;
 mod in_way;
 mod observers;
 pub(crate) mod partial;
@@ -40,6 +42,7 @@ use answers::Answers;
 use batch::Batch;
 use clock::Clocks;
 use content::OpenFile;
+use framed::Here;
 use in_way::Waiting;
 pub use observers::Observers;
 pub use permitted::Permitted;
@@ -87,6 +90,10 @@ struct Target {
     told: u64,
     /// Plans of files whose chunks arrived before their content, by number.
     plans: HashMap<u64, DeltaPlan>,
+    /// What is here of files whose senders asked, by number.
+    here: HashMap<u64, Here>,
+    /// The decoder of one file after another.
+    decoder: Option<Box<Decoder>>,
     open: Option<OpenFile>,
     batch: Batch,
     /// Whether a nameless file can be given a name later; `None` until it was tried.
@@ -125,7 +132,7 @@ impl EntryStore {
             tree,
             permitted,
             seen: HashSet::new(),
-            removal: options.delete.as_ref().map(Removal::new).transpose()?,
+            removal: options.delete.as_ref().map(|asked| Removal::new(asked, options.form)).transpose()?,
             in_way: HashSet::new(),
             waiting: Vec::new(),
             rename,
@@ -138,6 +145,8 @@ impl EntryStore {
             given_up: HashSet::new(),
             told: 0,
             plans: HashMap::new(),
+            here: HashMap::new(),
+            decoder: None,
             open: None,
             batch: Batch::new(),
             named_later: None,
@@ -284,6 +293,12 @@ impl Target {
                     open.hole(len);
                 }
             }
+            Record::Have { len } => {
+                if let Some(open) = &mut self.open {
+                    open.take_here_framed(len);
+                }
+            }
+            Record::Ask { id, from } => self.asked(id, from, answers),
             Record::Repeat { id, offset, len } => self.repeat(id, offset, len.into(), answers),
             Record::Chunks { id, chunks } => {
                 let runs = self.plan(id).map(|(plan, len)| plan.chunks(&chunks, len));

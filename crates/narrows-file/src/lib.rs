@@ -20,6 +20,7 @@
 #![warn(missing_docs)]
 
 mod ahead;
+pub mod alone;
 mod cache;
 pub mod check;
 mod cursor;

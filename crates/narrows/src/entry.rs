@@ -41,6 +41,8 @@ pub(crate) const CHUNKS: u8 = 8;
 const PIECES: u8 = 9;
 const REPEAT: u8 = 10;
 const TOTAL: u8 = 11;
+const ASK: u8 = 12;
+const HAVE: u8 = 13;
 
 /// A file, folder, link or device without its content (format.md section 8.2).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -190,6 +192,29 @@ pub const PIECE_LEN: u32 = 256;
 /// places only, so 48 bits suffice.
 pub type PieceHash = [u8; 6];
 
+/// A frame that the storing end has of an entry (format.md section 18): enough to compare it with raw
+/// bytes without decoding it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KnownFrame {
+    /// Codec of the body.
+    pub codec: u8,
+    /// Raw bytes of the file before it.
+    pub raw_offset: u64,
+    /// Raw bytes in it.
+    pub raw_len: u32,
+    /// Length of its body.
+    pub wire_len: u32,
+    /// Its check.
+    pub check: u64,
+    /// XXH3 of its body, 0 for a stored one.
+    pub body_hash: u64,
+}
+
+/// Most frames in one answer: 12 KiB, as an answer about chunks has at most.
+pub const FRAMES_MAX: usize = 256;
+/// Most sums in one answer, for the same reason.
+pub const SUMS_MAX: usize = 1024;
+
 /// Longest run of one repeat record in bytes: the receiver copies it in one go and does nothing
 /// else meanwhile.
 pub const REPEAT_LEN_MAX: u32 = 1 << 20;
@@ -269,6 +294,19 @@ pub enum Record<'a> {
         /// Their length in bytes.
         bytes: u64,
     },
+    /// What does the receiver have of an entry whose content goes as frames? It answers with
+    /// [`Answer::Frames`] or [`Answer::Sums`].
+    Ask {
+        /// Number of the entry.
+        id: u64,
+        /// Number of the first frame or sum that is asked for.
+        from: u64,
+    },
+    /// The next so many raw bytes are those that the receiver has at the same place, as it answered.
+    Have {
+        /// Number of raw bytes.
+        len: u64,
+    },
     /// The end of the stream.
     Finish {
         /// Number of entries.
@@ -316,6 +354,16 @@ impl RecordWriter {
     pub fn data(&self, bytes: &[u8], out: &mut Vec<u8>) {
         assert!(bytes.len() <= DATA_LEN_MAX);
         put_record(out, DATA, bytes);
+    }
+
+    /// Appends the beginning of a `Data` of `len` bytes, which the caller appends.
+    ///
+    /// # Panics
+    /// If there are more than [`DATA_LEN_MAX`] bytes.
+    pub fn data_of(&self, len: usize, out: &mut Vec<u8>) {
+        assert!(len <= DATA_LEN_MAX);
+        out.push(DATA);
+        put_varint(out, len as u64);
     }
 
     /// Appends a `Hole` of `len` bytes.
@@ -396,6 +444,21 @@ impl RecordWriter {
         put_varint(&mut body, files);
         put_varint(&mut body, bytes);
         put_record(out, TOTAL, &body);
+    }
+
+    /// Appends an `Ask`.
+    pub fn ask(&self, id: u64, from: u64, out: &mut Vec<u8>) {
+        let mut body = Vec::with_capacity(20);
+        put_varint(&mut body, id);
+        put_varint(&mut body, from);
+        put_record(out, ASK, &body);
+    }
+
+    /// Appends a `Have`.
+    pub fn have(&self, len: u64, out: &mut Vec<u8>) {
+        let mut body = Vec::with_capacity(10);
+        put_varint(&mut body, len);
+        put_record(out, HAVE, &body);
     }
 
     /// Appends a `Finish` with the number of entries written.

@@ -189,6 +189,12 @@ impl BlockHeader {
         hash.digest()
     }
 
+    /// A hash that gives the check once it has taken all raw bytes, for a reader that does not hold a
+    /// whole block; `body_hash` as in [`BlockHeader::check_of_parts`].
+    pub fn check_hasher(&self, body_hash: u64, raw_offset: u64) -> Xxh3 {
+        Xxh3::with_seed(check_seed(&self.head[..usize::from(self.head_len)], raw_offset) ^ body_hash)
+    }
+
     /// What the body adds to the check.
     pub fn body_hash(&self, body: &[u8]) -> u64 {
         // Some bits of a body may mean nothing to its codec; a stored body is the raw bytes, unless

@@ -177,7 +177,7 @@ impl Sender {
             policy,
             pool,
             phase: Phase::Open,
-            input: Input::new(config.block_max),
+            input: Input::new(config.block_max, config.separate),
             history: History::new(config.history.min(frame::BASELINE_HISTORY)),
             keep: None,
             run_offset: 0,

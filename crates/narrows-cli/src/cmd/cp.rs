@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -28,11 +29,12 @@ use narrows_copy::carriers::{Grower, Seen};
 use narrows_copy::direct::Trust;
 use narrows_copy::direct::keys::Token;
 use narrows_copy::filter::Filter;
+use narrows_copy::frames::{Form, FramesOptions};
 use narrows_copy::hello::{Delete, GetTask, StoreOptions, Task};
 use narrows_copy::place::Place;
 use narrows_copy::remote_path;
 use narrows_copy::scan::{self, Root, TargetFolder};
-use narrows_copy::serve::{Into, Opened, is_undecided, open_roots, open_target};
+use narrows_copy::serve::{AS_IT_COMES, Into, Opened, carrier_options, is_undecided, open_roots, open_target};
 use narrows_copy::source::{EntrySource, Input, SourceOptions};
 use narrows_copy::store::{EntryStore, Observers, Permitted};
 use narrows_host::peers::Peer;
@@ -73,6 +75,8 @@ struct Outcome {
     changed: u64,
     /// Something was written, completely or in part.
     begun: bool,
+    /// The other end keeps files as they come, which was not asked for.
+    wants_frames: bool,
     /// No source could be opened, so the copy did not start.
     unstarted: bool,
     losses: Option<String>,
@@ -89,7 +93,11 @@ pub(crate) fn run(args: &CpArgs) -> Result<ExitCode> {
     let begun = Instant::now();
     means::allow_descriptors();
     let dash = Dash::of(args)?;
-    match copy(args, dash) {
+    let mut copied = copy(args, dash);
+    if dash == Dash::Nowhere && !args.store_compressed && wants_frames(&copied) {
+        copied = copy(&CpArgs { store_compressed: true, ..args.clone() }, dash);
+    }
+    match copied {
         Ok(outcome) => {
             say(args, dash, &outcome, begun.elapsed())?;
             Ok(ExitCode::from(match &outcome {
@@ -122,6 +130,14 @@ pub(crate) fn run(args: &CpArgs) -> Result<ExitCode> {
     }
 }
 
+/// Whether the other end keeps files as they come, and nothing was copied therefore.
+fn wants_frames(copied: &Result<Outcome>) -> bool {
+    match copied {
+        Ok(outcome) => outcome.wants_frames,
+        Err(e) => e.chain().any(|e| e.to_string().contains(AS_IT_COMES)),
+    }
+}
+
 fn copy(args: &CpArgs, dash: Dash) -> Result<Outcome> {
     let misuse = |text: String| anyhow::Error::from(narrows::Error::misuse(text));
     if objects::are_meant(args) {
@@ -145,6 +161,11 @@ fn copy(args: &CpArgs, dash: Dash) -> Result<Outcome> {
     let Some((target, sources)) = places.split_last().filter(|(_, sources)| !sources.is_empty()) else {
         return Err(misuse("cp needs a source and a target: narrows cp [OPTIONS] SRC... DST".into()));
     };
+    if args.store_compressed && places.iter().all(|place| matches!(place, Place::Local(_))) {
+        return Err(misuse(
+            "--store-compressed is for copies to and from another host; here, `narrows FILE` compresses".into(),
+        ));
+    }
     let tell = teller();
     let local: Vec<PathBuf> =
         sources.iter().filter_map(|p| if let Place::Local(path) = p { Some(path.clone()) } else { None }).collect();
@@ -154,7 +175,9 @@ fn copy(args: &CpArgs, dash: Dash) -> Result<Outcome> {
         _ => Err(misuse("both ends are remote; run narrows cp on one of the hosts, or copy in two steps".into())),
     };
     match copied {
-        Err(e) if has_no_narrows(&e) && !args.no_fallback => fallback::copy(args, sources, target, e, &tell),
+        Err(e) if has_no_narrows(&e) && !args.no_fallback && !args.store_compressed => {
+            fallback::copy(args, sources, target, e, &tell)
+        }
         copied => copied,
     }
 }
@@ -232,7 +255,15 @@ fn send(args: &CpArgs, mut input: Input, single: bool, target: &Place, tell: &Te
     let sending = transfer.sending(flow_args, args.verbosity.verbose, !matches!(target, Place::Local(_)));
     let sending = sending.with_peer(args.memory.of(|| peer(args, target)));
     let options = sending.options(args.timeout)?;
-    let options = if matches!(target, Place::Local(_)) { options } else { options.reach(reach_asked(args)) };
+    let (options, frames) = match args.store_compressed {
+        true => {
+            let carrier = carrier_options().stall_timeout(flow::seconds(args.timeout));
+            (carrier, Some(FramesOptions::new(options, control, false)))
+        }
+        false if matches!(target, Place::Local(_)) => (options, None),
+        false => (options.reach(reach_asked(args)), None),
+    };
+    let encoding = frames.as_ref().map(FramesOptions::encoding);
     let source = SourceOptions {
         dry_run: args.dry_run,
         on_failure: telling(tell),
@@ -241,6 +272,7 @@ fn send(args: &CpArgs, mut input: Input, single: bool, target: &Place, tell: &Te
         totals: false,
         on_removed: if args.delete { Some(Box::new(names(args, DELETING))) } else { None },
         answers_within: flow::seconds(args.timeout),
+        frames,
     };
     let source = EntrySource::start(input, source)?;
     let options = options.on_note(source.on_note());
@@ -260,10 +292,20 @@ fn send(args: &CpArgs, mut input: Input, single: bool, target: &Place, tell: &Te
         Err(e) => (None, Some(e)),
     };
     carrier.end(failed)?;
-    let sent = sent.context("the copy has no result; this is a bug")?;
+    let mut sent = sent.context("the copy has no result; this is a bug")?;
+    let mut encoded = None;
+    if let Some((summary, policy)) = encoding.and_then(|encoding| encoding.take()) {
+        // The carrier knows the link, the encoder the data.
+        sent.policy = policy;
+        encoded = Some(summary);
+    }
     sending.finish(&sent)?;
-    let Sent { summary, elapsed, .. } = sent;
+    let Sent { mut summary, elapsed, .. } = sent;
     let p = progress();
+    if args.store_compressed {
+        // The carrier's own raw bytes are encoded ones.
+        summary.raw_bytes = p.bytes_done;
+    }
     let within_host = matches!(target, Place::Local(_));
     let bottleneck = Bottleneck::of_sending(&summary, p.answers_ns, within_host);
     let mut json = report::send_json(&summary, elapsed);
@@ -273,6 +315,7 @@ fn send(args: &CpArgs, mut input: Input, single: bool, target: &Place, tell: &Te
         (!within_host).then(|| report::wire(summary.raw_bytes, summary.wire_bytes)),
         bottleneck.words(elapsed),
     ];
+    let mix = report::mix_words(encoded.as_ref().unwrap_or(&summary));
     Ok(Outcome {
         files: p.files_sent,
         files_same: p.files_same,
@@ -283,7 +326,7 @@ fn send(args: &CpArgs, mut input: Input, single: bool, target: &Place, tell: &Te
         removed: p.removed,
         not_removed: p.not_removed,
         line: report::join(parts),
-        mix: report::mix_words(&summary),
+        mix,
         json,
         ..Outcome::default()
     })
@@ -318,17 +361,27 @@ fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<O
         dry_run: args.dry_run,
         totals: true,
         stored: is_stored(args),
+        frames: args.store_compressed,
     };
     let task = Task::Get(what);
     let notes = Notes::default();
     let options = ReceiveOptions::default().notes(&notes).stall_timeout(flow::seconds(args.timeout));
     let options = options.reach_max(reach_asked(args));
+    let wants_frames = Arc::new(AtomicBool::new(false));
+    let (told, heard) = (telling(tell), Arc::clone(&wants_frames));
+    let may_ask_again = !args.store_compressed;
+    let on_failure = move |text: &str| match may_ask_again && text == AS_IT_COMES {
+        true => heard.store(true, Ordering::Relaxed),
+        false => told(text),
+    };
     let observers = Observers {
-        on_failure: telling(tell),
+        on_failure: Box::new(on_failure),
         on_file: Box::new(names(args, "")),
         on_removed: Some(Box::new(names(args, DELETING))),
     };
-    let mut store = EntryStore::new(tree, rename, permitted, store_options(args, false), notes, observers)?;
+    let form = if args.store_compressed { Form::Decoded } else { Form::Raw };
+    let options_of_store = StoreOptions { form, ..store_options(args, false) };
+    let mut store = EntryStore::new(tree, rename, permitted, options_of_store, notes, observers)?;
     if undecided {
         store = store.undecided(target.to_path_buf());
     }
@@ -345,9 +398,15 @@ fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<O
     };
     drop(grower);
     carrier.end(failed)?;
-    let Received { summary, elapsed } = received.context("the copy has no result; this is a bug")?;
-    let (line, json) = received_words(&summary, elapsed, from, Part::Disk);
+    let Received { mut summary, elapsed } = received.context("the copy has no result; this is a bug")?;
     let s = store.stored();
+    if args.store_compressed {
+        summary.raw_bytes = s.bytes_done;
+    }
+    let (line, json) = received_words(&summary, elapsed, from, Part::Disk);
+    if wants_frames.load(Ordering::Relaxed) {
+        return Ok(Outcome { wants_frames: true, ..Outcome::default() });
+    }
     // Without -r, --exclude and wildcards, each source is a file or a reported failure.
     let expected = if args.recursive || several || is_filtered { 0 } else { sources.len() as u64 };
     let unsaid = s.unsaid + expected.saturating_sub(s.announced + s.failed);
@@ -450,6 +509,7 @@ fn store_options(args: &CpArgs, within_host: bool) -> StoreOptions {
         }),
         names: names_wanted(args),
         set_id: args.set_id || within_host,
+        form: if args.store_compressed { Form::AsTheyCame } else { Form::Raw },
     }
 }
 

@@ -26,11 +26,11 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 pub(crate) fn run(args: &ServeArgs) -> Result<()> {
     match &args.listen {
         Some(address) => listen(args, address),
-        None => stdio(),
+        None => stdio(args.store_as_is),
     }
 }
 
-fn stdio() -> Result<()> {
+fn stdio(as_is: bool) -> Result<()> {
     let (input, output) = (files::stdin()?, files::stdout()?);
     let (task, session) = match hello::read(&input)? {
         Request::Copy(task, session) => (task, session),
@@ -41,7 +41,7 @@ fn stdio() -> Result<()> {
     // If this fails, the copy has one carrier.
     let _ = carriers::accept(session, bond);
     let control = Arc::new(Control::default());
-    serve::run(task, link, Manner::Remote, &Reachable::Everything, &control).map_err(|e| {
+    serve::run(task, link, Manner::Remote, &Reachable::Everything, as_is, &control).map_err(|e| {
         // The client reports the failure to the user; stderr is for failures that it could not be
         // told.
         if serve::was_told(&e) { report::Told.into() } else { e.context("the copy failed").into() }
@@ -51,7 +51,7 @@ fn stdio() -> Result<()> {
 fn listen(args: &ServeArgs, address: &str) -> Result<()> {
     let dir = args.dir.as_deref().context("--listen needs --dir, the folder to serve")?;
     let served = Served::open(dir, args.read_only).with_context(|| format!("cannot serve {}", dir.display()))?;
-    let served = served.with_set_id(args.set_id);
+    let served = served.with_set_id(args.set_id).as_it_comes(args.store_as_is);
     let keys = if args.insecure { None } else { Some(load_keys(args)?) };
     let means = Means { memory: means::memory(), descriptors: means::descriptors() };
     let server = Server::new(served, keys.as_ref(), means, args.verbosity.verbose)?;

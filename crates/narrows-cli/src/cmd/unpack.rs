@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use narrows::stream::{Notes, ReceiveOptions};
+use narrows_copy::frames::Form;
 use narrows_copy::hello::StoreOptions;
 use narrows_copy::store::{EntryStore, Observers, Permitted};
 use narrows_copy::tree::Tree;
@@ -61,6 +62,7 @@ pub(crate) fn run(args: &UnpackArgs) -> Result<ExitCode> {
         delete: None,
         names,
         set_id: args.set_id,
+        form: Form::default(),
     };
     let store = EntryStore::new(tree, None, Permitted::Anything, options, Notes::default(), observers)?;
     let store = store.of_pack(args.force);

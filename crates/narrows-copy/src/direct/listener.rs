@@ -276,7 +276,7 @@ impl Server {
         let copy = Copy { session, bond, control: Arc::clone(&control), host, place, moved, since };
         state.copies.insert(id, copy);
         drop(state);
-        let served = serve::run(task, link, Manner::Remote, &reachable, &control);
+        let served = serve::run(task, link, Manner::Remote, &reachable, self.served.is_as_it_comes(), &control);
         if served.is_err() && self.was_ended(id) && !self.verbose {
             return Ok(());
         }

@@ -11,13 +11,17 @@ use rustix::io::Errno;
 use super::doubts::{Doubted, Verdict};
 use super::{Content, File, SCANNED_RESUME, Shared};
 use crate::delta::Outline;
+use crate::frames::{Encoder, Item};
 use crate::holes::{has_hole, next_data};
 use crate::scan::{Found, Root};
 use crate::{e_text, shown};
 
+mod framed;
 mod outlined;
 mod repeats;
 
+use framed::Asked;
+pub(super) use framed::Told;
 use outlined::{Outlined, RECORDS_AHEAD};
 use repeats::Repeats;
 
@@ -50,6 +54,10 @@ enum Step {
     Send(File),
     /// Process answers about chunks.
     Answers(VecDeque<(u64, Vec<u32>)>),
+    /// Process answers about what the other end has.
+    Told(VecDeque<(u64, Told)>),
+    /// Send a file of which the other end has told what it has.
+    SendAsked(Box<Asked>),
     /// Send the content of a file whose first chunks were answered.
     SendChunks(Box<Outlined>),
     /// Announce the totals of files and bytes.
@@ -65,6 +73,12 @@ pub(super) struct Producer<'a> {
     out: Vec<u8>,
     /// Files whose first chunks were announced and are not answered yet.
     outlined: VecDeque<Box<Outlined>>,
+    /// Content goes as frames, which it makes.
+    encoder: Option<Encoder>,
+    /// The sources are stored files.
+    unwraps: bool,
+    /// Files of which the other end was asked what it has.
+    asked: VecDeque<Box<Asked>>,
     /// The totals still have to be announced.
     totals: bool,
     /// Sent content to which later files can refer.
@@ -77,16 +91,20 @@ pub(super) struct Producer<'a> {
 }
 
 /// The flow has ended, so nothing more is read.
-struct Over;
+pub(super) struct Over;
 
 impl<'a> Producer<'a> {
-    pub(super) fn new(shared: &'a Shared, roots: Vec<Root>, totals: bool) -> Self {
+    pub(super) fn new(shared: &'a Shared, roots: Vec<Root>, totals: bool, encoder: Option<(Encoder, bool)>) -> Self {
+        let (encoder, unwraps) = encoder.unzip();
         Self {
             shared,
             roots,
             writer: RecordWriter::default(),
             out: Vec::new(),
             outlined: VecDeque::new(),
+            encoder,
+            unwraps: unwraps.unwrap_or(false),
+            asked: VecDeque::new(),
             totals,
             repeats: Repeats::default(),
             done: 0,
@@ -107,11 +125,16 @@ impl<'a> Producer<'a> {
                 Step::Announce(found) => self.announce(found),
                 Step::Send(file) => self.send(file)?,
                 Step::Answers(answers) => self.take_answers(answers),
+                Step::Told(told) => self.take_told(told),
+                Step::SendAsked(asked) => self.send_asked(*asked)?,
                 Step::SendChunks(outlined) => self.send_chunks(outlined)?,
                 Step::Total(files, bytes) => self.writer.total(files, bytes, &mut self.out),
                 Step::Finish => {
                     self.writer.finish(&mut self.out);
                     self.hand_on()?;
+                    if let Some(encoder) = &mut self.encoder {
+                        return encoder.end().map_err(|_| Over);
+                    }
                     self.shared.lock().done = true;
                     self.shared.changed.notify_all();
                     return Ok(());
@@ -134,7 +157,11 @@ impl<'a> Producer<'a> {
             if !state.chunk_answers.is_empty() {
                 return Ok(Step::Answers(std::mem::take(&mut state.chunk_answers)));
             }
-            if self.totals && state.scanned {
+            if !state.told.is_empty() {
+                return Ok(Step::Told(std::mem::take(&mut state.told)));
+            }
+            // Of stored files the lengths of the originals are known once they were announced.
+            if self.totals && state.scanned && (!self.unwraps || state.found.is_empty()) {
                 self.totals = false;
                 return Ok(Step::Total(state.progress.files, state.progress.bytes));
             }
@@ -153,14 +180,20 @@ impl<'a> Producer<'a> {
             {
                 return Ok(Step::SendChunks(outlined));
             }
-            let full = self.outlined.len() >= OUTLINED_MAX;
+            if self.asked.front().is_some_and(|asked| asked.is_due())
+                && let Some(asked) = self.asked.pop_front()
+            {
+                return Ok(Step::SendAsked(asked));
+            }
+            let full = self.outlined.len() + self.asked.len() >= OUTLINED_MAX;
             if state.wanted.front().is_some_and(|file| !(full && file.in_chunks))
                 && let Some(file) = state.wanted.pop_front()
             {
                 state.wanted_bytes = state.wanted_bytes.saturating_sub(file.len);
                 return Ok(Step::Send(file));
             }
-            let asked = !state.unanswered.is_empty() || !self.outlined.is_empty() || state.doubts.len() > 0;
+            let waits = !self.outlined.is_empty() || !self.asked.is_empty();
+            let asked = !state.unanswered.is_empty() || waits || state.doubts.len() > 0;
             if state.scanned && state.found.is_empty() && !asked {
                 return Ok(Step::Finish);
             }
@@ -181,6 +214,13 @@ impl<'a> Producer<'a> {
             Found::Stream(reader) => return self.announce_stream(reader),
             Found::Entry { root, entry } => (root, entry),
         };
+        let mut stored = false;
+        if self.unwraps {
+            match self.unwrap_entry(root, &mut entry) {
+                Ok(is_stored) => stored = is_stored,
+                Err(e) => return self.failed(&format!("cannot read {}: {}", shown(&entry.path), e_text(&e))),
+            }
+        }
         let id = match self.writer.entry(&entry, &mut self.out) {
             Ok(id) => id,
             Err(e) => {
@@ -202,6 +242,7 @@ impl<'a> Producer<'a> {
                 mtime,
                 in_chunks: false,
                 may_repeat: false,
+                stored,
             };
             self.shared.lock().unanswered.push_back(file);
         }
@@ -213,7 +254,8 @@ impl<'a> Producer<'a> {
         match self.writer.entry(&entry, &mut self.out) {
             Ok(id) => {
                 let (content, path) = (Content::Stream(reader), STREAM_NAME.to_vec());
-                let file = File { id, content, path, len: 0, mtime: (0, 0), in_chunks: false, may_repeat: false };
+                let (in_chunks, may_repeat, stored) = (false, false, false);
+                let file = File { id, content, path, len: 0, mtime: (0, 0), in_chunks, may_repeat, stored };
                 self.shared.lock().unanswered.push_back(file);
             }
             Err(e) => self.failed(&e.to_string()),
@@ -244,7 +286,7 @@ impl<'a> Producer<'a> {
                 return Ok(());
             }
         };
-        let (fd, stat) = match self.open(root, &file.path) {
+        let (fd, stat) = match self.open(root, &file.place()) {
             Ok(opened) => opened,
             Err(e) => {
                 let what = match e.kind() {
@@ -255,6 +297,9 @@ impl<'a> Producer<'a> {
                 return Ok(());
             }
         };
+        if self.encoder.is_some() {
+            return self.send_framed(file, &fd, &stat);
+        }
         // Fewer blocks alone may be due to a file system that compresses.
         let sparse = (stat.st_blocks as u64).saturating_mul(512) < file.len && has_hole(&fd, file.len);
         // For a sparse file, sending holes saves more.
@@ -312,22 +357,35 @@ impl<'a> Producer<'a> {
 
     /// Ends the content of a file, completely read or not, and reports the result to both ends.
     fn ended(&mut self, file: &File, fd: &OwnedFd, read: io::Result<bool>, digest: &[u8; DIGEST_LEN]) -> EndState {
-        let still = rustix::fs::fstat(fd)
-            .is_ok_and(|s| s.st_size as u64 == file.len && (s.st_mtime, s.st_mtime_nsec as u32) == file.mtime);
+        let state = self.end_state(file, fd, &read);
+        self.writer.end(state, digest, &mut self.out);
+        self.tell_end(file, state, read);
+        state
+    }
+
+    /// How the content of a file ends.
+    fn end_state(&self, file: &File, fd: &OwnedFd, read: &io::Result<bool>) -> EndState {
+        // A stored file has another length than its original, and its end was read before.
+        let still = rustix::fs::fstat(fd).is_ok_and(|s| {
+            (file.stored || s.st_size as u64 == file.len) && (s.st_mtime, s.st_mtime_nsec as u32) == file.mtime
+        });
         // Files such as those of /proc have length 0, and their content is generated when they are
         // read.
-        let hides = file.len == 0 && rustix::io::pread(fd, &mut [0], 0).is_ok_and(|n| n > 0);
-        let state = match read {
+        let hides = file.len == 0 && !file.stored && rustix::io::pread(fd, &mut [0], 0).is_ok_and(|n| n > 0);
+        match read {
             Ok(true) if hides => EndState::Partial,
             Ok(true) if still => EndState::Whole,
             Ok(true) => EndState::Changed,
             _ => EndState::Partial,
-        };
-        self.writer.end(state, digest, &mut self.out);
+        }
+    }
+
+    /// Reports the end of a file.
+    fn tell_end(&mut self, file: &File, state: EndState, read: io::Result<bool>) {
         match read {
             Err(e) => self.failed(&format!("cannot read {}: {}", shown(&file.path), e_text(&e))),
             Ok(false) => self.failed(&format!("{} shrank while it was read; it was not stored", shown(&file.path))),
-            Ok(true) if hides => {
+            Ok(true) if state == EndState::Partial => {
                 let name = shown(&file.path);
                 self.failed(&format!(
                     "{name} has content although its length is 0; pipe it into `narrows cp - TARGET`"
@@ -335,13 +393,12 @@ impl<'a> Producer<'a> {
             }
             Ok(true) => {
                 self.sent(file);
-                if !still {
+                if state == EndState::Changed {
                     self.shared.lock().progress.changed += 1;
                     (self.shared.on_failure)(&format!("{} changed while it was read", shown(&file.path)));
                 }
             }
         }
-        state
     }
 
     fn sent(&self, file: &File) {
@@ -356,6 +413,11 @@ impl<'a> Producer<'a> {
     /// Sends the data of a reader as it arrives, and ends the file; returns whether all of it was
     /// read.
     fn stream(&mut self, id: u64, reader: &mut Box<dyn Read + Send>) -> Result<bool, Over> {
+        if self.encoder.is_some() {
+            let failure = self.stream_framed(id, reader)?;
+            self.tell_stream(failure.as_ref());
+            return Ok(failure.is_none());
+        }
         self.writer.begin(id, &mut self.out);
         let (mut hash, mut buffer) = (blake3::Hasher::new(), vec![0; READ_LEN]);
         let failure = loop {
@@ -374,11 +436,15 @@ impl<'a> Producer<'a> {
         };
         let state = if failure.is_none() { EndState::Whole } else { EndState::Partial };
         self.writer.end(state, &hash.finalize().into(), &mut self.out);
-        if let Some(e) = &failure {
+        self.tell_stream(failure.as_ref());
+        Ok(failure.is_none())
+    }
+
+    fn tell_stream(&mut self, failure: Option<&io::Error>) {
+        if let Some(e) = failure {
             let what = narrows_host::words::without_os_numbers(&e.to_string());
             self.failed(&format!("cannot read {}: {what}; nothing was stored", shown(STREAM_NAME)));
         }
-        Ok(failure.is_none())
     }
 
     /// Sends the content of a file; returns whether it was as long as announced.
@@ -451,16 +517,10 @@ impl<'a> Producer<'a> {
         if self.out.is_empty() {
             return Ok(());
         }
-        let mut state = self.shared.lock();
-        while state.records_len >= QUEUE_BYTES && !state.over {
-            state = self.shared.wait(state);
+        let records = std::mem::take(&mut self.out);
+        match &self.encoder {
+            Some(encoder) => encoder.put(Item::Records(records)).map_err(|_| Over),
+            None => self.shared.queue(records, QUEUE_BYTES),
         }
-        if state.over {
-            return Err(Over);
-        }
-        state.records_len += self.out.len();
-        state.records.push_back(std::mem::take(&mut self.out));
-        self.shared.changed.notify_all();
-        Ok(())
     }
 }

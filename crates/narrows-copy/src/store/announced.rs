@@ -7,15 +7,16 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use narrows::entry::{Answer, Entry, EntryKind, Wanted};
+use narrows::entry::{Answer, Entry, EntryKind, Wanted, check_path};
 use rustix::fs::{AtFlags, FileType, OFlags, Stat};
 use rustix::io::Errno;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::answers::Answers;
 use super::in_way::in_way;
-use super::{Target, partial};
+use super::{Target, framed, partial};
 use crate::delta::DELTA_MIN;
+use crate::frames::Form;
 use crate::meta;
 use crate::tree::Tree;
 use crate::{e_text, shown};
@@ -43,6 +44,7 @@ impl Target {
         if let Some(name) = &self.rename {
             entry.path.clone_from(name);
         }
+        framed::rename(&mut entry, self.options.form);
         if !self.options.set_id {
             meta::take_privileges(&mut entry, &mut self.losses);
         }
@@ -54,6 +56,8 @@ impl Target {
             Some("--delete is for folders")
         } else if entry.kind != EntryKind::Folder && !self.seen.insert(xxh3_64(&entry.path)) {
             Some("another source has an entry of that name")
+        } else if check_path(&entry.path).is_err() {
+            Some("its name is too long to end in .nrw")
         } else if self.entries > ENTRIES_MAX || !self.room.take(&entry) {
             Some("there are too many entries")
         } else {
@@ -144,7 +148,7 @@ impl Target {
             EntryKind::File { len, linked } => (Some(len), linked),
             _ => (None, false),
         };
-        let large = |len: i64| len as u64 >= DELTA_MIN;
+        let as_it_came = self.options.form == Form::AsTheyCame;
         let stat = match rustix::fs::statat(&folder, &name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Some(stat),
             Err(Errno::NOENT) => None,
@@ -164,7 +168,8 @@ impl Target {
                 return Err(io::Error::other("a device of that name is in the way; --devices replaces it"));
             }
             Some((FileType::RegularFile, stat)) => {
-                let same_len = Some(stat.st_size as u64) == len;
+                let there = if as_it_came { framed::stored_len(&folder, &name) } else { Some(stat.st_size as u64) };
+                let same_len = there.is_some() && there == len;
                 let dry_run = self.options.dry_run;
                 let rounded;
                 let entry = if same_len && self.clocks.is_rounded(&folder, &stat, entry, dry_run) {
@@ -178,7 +183,7 @@ impl Target {
                 };
                 if same_len && meta::same_time(&stat, entry) {
                     self.bring_up_to_date(entry, &stat, &folder, &name);
-                    if large(stat.st_size) && !self.options.dry_run {
+                    if self.is_resumable(stat.st_size) && !self.options.dry_run {
                         // Another copy has stored the file since this partial file was left.
                         partial::remove_stale(&folder, &partial::name(&name, 0));
                     }
@@ -190,7 +195,7 @@ impl Target {
                 if self.keeps_existing {
                     return Err(is_there());
                 }
-                earlier = large(stat.st_size);
+                earlier = self.is_resumable(stat.st_size);
             }
             Some(_) if self.keeps_existing => return Err(is_there()),
             _ => {}
@@ -198,7 +203,7 @@ impl Target {
         let in_chunks = len.is_some_and(|len| len >= DELTA_MIN);
         if in_chunks && !earlier {
             let partial = rustix::fs::statat(&folder, partial::name(&name, 0), AtFlags::SYMLINK_NOFOLLOW);
-            earlier = partial.is_ok_and(|s| large(s.st_size));
+            earlier = partial.is_ok_and(|s| self.is_resumable(s.st_size));
         }
         Ok(match len {
             Some(_) if earlier && in_chunks => Wanted::Chunks,

@@ -11,12 +11,14 @@ use rustix::io::Errno;
 
 use super::answers::Answers;
 use super::batch::WholeFile;
+use super::framed::{Framed, Here, RESUMED_MIN, stored_len};
 use super::partial::{self, PRIVATE, Partial};
 use super::plan::DeltaPlan;
 use super::{Target, stream};
 use crate::delta::{DELTA_MIN, read_at};
+use crate::frames::Form;
 use crate::hello::Fsync;
-use crate::tree::split;
+use crate::tree::{Tree, split};
 use crate::{e_text, hash, meta, shown};
 
 /// Length of the pieces in which content of an earlier version is copied, in bytes.
@@ -28,6 +30,9 @@ const WRITEBACK_LEN: u64 = 8 << 20;
 /// an index. Our senders announce 16.
 const DELTAS_MAX: usize = 64;
 
+/// Shortest block of zeros that becomes a hole, in bytes: shorter ones save no block of a file system.
+const HOLE_MIN: usize = 64 << 10;
+
 /// A file whose content is being received.
 pub(super) struct OpenFile {
     pub(super) id: u64,
@@ -38,6 +43,12 @@ pub(super) struct OpenFile {
     pub(super) repeats_others: bool,
     /// The content is complete but differs from what the sender read.
     pub(super) is_other: bool,
+    /// Its content comes as frames.
+    pub(super) framed: Option<Framed>,
+    /// What is here of it, if its content comes as frames.
+    pub(super) here: Option<Here>,
+    /// Some of its raw bytes were here.
+    pub(super) has_copied: bool,
     hash: blake3::Hasher,
     pub(super) at: u64,
     /// End of the written data, which is less than `at` after a hole.
@@ -59,6 +70,9 @@ impl OpenFile {
             plan,
             repeats_others: false,
             is_other: false,
+            framed: None,
+            here: None,
+            has_copied: false,
             hash,
             at: 0,
             written: 0,
@@ -69,6 +83,12 @@ impl OpenFile {
 
     /// Adds received content.
     pub(super) fn write(&mut self, mut bytes: &[u8]) {
+        if self.framed.is_some() {
+            if self.failed.is_none() {
+                self.failed = self.write_framed(bytes).err();
+            }
+            return;
+        }
         while !bytes.is_empty() && self.failed.is_none() {
             let len = match self.next_need() {
                 Ok(need) => need.min(bytes.len() as u64) as usize,
@@ -83,8 +103,19 @@ impl OpenFile {
         }
     }
 
+    /// Adds raw bytes that are here, of content that comes as frames.
+    pub(super) fn take_here_framed(&mut self, len: u64) {
+        if self.failed.is_none() {
+            self.failed = self.have(len).err();
+        }
+    }
+
     /// Adds a hole.
     pub(super) fn hole(&mut self, len: u64) {
+        if self.framed.is_some() {
+            self.failed.get_or_insert_with(|| io::Error::other("frames have no holes"));
+            return;
+        }
         self.at = self.at.saturating_add(len);
     }
 
@@ -93,6 +124,10 @@ impl OpenFile {
     /// # Errors
     /// The other file does not have that content.
     pub(super) fn repeat(&mut self, from: Option<&OwnedFd>, offset: u64, len: u64) -> io::Result<()> {
+        if self.framed.is_some() {
+            self.failed.get_or_insert_with(|| io::Error::other("frames repeat nothing"));
+            return Ok(());
+        }
         let is_file = matches!(self.entry.kind, EntryKind::File { .. });
         self.repeats_others |= from.is_some() && is_file;
         if self.failed.is_none() {
@@ -131,13 +166,14 @@ impl OpenFile {
             return Err(e);
         }
         let len = match self.entry.kind {
-            EntryKind::File { len, .. } => len,
+            EntryKind::File { len, .. } if self.framed.is_none() => len,
             _ => self.at,
         };
-        if self.at != len {
+        if self.framed.is_some() {
+            self.complete_framed()?;
+        } else if self.at != len {
             return Err(io::Error::other("its length differs from the announced one"));
-        }
-        if self.hash.finalize().as_bytes() != digest {
+        } else if self.hash.finalize().as_bytes() != digest {
             self.is_other = true;
             return Err(io::Error::other("its content is not what was read; copy it again"));
         }
@@ -154,9 +190,12 @@ impl OpenFile {
     /// Keeps the incomplete file for the next run if it is long enough and can be compared then.
     pub(super) fn keep_partial(&mut self) {
         let resumable = matches!(self.entry.kind, EntryKind::File { .. });
-        if resumable && self.failed.is_none() && self.at >= DELTA_MIN && !self.is_stored() {
+        let as_it_came = matches!(self.framed, Some(Framed::AsItCame(_)));
+        let least = if as_it_came { RESUMED_MIN } else { DELTA_MIN };
+        if resumable && self.failed.is_none() && self.at >= least && !self.is_stored() {
             let name = OsStr::from_bytes(split(&self.entry.path).1);
-            self.partial.keep(name, self.plan.iter().flat_map(DeltaPlan::files));
+            let here = self.here.iter().flat_map(Here::files);
+            self.partial.keep(name, self.plan.iter().flat_map(DeltaPlan::files).chain(here));
         }
     }
 
@@ -165,7 +204,13 @@ impl OpenFile {
         let name = split(&self.entry.path).1;
         let there = rustix::fs::statat(self.partial.folder(), name, AtFlags::SYMLINK_NOFOLLOW);
         let len = if let EntryKind::File { len, .. } = self.entry.kind { len } else { 0 };
-        there.is_ok_and(|s| s.st_size as u64 == len && meta::same_time(&s, &self.entry))
+        there.is_ok_and(|s| {
+            let same_len = match self.framed {
+                Some(Framed::AsItCame(_)) => stored_len(self.partial.folder(), OsStr::from_bytes(name)) == Some(len),
+                _ => s.st_size as u64 == len,
+            };
+            same_len && meta::same_time(&s, &self.entry)
+        })
     }
 
     /// How many received bytes belong at this position, after adding the present content before it.
@@ -211,6 +256,20 @@ impl OpenFile {
 
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         hash::update(&mut self.hash, bytes);
+        self.append_plain(bytes)
+    }
+
+    /// Adds raw bytes, a whole block of zeros as a hole.
+    pub(super) fn append_or_skip(&mut self, raw: &[u8]) -> io::Result<()> {
+        if raw.len() >= HOLE_MIN && raw[..16] == [0; 16] && raw.iter().all(|b| *b == 0) {
+            self.at += raw.len() as u64;
+            return Ok(());
+        }
+        self.append_plain(raw)
+    }
+
+    /// Adds bytes that are compared by other means.
+    pub(super) fn append_plain(&mut self, bytes: &[u8]) -> io::Result<()> {
         let mut rest = bytes;
         while !rest.is_empty() {
             match rustix::io::pwrite(&self.partial.file, rest, self.at) {
@@ -245,17 +304,17 @@ impl Target {
             if count >= DELTAS_MAX {
                 return None;
             }
-            let (folder, name) = self.tree.parent(&entry.path).ok()?;
-            let mut files: Vec<OwnedFd> = partial::hold_stale(&folder, &name).into_iter().collect();
-            let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-            let old = rustix::fs::openat(&folder, &name, flags, Mode::empty()).ok();
-            files.extend(old.filter(|f| {
-                rustix::fs::fstat(f).is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::RegularFile)
-            }));
+            let path = entry.path.clone();
+            let files = earlier_files(&mut self.tree, &path)?;
             let memory = self.room.reserve(DeltaPlan::len_max(&files))?;
             vacant.insert(DeltaPlan::new(files).taking(memory));
         }
         Some((self.plans.get_mut(&id)?, len))
+    }
+
+    /// What is there of a file that was announced: the remains of an earlier copy, and an earlier version.
+    pub(super) fn earlier_files(&mut self, id: u64) -> Option<Vec<OwnedFd>> {
+        earlier_files(&mut self.tree, &self.pending.get(&id)?.path)
     }
 
     /// Begins the content of a file.
@@ -264,14 +323,18 @@ impl Target {
         let Some(mut entry) = self.pending.remove(&id) else { return };
         self.given_up.remove(&id);
         self.room.give_back_pending(&entry);
-        let plan = self.plans.remove(&id);
+        let (plan, here) = (self.plans.remove(&id), self.here.remove(&id));
         let mut created = self.create(&mut entry);
         if created.as_ref().is_err_and(too_many_open) && !self.batch.is_empty() {
             self.store_batch(answers);
             created = self.create(&mut entry);
         }
         match created {
-            Ok(partial) => self.open = Some(OpenFile::new(id, entry, partial, plan, self.options.fsync != Fsync::None)),
+            Ok(partial) => {
+                let mut open = OpenFile::new(id, entry, partial, plan, self.options.fsync != Fsync::None);
+                (open.framed, open.here) = (self.framed(), here);
+                self.open = Some(open);
+            }
             Err(e) => self.not_stored(id, format!("cannot store {}: {}", shown(&entry.path), e_text(&e)), answers),
         }
     }
@@ -301,9 +364,12 @@ impl Target {
         }
         let in_full = open.plan.is_none();
         let completed = open.complete(digest);
+        if let Some(Framed::Decoded(decoder)) = open.framed.take() {
+            self.decoder = Some(decoder);
+        }
         // The remains of an earlier copy are not needed any more, and must not disturb the next
         // one.
-        open.plan = None;
+        (open.plan, open.here) = (None, None);
         // The content that it refers to may have changed.
         if open.is_other && open.repeats_others {
             return self.want_again(open, None, answers);
@@ -321,7 +387,7 @@ impl Target {
             ));
         }
         meta::apply(open.partial.file.as_fd(), &open.entry, self.ownership, &mut self.losses);
-        if in_full && state == EndState::Whole {
+        if in_full && state == EndState::Whole && self.options.form == Form::Raw {
             self.repeatable.came(&open);
         }
         if open.repeats_others {
@@ -332,6 +398,17 @@ impl Target {
             self.store_batch(answers);
         }
     }
+}
+
+fn earlier_files(tree: &mut Tree, path: &[u8]) -> Option<Vec<OwnedFd>> {
+    let (folder, name) = tree.parent(path).ok()?;
+    let mut files: Vec<OwnedFd> = partial::hold_stale(&folder, &name).into_iter().collect();
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let old = rustix::fs::openat(&folder, &name, flags, Mode::empty()).ok();
+    files.extend(
+        old.filter(|f| rustix::fs::fstat(f).is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::RegularFile)),
+    );
+    Some(files)
 }
 
 fn too_many_open(e: &io::Error) -> bool {

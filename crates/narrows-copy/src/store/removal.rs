@@ -20,6 +20,7 @@ use super::answers::Answers;
 use super::{Target, partial};
 use crate::error::Result;
 use crate::filter::Filter;
+use crate::frames::Form;
 use crate::hello::Delete;
 use crate::partial_name::is_partial;
 use crate::tree::{open_on_same_device, split};
@@ -52,9 +53,9 @@ struct Covered {
 }
 
 impl Removal {
-    pub(super) fn new(asked: &Delete) -> Result<Self> {
+    pub(super) fn new(asked: &Delete, form: Form) -> Result<Self> {
         Ok(Self {
-            filter: Filter::new(&asked.exclude)?,
+            filter: Filter::new(&asked.exclude)?.of_stored(form == Form::AsTheyCame),
             max: asked.max,
             names: asked.names,
             came: HashSet::new(),
@@ -475,6 +476,7 @@ mod tests {
             delete: Some(delete),
             names: false,
             set_id: false,
+            form: Form::Raw,
         };
         let sources: Vec<_> = sources.iter().map(Into::into).collect();
         let permitted = Permitted::tops(&sources, true);

@@ -1,6 +1,6 @@
 //! The receiver's answers about entries: the bodies of note frames (format.md section 8.3).
 
-use super::{CHUNKS_MAX, Fields, cut_text, put_bytes};
+use super::{CHUNKS_MAX, FRAMES_MAX, Fields, KnownFrame, SUMS_MAX, cut_text, put_bytes};
 use crate::error::{Error, Result};
 use crate::frame::{CONTROL_BODY_MAX, put_varint};
 
@@ -17,6 +17,8 @@ const WHOLE: u8 = 8;
 const AGAIN: u8 = 9;
 const REPEATED: u8 = 10;
 const MADE: u8 = 11;
+const FRAMES: u8 = 12;
+const SUMS: u8 = 13;
 
 /// An answer. Files are answered in the order of their announcement, each once.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,6 +88,22 @@ pub enum Answer {
         /// Lengths of runs of chunks, alternately present and needed, beginning with present.
         runs: Vec<u32>,
     },
+    /// Frames of an entry that the receiver has stored, from the number that the sender asked for on.
+    /// None: there are no more.
+    Frames {
+        /// Number of the entry.
+        id: u64,
+        /// The frames, in ascending order.
+        frames: Vec<KnownFrame>,
+    },
+    /// Sums of the raw bytes of an entry that the receiver has, from the number that the sender asked
+    /// for on, each XXH3 of one MiB; only the last may be of fewer bytes. None: there are no more.
+    Sums {
+        /// Number of the entry.
+        id: u64,
+        /// The sums, in order.
+        sums: Vec<u64>,
+    },
 }
 
 /// Whether the receiver wants a file, and how.
@@ -147,6 +165,25 @@ impl Answer {
                 put_varint(out, runs.len() as u64);
                 runs.iter().for_each(|run| put_varint(out, (*run).into()));
             }
+            Self::Frames { id, frames } => {
+                out.push(FRAMES);
+                put_varint(out, *id);
+                put_varint(out, frames.len() as u64);
+                for frame in frames {
+                    out.push(frame.codec);
+                    for number in [frame.raw_offset, frame.raw_len.into(), frame.wire_len.into()] {
+                        put_varint(out, number);
+                    }
+                    out.extend_from_slice(&frame.check.to_le_bytes());
+                    out.extend_from_slice(&frame.body_hash.to_le_bytes());
+                }
+            }
+            Self::Sums { id, sums } => {
+                out.push(SUMS);
+                put_varint(out, *id);
+                put_varint(out, sums.len() as u64);
+                sums.iter().for_each(|sum| out.extend_from_slice(&sum.to_le_bytes()));
+            }
         }
     }
 
@@ -186,12 +223,34 @@ impl Answer {
                     }
                     Self::Chunks { id, runs: (0..count).map(|_| f.number32()).collect::<Result<_>>()? }
                 }
+                FRAMES => {
+                    let id = f.number()?;
+                    let count = f.number()?;
+                    if count > FRAMES_MAX as u64 {
+                        return Err(Error::limit("an answer has too many frames"));
+                    }
+                    Self::Frames { id, frames: (0..count).map(|_| known_frame(&mut f)).collect::<Result<_>>()? }
+                }
+                SUMS => {
+                    let id = f.number()?;
+                    let count = f.number()?;
+                    if count > SUMS_MAX as u64 {
+                        return Err(Error::limit("an answer has too many sums"));
+                    }
+                    Self::Sums { id, sums: (0..count).map(|_| f.word()).collect::<Result<_>>()? }
+                }
                 _ => return Err(Error::unsupported("an answer needs a newer program")),
             };
             on_answer(answer)?;
         }
         Ok(())
     }
+}
+
+fn known_frame(f: &mut Fields<'_>) -> Result<KnownFrame> {
+    let codec = f.byte()?;
+    let (raw_offset, raw_len, wire_len) = (f.number()?, f.number32()?, f.number32()?);
+    Ok(KnownFrame { codec, raw_offset, raw_len, wire_len, check: f.word()?, body_hash: f.word()? })
 }
 
 #[cfg(test)]
@@ -226,6 +285,22 @@ mod tests {
             Answer::Files { count: 2, wanted: Wanted::Chunks },
             Answer::Files { count: 3, wanted: Wanted::Repeats },
             Answer::Chunks { id: 300, runs: vec![0, 4096, 1] },
+            Answer::Frames {
+                id: 301,
+                frames: vec![
+                    KnownFrame {
+                        codec: 3,
+                        raw_offset: 0,
+                        raw_len: 7,
+                        wire_len: 1 << 20,
+                        check: u64::MAX,
+                        body_hash: 1,
+                    },
+                    KnownFrame { codec: 0, raw_offset: 1 << 50, raw_len: 1, wire_len: 1, check: 0, body_hash: 0 },
+                ],
+            },
+            Answer::Sums { id: 302, sums: vec![u64::MAX, 5] },
+            Answer::Sums { id: 302, sums: Vec::new() },
         ];
         let mut note = Vec::new();
         let mut borders = vec![0];
@@ -236,6 +311,9 @@ mod tests {
         assert_eq!(parse(&note).unwrap(), all);
         for len in (0..note.len()).filter(|len| !borders.contains(len)) {
             assert!(parse(&note[..len]).is_err(), "cut at {len}");
+        }
+        for kind in [FRAMES, SUMS] {
+            assert!(parse(&[kind, 1, 0xff, 0xff, 0x03]).unwrap_err().to_string().contains("too many"));
         }
         assert!(parse(&[0]).is_err() && parse(&[FILES, 1, 9]).is_err());
     }

@@ -1,9 +1,9 @@
 //! Parses records from bytes that arrive in pieces of any length.
 
 use super::{
-    BEGIN, CHUNK_LEN_MAX, CHUNKS, CHUNKS_MAX, Chunk, DATA, DATA_LEN_MAX, END, ENTRY, EndState, Entry, EntryKind,
-    FAILED, Fields, HOLE, NAME_LEN_MAX, PATH_LEN_MAX, PIECES, RECORD_LEN_MAX, REGION_LEN_MAX, REPEAT, REPEAT_LEN_MAX,
-    Record, Region, TEXT_LEN_MAX, TOTAL, check_path, unzigzag,
+    ASK, BEGIN, CHUNK_LEN_MAX, CHUNKS, CHUNKS_MAX, Chunk, DATA, DATA_LEN_MAX, END, ENTRY, EndState, Entry, EntryKind,
+    FAILED, Fields, HAVE, HOLE, NAME_LEN_MAX, PATH_LEN_MAX, PIECES, RECORD_LEN_MAX, REGION_LEN_MAX, REPEAT,
+    REPEAT_LEN_MAX, Record, Region, TEXT_LEN_MAX, TOTAL, check_path, unzigzag,
 };
 use crate::error::{Error, Result};
 use crate::frame::varint;
@@ -94,7 +94,7 @@ impl RecordParser {
 
     fn parse(&mut self, kind: u8, mut f: Fields<'_>) -> Result<Record<'static>> {
         // Chunks and pieces may come at any time.
-        if !matches!(kind, CHUNKS | PIECES) && self.in_file != matches!(kind, HOLE | REPEAT | END) {
+        if !matches!(kind, CHUNKS | PIECES | ASK) && self.in_file != matches!(kind, HOLE | REPEAT | HAVE | END) {
             return Err(Error::corrupt("the records of a file are out of order"));
         }
         let record = match kind {
@@ -128,6 +128,8 @@ impl RecordParser {
                 Record::Failed { text }
             }
             TOTAL => Record::Total { files: f.number()?, bytes: f.number()? },
+            ASK => Record::Ask { id: self.known_id(f.number()?)?, from: f.number()? },
+            HAVE => Record::Have { len: f.number()? },
             _ => {
                 let entries = f.number()?;
                 if entries != self.entries {
@@ -263,7 +265,7 @@ fn kind(f: &mut Fields<'_>, known: u64) -> Result<EntryKind> {
 /// Kind, length of the body, length of the header; `None` if more bytes are needed.
 fn parse_header(b: &[u8]) -> Result<Option<(u8, usize, usize)>> {
     let Some((&kind, rest)) = b.split_first() else { return Ok(None) };
-    if !(ENTRY..=TOTAL).contains(&kind) {
+    if !(ENTRY..=HAVE).contains(&kind) {
         return Err(Error::unsupported(format!("a record of kind {kind} needs a newer program")));
     }
     let Some((len, n)) = varint(rest, HEADER_MAX - 1)? else { return Ok(None) };
@@ -313,6 +315,8 @@ mod tests {
         writer.pieces(2, &regions, &[[1; 6], [2; 6], [3; 6]], &mut out);
         writer.begin(2, &mut out);
         writer.chunks(2, &chunks[1..], &mut out);
+        writer.ask(8, 1 << 33, &mut out);
+        writer.have(1 << 45, &mut out);
         writer.data(b"0123456789", &mut out);
         writer.hole(1 << 40, &mut out);
         writer.data(&[], &mut out);
@@ -359,7 +363,7 @@ mod tests {
         assert!(finished);
         let told: Vec<_> = entries().into_iter().map(|e| format!("{:?}", Record::Entry(e))).collect();
         assert_eq!(whole[..told.len()], told);
-        assert_eq!(whole.len(), told.len() + 12);
+        assert_eq!(whole.len(), told.len() + 14);
         for piece in [1, 2, 3, 7, 64] {
             assert_eq!(parse(&stream, piece).unwrap().0, whole);
         }
@@ -391,6 +395,8 @@ mod tests {
             [&stream()[..stream_begin()], &[BEGIN, 1, 8, REPEAT, 3, 8, 0, 0]].concat(), // nothing repeated
             [&stream()[..stream_begin()], &[BEGIN, 1, 8, REPEAT, 5, 8, 0, 0x81, 0x80, 0x40]].concat(), // too much
             [&stream()[..stream_begin()], &[REPEAT, 3, 8, 0, 1]].concat(),    // outside of a file
+            vec![ASK, 2, 0, 0],                                               // of an entry that did not come
+            vec![HAVE, 1, 0],                                                 // outside of a file
             vec![FINISH, 1, 3],                                               // a wrong total
             vec![FINISH, 2, 0, 0],                                            // too long
             [stream(), vec![FINISH, 1, 9]].concat(),                          // after the end

@@ -48,6 +48,8 @@ pub struct SenderConfig {
     pub run_len: u64,
     /// The effort that a file says it was encoded with, in a frame before its end.
     pub attempt: Option<frame::Attempt>,
+    /// Pieces are never joined: no block has bytes of two pushes.
+    pub separate: bool,
     /// Record a trace line for every decision; the driver fetches them with `take_trace`.
     pub trace: bool,
 }
@@ -71,6 +73,7 @@ impl Default for SenderConfig {
             index: false,
             run_len: 0,
             attempt: None,
+            separate: false,
             trace: false,
         }
     }

@@ -9,6 +9,8 @@ use crate::block::{Block, BufferPool};
 const WANTED_FIRST: usize = 128 << 10;
 
 pub(super) struct Input {
+    /// Pieces are never joined.
+    separate: bool,
     pieces: VecDeque<Block>,
     /// Bytes of all pieces.
     pub(super) len: usize,
@@ -27,9 +29,10 @@ pub(super) struct Input {
 }
 
 impl Input {
-    pub(super) fn new(block_max: usize) -> Self {
+    pub(super) fn new(block_max: usize, separate: bool) -> Self {
         let wanted = WANTED_FIRST.min(block_max);
         Self {
+            separate,
             pieces: VecDeque::new(),
             len: 0,
             copies: Waiting::default(),
@@ -66,7 +69,7 @@ impl Input {
     /// Joins short pieces until the block that the policy last wanted can be cut whole.
     pub(super) fn join(&mut self, pool: &BufferPool) {
         let want = self.wanted.min(self.len);
-        if self.front().is_none_or(|front| front.len() >= want) {
+        if self.separate || self.front().is_none_or(|front| front.len() >= want) {
             return;
         }
         let mut buffer = pool.get(want);

@@ -218,6 +218,12 @@ impl SendOptions {
         Self { rest: SenderConfig { attempt, ..self.rest }, ..self }
     }
 
+    /// Whether what a [`BlockSource`](super::BlockSource) gives at once is never joined with what it gives
+    /// next: then no block has bytes of two. Default: false.
+    pub fn separate(self, separate: bool) -> Self {
+        Self { rest: SenderConfig { separate, ..self.rest }, ..self }
+    }
+
     /// Raw length of the whole flow in bytes, if it is known. Default: unknown.
     pub fn raw_len(self, len: impl Into<Option<u64>>) -> Self {
         Self { raw_len: len.into(), ..self }

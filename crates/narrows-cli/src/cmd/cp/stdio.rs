@@ -46,6 +46,9 @@ impl Dash {
         if args.recursive || !args.exclude.is_empty() || !args.include.is_empty() {
             return misuse(&format!("{name} one file, so -r, --exclude and --include do not apply"));
         }
+        if args.store_compressed && dash == Self::Target {
+            return misuse("--store-compressed writes files, not stdout; copy to a file, or read it with narrows cat");
+        }
         if args.dry_run {
             return misuse("--dry-run does not support stdin and stdout");
         }
@@ -77,6 +80,10 @@ pub(super) fn get(args: &CpArgs, source: &Place) -> Result<Outcome> {
 
 /// Writes the content of one file into a device or fifo.
 pub(super) fn get_into(args: &CpArgs, source: &Place, special: &Special, path: &Path) -> Result<Outcome> {
+    if args.store_compressed {
+        let text = format!("--store-compressed writes files, and {} is none", shown(path.as_os_str().as_bytes()));
+        return Err(narrows::Error::misuse(text).into());
+    }
     let cannot = || format!("cannot write {}", path.display());
     let target = Target::written(special.open(None).with_context(cannot)?, cannot());
     let name = shown(path.as_os_str().as_bytes());
@@ -104,6 +111,7 @@ fn receive(args: &CpArgs, source: &Place, target: &Target, to: &Output<'_>) -> R
         dry_run: false,
         totals: false,
         stored: is_stored(args),
+        frames: false,
     };
     let notes = Notes::default();
     let options = ReceiveOptions::default().notes(&notes).stall_timeout(flow::seconds(args.timeout));

@@ -1,0 +1,332 @@
+//! Encodes the content of files at the sending end, each file as a stream of its own.
+//!
+//! One flow of the engine encodes the blocks of all files, so what it learns of link and data holds for
+//! the next file too. It writes into a pipe, out of which its frames are taken as fast as the
+//! connection drains, so its policy sees that rate as `narrows pipe` sees the rate of its output.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, PipeReader, Read};
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use narrows::block::{Block, BufferPool};
+use narrows::codec::CodecId;
+use narrows::entry::{DIGEST_LEN, EndState, KnownFrame, RecordWriter};
+use narrows::frame::{self, BlockHeader, Header, PREFACE_LEN, ReadLimits};
+use narrows::policy::Policy;
+use narrows::sender::Summary;
+use narrows::stream::{self, BlockSource, Control, SendOptions};
+use narrows::transport::Link;
+use narrows_file::alone::Maker;
+
+use super::BLOCK_LEN;
+
+/// Content up to this length is stored as it is: no method makes it shorter by more than the time of a
+/// thread costs.
+const STORED_MAX: usize = 256;
+/// Items that wait for their turn. Small files have four each.
+const ITEMS_MAX: usize = 256;
+/// Blocks that wait for the engine, which takes what it has room for.
+const BLOCKS_MAX: usize = 2;
+/// Records are handed on in pieces of this length.
+const GATHER_LEN: usize = 64 << 10;
+/// Length of the buffer for frames.
+const BUFFER_LEN: usize = 128 << 10;
+
+/// How a sending end makes frames.
+pub struct FramesOptions {
+    options: SendOptions,
+    /// The flow that carries them.
+    pub(crate) carrier: Arc<Control>,
+    /// Files are read from a folder of stored files.
+    pub(crate) unwraps: bool,
+    /// What the encoding flow was, at the end.
+    pub(crate) encoding: Encoding,
+}
+
+/// What an encoding flow has done and learned.
+#[derive(Clone, Default)]
+pub struct Encoding(Arc<Mutex<Option<Ended>>>);
+
+/// Totals and policy of a flow that has ended.
+type Ended = (Summary, Box<dyn Policy>);
+
+impl Encoding {
+    /// Totals and policy, once the flow has ended; `None` if there was nothing to encode.
+    pub fn take(&self) -> Option<(Summary, Box<dyn Policy>)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+impl FramesOptions {
+    /// `options` choose the methods, `carrier` is the flow that carries the frames. `unwraps`: the sources
+    /// are stored files.
+    pub fn new(options: SendOptions, carrier: &Arc<Control>, unwraps: bool) -> Self {
+        let options = options.check(false).history(0).separate(true).gather_ns(0).block_max(BLOCK_LEN).index(false);
+        Self { options, carrier: Arc::clone(carrier), unwraps, encoding: Encoding::default() }
+    }
+
+    /// What the encoding flow will have done.
+    pub fn encoding(&self) -> Encoding {
+        self.encoding.clone()
+    }
+}
+
+/// What goes out, in order.
+pub(crate) enum Item {
+    /// Records that are ready.
+    Records(Vec<u8>),
+    /// The stream of a file begins.
+    Begin,
+    /// A block to be encoded.
+    Raw(Block),
+    /// A frame as it is stored at this end.
+    Frame(BlockHeader, Vec<u8>),
+    /// A frame that the other end has.
+    Known(Known),
+    /// The stream of a file ends. With it the sums of all raw bytes, if not all of them came as blocks.
+    End(EndState, Option<Vec<u64>>),
+    /// Everything was sent.
+    Done,
+    /// Where the frames of the engine come from.
+    Engine(PipeReader),
+}
+
+/// A frame that the other end has.
+pub(crate) enum Known {
+    /// It is stored there and has these raw bytes.
+    Stored(KnownFrame, Block),
+    /// Its raw bytes are there.
+    Raw { raw_len: usize, frame_len: usize, check: u64 },
+}
+
+/// The copy is over.
+pub(crate) struct OverError;
+
+/// The encoder of a copy.
+pub(crate) struct Encoder {
+    items: SyncSender<Item>,
+    options: Option<SendOptions>,
+    blocks: Option<SyncSender<Block>>,
+    encoding: Encoding,
+}
+
+impl Encoder {
+    /// Starts the thread that puts everything in order. `emit` takes the records, `end` hears whether
+    /// all went.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub(crate) fn start(
+        options: FramesOptions,
+        emit: impl FnMut(Vec<u8>) -> Result<(), OverError> + Send + 'static,
+        end: impl FnOnce(bool) + Send + 'static,
+    ) -> io::Result<Self> {
+        let (items, taken) = sync_channel(ITEMS_MAX);
+        let assembly = Assembly { items: taken, frames: None, out: Vec::new(), maker: None, have: 0, emit };
+        std::thread::Builder::new().name("narrows-frames".into()).spawn(move || {
+            let all = assembly.run();
+            end(all.is_ok());
+        })?;
+        let FramesOptions { options, encoding, .. } = options;
+        Ok(Self { items, options: Some(options), blocks: None, encoding })
+    }
+
+    /// Sends an item in its turn.
+    pub(crate) fn put(&self, item: Item) -> Result<(), OverError> {
+        self.items.send(item).map_err(|_| OverError)
+    }
+
+    /// Encodes a block and sends its frames.
+    pub(crate) fn block(&mut self, raw: Block) -> Result<(), OverError> {
+        if raw.len() <= STORED_MAX {
+            return self.put(Item::Raw(raw));
+        }
+        self.start_engine().map_err(|_| OverError)?;
+        self.put(Item::Raw(raw.clone()))?;
+        self.blocks.as_ref().ok_or(OverError)?.send(raw).map_err(|_| OverError)
+    }
+
+    /// Starts the engine for the first block.
+    fn start_engine(&mut self) -> io::Result<()> {
+        let Some(options) = self.options.take() else { return Ok(()) };
+        let (reader, writer) = io::pipe()?;
+        let link = Link::file_writer(File::from(OwnedFd::from(writer)));
+        let (blocks, taken) = sync_channel(BLOCKS_MAX);
+        let encoding = self.encoding.clone();
+        std::thread::Builder::new().name("narrows-encode".into()).spawn(move || {
+            if let Ok(ended) = stream::send_blocks(Blocks { blocks: taken }, link, options) {
+                *encoding.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(ended);
+            }
+        })?;
+        self.blocks = Some(blocks);
+        self.items.send(Item::Engine(reader)).map_err(io::Error::other)
+    }
+
+    /// Ends the engine's flow, so that its totals are known when the copy has ended.
+    pub(crate) fn end(&mut self) -> Result<(), OverError> {
+        self.blocks = None;
+        self.put(Item::Done)
+    }
+}
+
+/// The blocks that the engine reads.
+struct Blocks {
+    blocks: Receiver<Block>,
+}
+
+impl BlockSource for Blocks {
+    fn next(&mut self, _: usize, _: &BufferPool) -> io::Result<Block> {
+        // The end of the channel is that of the flow.
+        Ok(self.blocks.recv().unwrap_or_default())
+    }
+}
+
+/// Puts records and frames in order.
+struct Assembly<E> {
+    items: Receiver<Item>,
+    frames: Option<BufReader<PipeReader>>,
+    out: Vec<u8>,
+    maker: Option<Maker>,
+    /// Raw bytes that the other end has and was not told to take.
+    have: u64,
+    emit: E,
+}
+
+impl<E: FnMut(Vec<u8>) -> Result<(), OverError>> Assembly<E> {
+    fn run(mut self) -> Result<(), OverError> {
+        let records = RecordWriter::default();
+        let mut body = Vec::new();
+        loop {
+            let item = match self.items.try_recv() {
+                Ok(item) => item,
+                Err(TryRecvError::Disconnected) => return Err(OverError),
+                Err(TryRecvError::Empty) => {
+                    self.emit()?;
+                    self.items.recv().map_err(|_| OverError)?
+                }
+            };
+            match item {
+                Item::Records(bytes) => self.out.extend_from_slice(&bytes),
+                Item::Begin => {
+                    let maker = self.maker.insert(Maker::new(BLOCK_LEN));
+                    records.data(maker.preface(), &mut self.out);
+                }
+                Item::Raw(raw) if raw.len() <= STORED_MAX => {
+                    self.flush_have(&records);
+                    if let Some(maker) = &mut self.maker
+                        && !raw.is_empty()
+                    {
+                        let header = maker.block(CodecId::STORE, &raw, &raw);
+                        put_frame(&records, &header, &raw, &mut self.out);
+                    }
+                }
+                Item::Raw(raw) => {
+                    self.flush_have(&records);
+                    self.encoded(&records, raw, &mut body)?;
+                }
+                Item::Frame(header, frame) => {
+                    self.flush_have(&records);
+                    if let (Some(maker), Some(check), Some(raw_len)) = (&mut self.maker, header.check, header.raw_len) {
+                        maker.as_it_is(raw_len, frame.len(), check);
+                        records.data(&frame, &mut self.out);
+                    }
+                }
+                Item::Known(known) => {
+                    if let Some(maker) = &mut self.maker {
+                        match known {
+                            Known::Stored(frame, raw) => {
+                                maker.known(&frame, &raw);
+                                self.have += raw.len() as u64;
+                            }
+                            Known::Raw { raw_len, frame_len, check } => {
+                                maker.as_it_is(raw_len, frame_len, check);
+                                self.have += raw_len as u64;
+                            }
+                        }
+                    }
+                }
+                Item::End(state, sums) => {
+                    self.flush_have(&records);
+                    if let Some(maker) = self.maker.take()
+                        && state != EndState::Partial
+                    {
+                        let tail = maker.finish(sums);
+                        tail.chunks(BLOCK_LEN).for_each(|part| records.data(part, &mut self.out));
+                    }
+                    records.end(state, &[0; DIGEST_LEN], &mut self.out);
+                }
+                Item::Done => return self.emit(),
+                Item::Engine(reader) => self.frames = Some(BufReader::with_capacity(BUFFER_LEN, reader)),
+            }
+            if self.out.len() >= GATHER_LEN {
+                self.emit()?;
+            }
+        }
+    }
+
+    fn emit(&mut self) -> Result<(), OverError> {
+        if self.out.is_empty() {
+            return Ok(());
+        }
+        (self.emit)(std::mem::take(&mut self.out))
+    }
+
+    fn flush_have(&mut self, records: &RecordWriter) {
+        if self.have > 0 {
+            records.have(std::mem::take(&mut self.have), &mut self.out);
+        }
+    }
+
+    /// Takes the frames of a block from the engine.
+    fn encoded(&mut self, records: &RecordWriter, mut raw: Block, body: &mut Vec<u8>) -> Result<(), OverError> {
+        while !raw.is_empty() {
+            if self.frames.as_ref().is_some_and(|frames| frames.buffer().is_empty()) {
+                // The next frame may take long to come.
+                self.emit()?;
+            }
+            let frames = self.frames.as_mut().ok_or(OverError)?;
+            let header = next_header(frames).map_err(|_| OverError)?;
+            let raw_len = header.raw_len.filter(|len| *len <= raw.len()).ok_or(OverError)?;
+            body.resize(header.wire_len, 0);
+            frames.read_exact(body).map_err(|_| OverError)?;
+            let part = raw.split_to(raw_len);
+            let maker = self.maker.as_mut().ok_or(OverError)?;
+            let header = maker.block(header.codec, &part, body);
+            put_frame(records, &header, body, &mut self.out);
+            if self.out.len() >= GATHER_LEN {
+                self.emit()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn put_frame(records: &RecordWriter, header: &[u8], body: &[u8], out: &mut Vec<u8>) {
+    records.data_of(header.len() + body.len(), out);
+    out.extend_from_slice(header);
+    out.extend_from_slice(body);
+}
+
+/// The next header of the engine's own stream, which has no checks.
+fn next_header(frames: &mut BufReader<PipeReader>) -> io::Result<BlockHeader> {
+    let wrong = |e: narrows::Error| io::Error::new(io::ErrorKind::InvalidData, e.to_string());
+    let limits =
+        ReadLimits { block_max: BLOCK_LEN, history: 0, reach: 0, codecs: u64::MAX, check: false, messages: false };
+    if frames.fill_buf()?.first() == Some(&frame::MAGIC[0]) {
+        // No frame begins like a preface.
+        frames.read_exact(&mut [0; PREFACE_LEN])?;
+    }
+    let mut bytes = Vec::with_capacity(16);
+    loop {
+        let mut byte = [0];
+        frames.read_exact(&mut byte)?;
+        bytes.push(byte[0]);
+        match frame::parse_header(&bytes, &limits).map_err(wrong)? {
+            Some(Header::Block(header)) => return Ok(header),
+            Some(Header::Control(_)) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            None => {}
+        }
+    }
+}

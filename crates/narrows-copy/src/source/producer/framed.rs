@@ -1,0 +1,481 @@
+//! Sending content as frames (format.md section 18).
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::OwnedFd;
+
+use narrows::block::Block;
+use narrows::codec::CodecId;
+use narrows::entry::{EndState, Entry, EntryKind, KnownFrame};
+use narrows::frame::{
+    self, BlockHeader, Header, PREFACE_LEN, Preface, ReadLimits, SUMS_LOG, codecs_of_this_build, parse_sums,
+};
+use rustix::fs::{OFlags, Stat};
+use rustix::io::Errno;
+
+use super::super::doubts::{Doubted, Verdict};
+use super::{File, Over, Producer, has_hole, next_data};
+use crate::delta::read_at;
+use crate::frames::{self, BLOCK_LEN, Item, Known};
+use crate::{e_text, shown};
+
+/// Most frames or sums of a file that are asked for: 128 GiB in blocks of 512 KiB, in 12 MiB. What lies
+/// behind them is sent again.
+const KNOWN_MAX: usize = 256 << 10;
+/// Longest header of a frame, rounded up.
+const HEADER_LEN: usize = 20;
+/// Longest control frame, header included.
+const CONTROL_LEN: usize = 12 + frame::CONTROL_BODY_MAX;
+
+/// An answer about what the other end has of a file.
+pub(in crate::source) enum Told {
+    Frames(Vec<KnownFrame>),
+    Sums(Vec<u64>),
+}
+
+/// A file of which the other end may have a part, which was asked for.
+pub(super) struct Asked {
+    file: File,
+    frames: Vec<KnownFrame>,
+    sums: Vec<u64>,
+    is_whole: bool,
+}
+
+impl Asked {
+    pub(super) fn is_due(&self) -> bool {
+        self.is_whole
+    }
+}
+
+/// How the content of a file was read.
+type Read = io::Result<bool>;
+
+/// Whether a stored file was read to its end, and the sums of its raw bytes.
+type Sent = (bool, Option<Vec<u64>>);
+
+/// A stored file at this end.
+struct Stored {
+    limits: ReadLimits,
+    index_offset: u64,
+    raw_len: u64,
+    sums: Option<Vec<u64>>,
+}
+
+impl Producer<'_> {
+    /// Turns the entry of a stored file into that of its original.
+    pub(super) fn unwrap_entry(&mut self, root: usize, entry: &mut Entry) -> io::Result<bool> {
+        let Some(original) = frames::original(&entry.path) else { return Ok(false) };
+        let original = original.to_vec();
+        match &mut entry.kind {
+            EntryKind::File { len, .. } => {
+                let fd = self.roots[root].tree.open_below(&entry.path, OFlags::RDONLY | OFlags::NONBLOCK)?;
+                let stored = *len;
+                *len = match frames::totals(&fd) {
+                    Ok(totals) => totals.raw_total,
+                    // Several streams behind one another, perhaps.
+                    Err(e) => open_any(&fd).map_err(|_| e)?.raw_len(),
+                };
+                let mut state = self.shared.lock();
+                state.progress.bytes = state.progress.bytes.saturating_sub(stored).saturating_add(*len);
+            }
+            EntryKind::HardLink { .. } => {}
+            _ => return Ok(false),
+        }
+        entry.path = original;
+        Ok(true)
+    }
+
+    /// Sends a file as frames, or asks first what the other end has of it.
+    pub(super) fn send_framed(&mut self, file: File, fd: &OwnedFd, stat: &Stat) -> Result<(), Over> {
+        if file.in_chunks {
+            self.writer.ask(file.id, 0, &mut self.out);
+            self.asked.push_back(Box::new(Asked { file, frames: Vec::new(), sums: Vec::new(), is_whole: false }));
+            return Ok(());
+        }
+        self.send_frames(file, fd, stat, &[], &[])
+    }
+
+    /// Takes answers about what the other end has.
+    pub(super) fn take_told(&mut self, told: VecDeque<(u64, Told)>) {
+        for (id, told) in told {
+            let Some(asked) = self.asked.iter_mut().find(|asked| asked.file.id == id && !asked.is_whole) else {
+                continue;
+            };
+            let before = asked.frames.len() + asked.sums.len();
+            match told {
+                Told::Frames(frames) => asked.frames.extend(frames),
+                Told::Sums(sums) => asked.sums.extend(sums),
+            }
+            let known = asked.frames.len() + asked.sums.len();
+            asked.is_whole = known == before || known >= KNOWN_MAX;
+            if !asked.is_whole {
+                self.writer.ask(id, known as u64, &mut self.out);
+            }
+        }
+    }
+
+    /// Sends a file of which the other end has told what it has.
+    pub(super) fn send_asked(&mut self, asked: Asked) -> Result<(), Over> {
+        let Asked { file, frames, sums, .. } = asked;
+        match self.opened(&file) {
+            Some((fd, stat)) => self.send_frames(file, &fd, &stat, &frames, &sums),
+            None => Ok(()),
+        }
+    }
+
+    fn send_frames(
+        &mut self,
+        file: File,
+        fd: &OwnedFd,
+        stat: &Stat,
+        known: &[KnownFrame],
+        sums: &[u64],
+    ) -> Result<(), Over> {
+        self.writer.begin(file.id, &mut self.out);
+        self.hand_on()?;
+        self.put(Item::Begin)?;
+        drop(self.shared.lock().doubts.begin(file.id));
+        (self.done, self.here, self.repeated) = (0, 0, 0);
+        let mut own_sums = None;
+        let read = if file.stored {
+            match self.stored(fd, file.len, sums)? {
+                Ok((read, found)) => {
+                    own_sums = found;
+                    Ok(read)
+                }
+                Err(e) => Err(e),
+            }
+        } else {
+            let sparse = (stat.st_blocks as u64).saturating_mul(512) < file.len && has_hole(fd, file.len);
+            self.plain(&file, fd, sparse, known)?
+        };
+        let verdict = self.shared.lock().doubts.verdict();
+        let state = if verdict == Verdict::Nothing { self.end_state(&file, fd, &read) } else { EndState::Partial };
+        self.put(Item::End(state, own_sums))?;
+        if verdict == Verdict::Nothing {
+            self.tell_end(&file, state, read);
+        }
+        let changed = state == EndState::Changed;
+        let doubted = Doubted { file, done: self.done, here: self.here, repeated: 0, changed };
+        let mut state = self.shared.lock();
+        if let Some(doubted) = state.doubts.sent(doubted) {
+            state.send_again(doubted);
+        }
+        Ok(())
+    }
+
+    /// Sends the data of a reader as it arrives.
+    pub(super) fn stream_framed(
+        &mut self,
+        id: u64,
+        reader: &mut Box<dyn io::Read + Send>,
+    ) -> Result<Option<io::Error>, Over> {
+        self.writer.begin(id, &mut self.out);
+        self.hand_on()?;
+        self.put(Item::Begin)?;
+        let mut buffer = Vec::new();
+        let failure = loop {
+            // What a reader gives at a time may be short, and a block has bytes of one read only.
+            buffer.resize(BLOCK_LEN, 0);
+            let mut filled = 0;
+            let failure = loop {
+                match reader.read(&mut buffer[filled..]) {
+                    Ok(0) => break None,
+                    Ok(n) => {
+                        filled += n;
+                        if filled >= super::READ_LEN {
+                            break None;
+                        }
+                    }
+                    Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                    Err(e) => break Some(e),
+                }
+            };
+            if filled == 0 || failure.is_some() {
+                break failure;
+            }
+            buffer.truncate(filled);
+            self.block(Block::from_vec(std::mem::take(&mut buffer)))?;
+            self.shared.lock().progress.bytes_done += filled as u64;
+        };
+        let state = if failure.is_none() { EndState::Whole } else { EndState::Partial };
+        self.put(Item::End(state, None))?;
+        Ok(failure)
+    }
+
+    fn put(&mut self, item: Item) -> Result<(), Over> {
+        self.encoder.as_ref().ok_or(Over)?.put(item).map_err(|_| Over)
+    }
+
+    fn block(&mut self, raw: Block) -> Result<(), Over> {
+        self.encoder.as_mut().ok_or(Over)?.block(raw).map_err(|_| Over)
+    }
+
+    /// Whether the other end has given the file up.
+    fn is_given_up(&self) -> bool {
+        self.shared.lock().doubts.verdict() != Verdict::Nothing
+    }
+
+    // --- a file with its content as it is ---
+
+    /// Sends the blocks of a file, except those of which the other end has frames; returns whether it
+    /// was as long as announced.
+    fn plain(&mut self, file: &File, fd: &OwnedFd, sparse: bool, known: &[KnownFrame]) -> Result<Read, Over> {
+        let mut known = known.iter().filter(|frame| frame.raw_len as usize <= BLOCK_LEN).peekable();
+        let (mut at, mut data) = (0, 0..0);
+        while at < file.len {
+            if self.is_given_up() {
+                return Ok(Ok(false));
+            }
+            while known.next_if(|frame| frame.raw_offset < at).is_some() {}
+            let next = known.peek().map_or(u64::MAX, |frame| frame.raw_offset);
+            let is_known = next == at;
+            let mut len = (file.len - at).min(BLOCK_LEN as u64);
+            len = match known.peek() {
+                Some(frame) if is_known && u64::from(frame.raw_len) <= file.len - at => frame.raw_len.into(),
+                _ if is_known => len,
+                _ => len.min(next - at),
+            };
+            if sparse && at >= data.end {
+                match next_data(fd, at, file.len) {
+                    Ok((begin, end)) => data = begin..end,
+                    Err(e) => return Ok(Err(e)),
+                }
+            }
+            // The zeros of a hole are not read.
+            let raw = if sparse && at.saturating_add(len) <= data.start {
+                Block::zeros(len as usize)
+            } else {
+                match read_block(fd, at, len as usize) {
+                    Ok(raw) if raw.len() as u64 == len => Block::from_vec(raw),
+                    Ok(_) => return Ok(Ok(false)),
+                    Err(e) => return Ok(Err(e)),
+                }
+            };
+            match known.peek() {
+                Some(frame) if is_known && is_of(frame, &raw) => {
+                    self.put(Item::Known(Known::Stored(**frame, raw)))?;
+                    self.count(0, len);
+                }
+                _ => {
+                    self.block(raw)?;
+                    self.count(len, 0);
+                }
+            }
+            at += len;
+        }
+        Ok(Ok(true))
+    }
+
+    // --- a stored file ---
+
+    /// Sends the frames of a stored file; returns also the sums of its raw bytes. Frames that were
+    /// encoded go as they are: they are smaller already, and to decode and encode them would take more
+    /// of this host than it saves of the link. Blocks that are stored as they were are encoded anew.
+    fn stored(&mut self, fd: &OwnedFd, len: u64, sums: &[u64]) -> Result<io::Result<Sent>, Over> {
+        let stored = match open_stored(fd, len) {
+            Ok(Some(stored)) => stored,
+            Ok(None) => return Ok(self.decoded(fd, len)?.map(|all| (all, None))),
+            Err(e) => return Ok(Err(e)),
+        };
+        let same = |begin: u64, end: u64| {
+            let Some(own) = &stored.sums else { return false };
+            let (first, last) = ((begin >> SUMS_LOG) as usize, ((end - 1) >> SUMS_LOG) as usize);
+            (first..=last).all(|i| sums.get(i).is_some_and(|sum| own.get(i) == Some(sum)))
+        };
+        let (mut at, mut raw_at) = (PREFACE_LEN as u64, 0u64);
+        let mut window = Window { fd, at: 0, bytes: Vec::new() };
+        while at < stored.index_offset {
+            if self.is_given_up() {
+                return Ok(Ok((false, None)));
+            }
+            let (header, frame) = match window.frame(at, stored.index_offset, &stored.limits) {
+                Ok(found) => found,
+                Err(e) => return Ok(Err(e)),
+            };
+            let (Some(raw_len), Some(check)) = (header.raw_len, header.check) else { return Ok(Err(damaged())) };
+            let raw_end = raw_at + raw_len as u64;
+            if raw_end > stored.raw_len {
+                return Ok(Err(damaged()));
+            }
+            let frame_len = frame.len();
+            if same(raw_at, raw_end) {
+                self.put(Item::Known(Known::Raw { raw_len, frame_len, check }))?;
+                self.count(0, raw_len as u64);
+            } else {
+                if header.codec == CodecId::STORE && raw_len <= BLOCK_LEN {
+                    let raw = Block::from_vec(frame[header.header_len()..].to_vec());
+                    if header.check_of(&raw, &raw, raw_at) != check {
+                        return Ok(Err(damaged()));
+                    }
+                    self.block(raw)?;
+                } else {
+                    let frame = frame.to_vec();
+                    self.put(Item::Frame(header, frame))?;
+                }
+                self.count(raw_len as u64, 0);
+            }
+            (at, raw_at) = (at + frame_len as u64, raw_end);
+        }
+        if raw_at != stored.raw_len {
+            return Ok(Err(damaged()));
+        }
+        Ok(Ok((true, stored.sums)))
+    }
+}
+
+impl Producer<'_> {
+    /// Sends a stored file whose frames do not stand alone: it is decoded, and encoded for this link.
+    fn decoded(&mut self, fd: &OwnedFd, len: u64) -> Result<Read, Over> {
+        let file = match open_any(fd) {
+            Ok(file) if file.raw_len() == len => file,
+            Ok(_) => return Ok(Err(changed())),
+            Err(e) => return Ok(Err(e)),
+        };
+        let mut at = 0;
+        while at < len {
+            if self.is_given_up() {
+                return Ok(Ok(false));
+            }
+            let mut raw = vec![0; (len - at).min(BLOCK_LEN as u64) as usize];
+            let mut filled = 0;
+            while filled < raw.len() {
+                match file.read_at(&mut raw[filled..], at + filled as u64) {
+                    Ok(0) => return Ok(Ok(false)),
+                    Ok(n) => filled += n,
+                    Err(_) => return Ok(Err(damaged())),
+                }
+            }
+            self.block(Block::from_vec(raw))?;
+            self.count(filled as u64, 0);
+            at += filled as u64;
+        }
+        Ok(Ok(true))
+    }
+}
+
+/// A file of any streams.
+fn open_any(fd: &OwnedFd) -> io::Result<narrows_file::File<std::fs::File>> {
+    narrows_file::File::open(std::fs::File::from(fd.try_clone()?)).map_err(|_| damaged())
+}
+
+fn changed() -> io::Error {
+    io::Error::other("it changed meanwhile; copy it again")
+}
+
+/// Whether a frame that the other end has is of these raw bytes.
+fn is_of(frame: &KnownFrame, raw: &[u8]) -> bool {
+    let header = BlockHeader::data(CodecId(frame.codec), false, raw.len(), frame.wire_len as usize);
+    let is_stored = frame.codec == CodecId::STORE.0;
+    let body_hash = if is_stored { 0 } else { frame.body_hash };
+    frame.raw_len as usize == raw.len()
+        && codecs_of_this_build() >> frame.codec.min(63) & 1 == 1
+        && (if is_stored { frame.wire_len == frame.raw_len } else { frame.wire_len < frame.raw_len })
+        && header.check_of_parts([raw].into_iter(), body_hash, frame.raw_offset) == frame.check
+}
+
+fn read_block(fd: &OwnedFd, at: u64, len: usize) -> io::Result<Vec<u8>> {
+    let mut raw = vec![0; len];
+    let n = read_at(fd, &mut raw, at)?;
+    raw.truncate(n);
+    Ok(raw)
+}
+
+fn damaged() -> io::Error {
+    io::Error::other("the stored file is damaged; `narrows check` says where")
+}
+
+/// The end of a stored file, and its sums; `None` if its frames do not stand alone.
+fn open_stored(fd: &OwnedFd, len: u64) -> io::Result<Option<Stored>> {
+    let Ok(totals) = frames::totals(fd) else { return Ok(None) };
+    if totals.raw_total != len {
+        return Err(changed());
+    }
+    let preface = read_block(fd, 0, PREFACE_LEN)?;
+    let preface = Preface::parse(&preface).ok().flatten().ok_or_else(damaged)?;
+    if !frames::stands_alone(&preface) {
+        return Ok(None);
+    }
+    let index_offset = if totals.index_offset == 0 { totals.wire_total } else { totals.index_offset };
+    let sums = read_sums(fd, index_offset, totals.wire_total, totals.raw_total)?;
+    Ok(Some(Stored { limits: frames::limits(&preface), index_offset, raw_len: totals.raw_total, sums }))
+}
+
+/// The sums behind the index, if their stretches are those that this program compares.
+fn read_sums(fd: &OwnedFd, begin: u64, end: u64, raw_total: u64) -> io::Result<Option<Vec<u64>>> {
+    let limits = ReadLimits { block_max: 0, history: 0, reach: 0, codecs: 0, check: true, messages: false };
+    let (mut at, mut sums) = (begin, Vec::new());
+    while at < end {
+        let bytes = read_block(fd, at, CONTROL_LEN.min((end - at) as usize))?;
+        let Ok(Some(Header::Control(header))) = frame::parse_header(&bytes, &limits) else { return Err(damaged()) };
+        let whole = header.header_len + header.body_len;
+        let body = bytes.get(header.header_len..whole).ok_or_else(damaged)?;
+        header.verify(body, raw_total).map_err(|_| damaged())?;
+        if header.kind == frame::ControlKind::Sums {
+            let (log, more) = parse_sums(body).map_err(|_| damaged())?;
+            if log != SUMS_LOG {
+                return Ok(None);
+            }
+            sums.extend(more);
+        }
+        at += whole as u64;
+    }
+    Ok(Some(sums).filter(|sums| sums.len() as u64 == raw_total.div_ceil(1 << SUMS_LOG)))
+}
+
+/// Reads frames one behind the other, several at a time.
+struct Window<'a> {
+    fd: &'a OwnedFd,
+    at: u64,
+    bytes: Vec<u8>,
+}
+
+impl Window<'_> {
+    /// The header and all bytes of the frame at `at`, which ends before `end`.
+    fn frame(&mut self, at: u64, end: u64, limits: &ReadLimits) -> io::Result<(BlockHeader, &[u8])> {
+        self.need(at, HEADER_LEN as u64, end)?;
+        let begin = (at - self.at) as usize;
+        let Ok(Some(Header::Block(header))) = frame::parse_header(&self.bytes[begin..], limits) else {
+            return Err(damaged());
+        };
+        let len = header.header_len() + header.wire_len;
+        self.need(at, len as u64, end)?;
+        let begin = (at - self.at) as usize;
+        Ok((header, self.bytes.get(begin..begin + len).ok_or_else(damaged)?))
+    }
+
+    fn need(&mut self, at: u64, len: u64, end: u64) -> io::Result<()> {
+        let stop = at.saturating_add(len).min(end);
+        if at >= self.at && stop <= self.at + self.bytes.len() as u64 {
+            return Ok(());
+        }
+        let want = len.max(super::READ_LEN as u64).min(end.saturating_sub(at)) as usize;
+        self.bytes.resize(want, 0);
+        let mut filled = 0;
+        while filled < want {
+            match rustix::io::pread(self.fd, &mut self.bytes[filled..], at + filled as u64) {
+                Ok(0) => break,
+                Ok(n) => filled += n,
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        self.bytes.truncate(filled);
+        self.at = at;
+        Ok(())
+    }
+}
+
+impl Producer<'_> {
+    /// Opens an announced file; reports a failure.
+    fn opened(&mut self, file: &File) -> Option<(OwnedFd, Stat)> {
+        let super::Content::Below(root) = file.content else { return None };
+        match self.open(root, &file.place()) {
+            Ok(opened) => Some(opened),
+            Err(e) => {
+                self.failed(&format!("cannot read {}: {}", shown(&file.path), e_text(&e)));
+                None
+            }
+        }
+    }
+}
