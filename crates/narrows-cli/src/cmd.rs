@@ -12,7 +12,7 @@ mod bench;
 mod calibrate;
 mod cat;
 mod check;
-pub(crate) mod cp;
+mod cp;
 mod demo;
 mod each;
 mod file;

@@ -7,6 +7,7 @@ use narrows_host::signals;
 mod args;
 mod bottleneck;
 mod cmd;
+mod counts;
 mod dictionary;
 mod files;
 mod flow;

@@ -10,7 +10,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use narrows::sender::Summary;
 use narrows::stream::Control;
 
-use crate::cmd::cp::objects::Counts;
+use crate::counts::Counts;
 use crate::report;
 use narrows_copy::fallback::ArchiveProgress;
 use narrows_copy::source::Progress;

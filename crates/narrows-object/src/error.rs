@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind};
 
 use object_store::Error;
 
-use crate::url::Url;
+use crate::url::{Scheme, Url};
 
 /// What was tried, for the words of its failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub(crate) fn explain(error: &Error, act: Act, url: &Url) -> io::Error {
         io::Error::new(ErrorKind::PermissionDenied, format!("{why}{said}"))
     };
     let no_bucket = || {
-        let what = if url.scheme == crate::Scheme::Az { "container" } else { "bucket" };
+        let what = if url.scheme == Scheme::Az { "container" } else { "bucket" };
         io::Error::new(ErrorKind::NotFound, format!("there is no {what} named {}", url.bucket))
     };
     if code == "NoSuchBucket" || code == "ContainerNotFound" || whole.contains("The specified bucket does not exist") {

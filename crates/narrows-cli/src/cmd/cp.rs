@@ -42,7 +42,7 @@ use narrows_host::words::shown;
 use narrows_host::{means, signals};
 
 mod fallback;
-pub(crate) mod objects;
+mod objects;
 mod stdio;
 
 use stdio::Dash;

@@ -1,7 +1,6 @@
 //! `narrows cp` to and from object stores: every file becomes one object.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -15,6 +14,7 @@ use super::stdio::Dash;
 use super::{Outcome, Tell};
 use crate::args::CpArgs;
 use crate::args::file::ModeArg;
+use crate::counts::Counts;
 use crate::place::{self, Place};
 use crate::progress::Bar;
 use crate::report;
@@ -27,32 +27,6 @@ mod stream;
 
 /// What the key of a file ends in.
 const SUFFIX: &str = ".nrw";
-
-/// What is counted while objects are copied, by several threads.
-#[derive(Default)]
-pub(crate) struct Counts {
-    pub(crate) files: AtomicU64,
-    pub(crate) same: AtomicU64,
-    failed: AtomicU64,
-    changed: AtomicU64,
-    pub(crate) raw: AtomicU64,
-    pub(crate) wire: AtomicU64,
-    losses: Mutex<std::collections::BTreeMap<&'static str, u64>>,
-}
-
-impl Counts {
-    fn add(counter: &AtomicU64, n: u64) {
-        counter.fetch_add(n, Ordering::Relaxed);
-    }
-
-    fn lost(&self, what: &'static str) {
-        *lock(&self.losses).entry(what).or_default() += 1;
-    }
-
-    fn of(counter: &AtomicU64) -> u64 {
-        counter.load(Ordering::Relaxed)
-    }
-}
 
 /// A copy and what its threads share.
 struct Copy<'a> {
@@ -72,14 +46,13 @@ impl Copy<'_> {
     fn outcome(&self, begun: Instant, removed: Removed) -> Outcome {
         let c = &self.counts;
         let (raw, wire) = (Counts::of(&c.raw), Counts::of(&c.wire));
-        let losses: Vec<_> = lock(&c.losses).iter().map(|(what, n)| format!("{what} of {n}")).collect();
         let elapsed = begun.elapsed();
         Outcome {
             files: Counts::of(&c.files),
             files_same: Counts::of(&c.same),
             failed: Counts::of(&c.failed),
             changed: Counts::of(&c.changed),
-            losses: (!losses.is_empty()).then(|| losses.join(", ")),
+            losses: c.losses(),
             removed: removed.count,
             not_removed: removed.why_not,
             line: report::join([Some(report::amount(raw, elapsed)), Some(report::wire(raw, wire))]),

@@ -20,9 +20,10 @@ use narrows_object::meta::FileMeta;
 use narrows_object::{Head, Object, ObjectFile, Url};
 
 use super::changes::{Stamp, is_same, since_1970};
-use super::{Copy, Counts, Removed, SUFFIX, in_threads, lock};
+use super::{Copy, Removed, SUFFIX, in_threads, lock};
 use crate::args::{FsyncArg, reach_max, window_log};
 use crate::cmd::cp::{DELETING, names, patterns};
+use crate::counts::Counts;
 use crate::{flow, report};
 
 /// Raw bytes of a file that has work for several decoding threads.

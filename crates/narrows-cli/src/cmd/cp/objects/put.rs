@@ -21,8 +21,9 @@ use narrows_object::{CreateOptions, KEY_LEN_MAX, ObjectWriter, Url};
 use rustix::fs::OFlags;
 
 use super::changes::{Stamp, is_stored};
-use super::{Copy, Counts, Removed, SUFFIX, in_threads, lock, mode};
+use super::{Copy, Removed, SUFFIX, in_threads, lock, mode};
 use crate::cmd::cp::{DELETING, names, patterns};
+use crate::counts::Counts;
 use crate::report;
 
 /// Files that were found and wait for a thread.

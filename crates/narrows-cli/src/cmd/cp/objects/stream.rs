@@ -9,8 +9,9 @@ use narrows_file::{WriteOptions, Writer};
 use narrows_object::meta::FileMeta;
 use narrows_object::{CreateOptions, ObjectFile, ObjectWriter, Url};
 
-use super::{Copy, Counts, Removed, SUFFIX, mode};
+use super::{Copy, Removed, SUFFIX, mode};
 use crate::args::{reach_max, window_log};
+use crate::counts::Counts;
 use crate::files;
 use crate::flow;
 
