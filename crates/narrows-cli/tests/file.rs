@@ -497,3 +497,41 @@ fn runs_of_zeros_become_holes_in_new_files_and_nowhere_else() {
         }
     }
 }
+
+#[test]
+fn hints_say_how_a_file_is_stored_and_the_command_line_is_stronger() {
+    let home = folder();
+    let raw = sample(600_000);
+    for name in ["a", "b.raw", "c.log"] {
+        fs::write(home.path().join(name), &raw).unwrap();
+    }
+    let rules = "[[hint]]\nfiles = '*.raw'\nnever = true\n\n[[hint]]\nfiles = '*.log'\nmethods = 'lz4'\n";
+    fs::write(home.path().join(".narrows.toml"), rules).unwrap();
+    let len = |name: &str, args: &[&str]| {
+        good(home.path(), &[&["-f", name], args].concat());
+        assert!(good(home.path(), &["-dc", &format!("{name}.nrw")]) == raw);
+        home.path().join(format!("{name}.nrw")).metadata().unwrap().len()
+    };
+    let plain = len("a", &[]);
+    assert!(len("b.raw", &[]) >= raw.len() as u64, "never");
+    assert_eq!(len("b.raw", &["--mode", "balanced"]), plain);
+    let lz4 = len("c.log", &[]);
+    assert!(lz4 > plain && lz4 == len("a", &["--hint", "methods=lz4"]));
+    assert!(len("a", &["--hint", "never"]) >= raw.len() as u64);
+    assert!(len("a", &["--decode-rate", "1500MB/s"]) > plain, "zstd decodes slower");
+    for bad in [&["--hint", "loud"][..], &["--hint", ""], &["--decode-rate", "fast"], &["--adapt", "--mode", "fast"]] {
+        assert_eq!(run(home.path(), &[&["-f", "a"], bad].concat()).status.code(), Some(2), "{bad:?}");
+    }
+}
+
+#[test]
+fn adapted_files_are_files_as_others() {
+    let home = folder();
+    let raw = sample(3 << 20);
+    fs::write(home.path().join("a"), &raw).unwrap();
+    good(home.path(), &["--adapt", "a"]);
+    assert!(good(home.path(), &["-dc", "a.nrw"]) == raw);
+    assert!(good(home.path(), &["cat", "--range", "2000000-2000099", "a.nrw"]) == raw[2_000_000..2_000_100]);
+    good(home.path(), &["check", "--sums", "a.nrw"]);
+    assert!(home.path().join("a.nrw").metadata().unwrap().len() < raw.len() as u64 + 4096);
+}
