@@ -112,6 +112,16 @@ fn no_end() -> Error {
     Error::corrupt("the directory leads to a place where no file ends")
 }
 
+impl<R: ReadAt> Pack<R> {
+    /// The content of an entry, which is a file or a hard link to one.
+    ///
+    /// # Errors
+    /// The source fails, the pack is damaged, or the entry has no content.
+    pub fn member(&self, item: &Item) -> Result<Member<'_, R>> {
+        Ok(Member { pack: self, extents: Extents::of(self, &self.file_of(item)?)? })
+    }
+}
+
 /// The content of a file.
 pub struct Member<'a, R> {
     pack: &'a Pack<R>,
@@ -119,10 +129,6 @@ pub struct Member<'a, R> {
 }
 
 impl<'a, R: ReadAt> Member<'a, R> {
-    pub(crate) fn open(pack: &'a Pack<R>, item: &Item) -> Result<Self> {
-        Ok(Self { pack, extents: Extents::of(pack, item)? })
-    }
-
     /// Its extents.
     pub fn extents(&self) -> &Extents {
         &self.extents

@@ -9,7 +9,6 @@ use narrows::{Error, ErrorKind, Result};
 use narrows_file::{File, OpenOptions, ReadAt};
 
 use crate::directory::{Child, Content, Item, Page};
-use crate::member::Member;
 use crate::order;
 use crate::tail::TailSource;
 use crate::trailer::{TRAILER_LEN, Trailer};
@@ -164,14 +163,6 @@ impl<R: ReadAt> Pack<R> {
         let Content::Of(path) = &item.content else { return Ok(item.clone()) };
         let file = self.find(path)?.filter(|file| matches!(file.entry.kind, EntryKind::File { .. }));
         file.ok_or_else(|| Error::corrupt("a hard link of the pack leads to no file"))
-    }
-
-    /// The content of an entry, which is a file or a hard link to one.
-    ///
-    /// # Errors
-    /// The source fails, the pack is damaged, or the entry has no content.
-    pub fn member(&self, item: &Item) -> Result<Member<'_, R>> {
-        Member::open(self, &self.file_of(item)?)
     }
 }
 
