@@ -60,7 +60,9 @@ fn without_text(answer: &Answer) -> Answer {
         | Answer::Whole { .. }
         | Answer::Again { .. }
         | Answer::Repeated { .. }
-        | Answer::Chunks { .. } => {}
+        | Answer::Chunks { .. }
+        | Answer::Frames { .. }
+        | Answer::Sums { .. } => {}
     }
     answer
 }

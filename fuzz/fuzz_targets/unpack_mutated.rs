@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 use libfuzzer_sys::fuzz_target;
 use narrows::entry::{EndState, Entry, EntryKind, RecordWriter};
 use narrows::stream::{Notes, ReceiveOptions};
+use narrows_copy::frames::Form;
 use narrows_copy::hello::{Fsync, StoreOptions};
 use narrows_copy::store::{EntryStore, Observers, Permitted};
 use narrows_copy::tree::Tree;
@@ -76,6 +77,7 @@ fuzz_target!(|data: &[u8]| {
         delete: None,
         names: false,
         set_id: false,
+        form: Form::Raw,
     };
     let notes = Notes::default();
     let store = EntryStore::new(Tree::open(&to).unwrap(), None, Permitted::Anything, options, notes, Observers::none());
