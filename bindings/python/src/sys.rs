@@ -52,6 +52,18 @@ pub(crate) fn connection(descriptor: i32) -> Result<TcpStream> {
     Ok(socket)
 }
 
+/// Sets how many bytes wait in `socket` before it counts as readable. An end or error counts at once,
+/// and so does a full buffer.
+#[allow(unsafe_code, reason = "a system call without a safe wrapper")]
+pub(crate) fn set_readable_len(socket: &TcpStream, len: i32) -> io::Result<()> {
+    let size = size_of::<i32>() as libc::socklen_t;
+    // SAFETY: the option takes one int, and `len` is one that lives through the call.
+    let answer = unsafe {
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVLOWAT, (&raw const len).cast(), size)
+    };
+    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// A flag that wakes whoever waits for its descriptor.
 pub(crate) struct Event(File);
 
@@ -89,18 +101,26 @@ impl AsFd for Event {
 
 /// Waits until `socket` may take bytes, if `write`, or `event` is set, or for `timeout`.
 #[allow(unsafe_code, reason = "a system call without a safe wrapper")]
-pub(crate) fn wait(socket: BorrowedFd<'_>, write: bool, event: BorrowedFd<'_>, timeout: Duration) -> io::Result<()> {
-    let entry = |fd: BorrowedFd<'_>, events| libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
+pub(crate) fn wait(
+    socket: BorrowedFd<'_>,
+    write: bool,
+    event: Option<BorrowedFd<'_>>,
+    timeout: Duration,
+) -> io::Result<()> {
+    // One entry without a descriptor is passed over.
+    let entry = |fd: Option<BorrowedFd<'_>>, events| {
+        let fd = fd.map_or(-1, |fd| fd.as_raw_fd());
+        libc::pollfd { fd, events, revents: 0 }
+    };
     // An entry that waits for nothing would still report that the peer has gone, at once.
-    let mut fds = [entry(event, libc::POLLIN), entry(socket, libc::POLLOUT)];
-    let count = if write { 2 } else { 1 };
+    let mut fds = [entry(event, libc::POLLIN), entry(Some(socket).filter(|_| write), libc::POLLOUT)];
     let time = libc::timespec {
         tv_sec: timeout.as_secs().min(3600) as libc::time_t,
         tv_nsec: libc::c_long::from(timeout.subsec_nanos() as i32),
     };
-    // SAFETY: the array has at least `count` entries and, as the time, outlives the call; the
+    // SAFETY: the array has as many entries as the call is told and, as the time, outlives it; the
     // descriptors are borrowed for its length; no mask of signals is given.
-    let answer = unsafe { libc::ppoll(fds.as_mut_ptr(), count, &raw const time, std::ptr::null()) };
+    let answer = unsafe { libc::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, &raw const time, std::ptr::null()) };
     match answer {
         -1 => Some(io::Error::last_os_error()).filter(|e| e.kind() != io::ErrorKind::Interrupted).map_or(Ok(()), Err),
         _ => Ok(()),
