@@ -52,18 +52,6 @@ pub(crate) fn connection(descriptor: i32) -> Result<TcpStream> {
     Ok(socket)
 }
 
-/// Sets how many bytes wait in `socket` before it counts as readable. An end or error counts at once,
-/// and so does a full buffer.
-#[allow(unsafe_code, reason = "a system call without a safe wrapper")]
-pub(crate) fn set_readable_len(socket: &TcpStream, len: i32) -> io::Result<()> {
-    let size = size_of::<i32>() as libc::socklen_t;
-    // SAFETY: the option takes one int, and `len` is one that lives through the call.
-    let answer = unsafe {
-        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVLOWAT, (&raw const len).cast(), size)
-    };
-    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
 /// A flag that wakes whoever waits for its descriptor.
 pub(crate) struct Event(File);
 
@@ -107,7 +95,7 @@ pub(crate) fn wait(
     event: Option<BorrowedFd<'_>>,
     timeout: Duration,
 ) -> io::Result<()> {
-    // One entry without a descriptor is passed over.
+    // The call passes over an entry without a descriptor.
     let entry = |fd: Option<BorrowedFd<'_>>, events| {
         let fd = fd.map_or(-1, |fd| fd.as_raw_fd());
         libc::pollfd { fd, events, revents: 0 }

@@ -181,7 +181,6 @@ def test_messages_of_many_frames_arrive_in_pieces(policy: str | None, chance: ra
                 got = await far.read()
                 for name, array in arrays.items():
                     numpy.testing.assert_array_equal(got[name], array)
-                # A short message wakes the reader although it was waiting for much just before.
                 assert await far.read() == i
             near.abort()
             far.abort()

@@ -20,7 +20,6 @@ use super::pools;
 use super::wire::{self, Kind};
 use crate::buffer::Target;
 use crate::error::raised;
-use crate::sys;
 
 /// Control messages are read here, many at a time.
 const BUFFER: usize = 64 << 10;
@@ -32,10 +31,6 @@ const UNDECODED_MAX: usize = 8 << 20;
 const NEXT_LEN: usize = 256;
 /// Most frames that one call reads into: results that are fetched together come as many short ones.
 const SLICES: usize = 64;
-/// While twice these bytes or more of a plain segment are to come, the event loop is woken for so many
-/// at a time, not for each burst of the network (64 KiB at most): reading one takes less time than
-/// waking. They are 2 ms of 1 Gbit/s.
-const WAKE_LEN: i32 = 256 << 10;
 /// Bytes read in one call, so that other comms of the event loop get their turn.
 const TURN_MAX: usize = 4 << 20;
 
@@ -55,10 +50,6 @@ pub(super) struct Incoming {
     buffers: BufferPool,
     decoding: Arc<Decoding>,
     queue: Option<Queue>,
-    /// The last read got less than it asked for, so another one would find nothing.
-    is_dry: bool,
-    /// Bytes for which the socket counts as readable.
-    wake_len: i32,
 }
 
 enum Stage {
@@ -164,8 +155,6 @@ impl Incoming {
             buffers: BufferPool::default(),
             decoding: Arc::new(Decoding::new(signal)),
             queue: None,
-            is_dry: false,
-            wake_len: 1,
         }
     }
 
@@ -200,21 +189,7 @@ impl Incoming {
 
     /// Goes on with the message. `allocate` makes a list of writable buffers of the given lengths.
     pub(super) fn receive(&mut self, py: Python<'_>, allocate: &Py<PyAny>) -> PyResult<Received> {
-        let received = self.go_on(py, allocate)?;
-        let wake_len = match (&received, &self.stage) {
-            (Received::Nothing, Stage::Plain { left }) if *left >= 2 * WAKE_LEN as u64 => WAKE_LEN,
-            _ => 1,
-        };
-        if wake_len != self.wake_len {
-            sys::set_readable_len(&self.socket, wake_len)?;
-            self.wake_len = wake_len;
-        }
-        Ok(received)
-    }
-
-    fn go_on(&mut self, py: Python<'_>, allocate: &Py<PyAny>) -> PyResult<Received> {
         let mut read = 0;
-        self.is_dry = false;
         loop {
             match self.step(py, allocate)? {
                 Step::Went => {}
@@ -225,7 +200,7 @@ impl Incoming {
                         return Ok(Received::Message(message.objects));
                     }
                 }
-                Step::Needs if self.is_dry || read >= TURN_MAX => return Ok(Received::Nothing),
+                Step::Needs if read >= TURN_MAX => return Ok(Received::Nothing),
                 Step::Needs => match self.read(py)? {
                     0 => return Ok(Received::Nothing),
                     n => read += n,
@@ -274,7 +249,6 @@ impl Incoming {
         let mut read = || socket.read_vectored(&mut bufs);
         let n = taken(if wanted <= LOCKED_MAX { read() } else { py.detach(read) })?;
         drop(bufs);
-        self.is_dry = n < wanted + NEXT_LEN;
         let direct = n.min(wanted);
         (self.at, self.end) = (0, n - direct);
         match &mut self.stage {
@@ -305,7 +279,6 @@ impl Incoming {
         }
         let n = taken((&*self.socket).read(&mut self.buffer[self.end..]))?;
         self.end += n;
-        self.is_dry = self.end < self.buffer.len();
         Ok(n)
     }
 
