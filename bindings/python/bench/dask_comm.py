@@ -3,7 +3,8 @@ and data to and from the client, over links that this script makes. Needs root.
 
     make python-wheel && target/python-venv/bin/pip install --force-reinstall --no-deps target/wheels/narrows-*.whl
     target/python-venv/bin/python bindings/python/bench/dask_comm.py --corpus DIR [--rates 100mbit,1gbit,10gbit,none]
-        [--workers 1,2,4] [--rounds N] [--megabytes N] [--schemes tcp,tcp+lz4,tcp+zstd,narrows] -o RESULT.json
+        [--workers 1,2,4] [--rounds N] [--megabytes N] [--cases shuffle,...] [--schemes tcp,tcp+lz4,tcp+zstd,narrows]
+        -o RESULT.json
 
 Every host is a network namespace: one for the scheduler and the client, one for each worker, behind one
 bridge. Each host's device has the rate both ways (tbf); ``none`` is an unshaped one. All schemes have their
@@ -218,6 +219,11 @@ def measure(arguments: argparse.Namespace, addresses: dict[str, str], workers: i
 
     results = []
     megabytes = arguments.megabytes or {"100mbit": 16.0, "1gbit": 64.0}.get(rate, 128.0)
+    names = arguments.cases.split(",") if arguments.cases else None
+
+    def chosen(case: str) -> bool:
+        return names is None or case in names
+
     clients = {scheme: Client(address, set_as_default=False, timeout=60) for scheme, address in addresses.items()}
     try:
         for client in clients.values():
@@ -227,7 +233,7 @@ def measure(arguments: argparse.Namespace, addresses: dict[str, str], workers: i
             for scheme, client in clients.items():
                 with client.as_current():
                     tables[scheme] = cases(kind, arguments.corpus, megabytes, client, workers)
-            for case in next(iter(tables.values())):
+            for case in filter(chosen, next(iter(tables.values()))):
                 samples: dict[str, list[float]] = {scheme: [] for scheme in clients}
                 for round_ in range(arguments.rounds + 1):
                     order = list(clients) if round_ % 2 else list(clients)[::-1]
@@ -317,6 +323,7 @@ def main() -> None:
     parser.add_argument("--workers", default="1,2,4")
     parser.add_argument("--kinds", default="climate,random")
     parser.add_argument("--schemes", default="tcp,tcp+lz4,tcp+zstd,narrows", help="the first is compared with")
+    parser.add_argument("--cases", help="names of cases; default: all")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--megabytes", type=float, help="payload of a case; default: 16 to 128, by the rate")
     parser.add_argument("-o", "--output", help="file for the result as JSON")

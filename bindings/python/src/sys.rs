@@ -89,18 +89,26 @@ impl AsFd for Event {
 
 /// Waits until `socket` may take bytes, if `write`, or `event` is set, or for `timeout`.
 #[allow(unsafe_code, reason = "a system call without a safe wrapper")]
-pub(crate) fn wait(socket: BorrowedFd<'_>, write: bool, event: BorrowedFd<'_>, timeout: Duration) -> io::Result<()> {
-    let entry = |fd: BorrowedFd<'_>, events| libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
+pub(crate) fn wait(
+    socket: BorrowedFd<'_>,
+    write: bool,
+    event: Option<BorrowedFd<'_>>,
+    timeout: Duration,
+) -> io::Result<()> {
+    // The call passes over an entry without a descriptor.
+    let entry = |fd: Option<BorrowedFd<'_>>, events| {
+        let fd = fd.map_or(-1, |fd| fd.as_raw_fd());
+        libc::pollfd { fd, events, revents: 0 }
+    };
     // An entry that waits for nothing would still report that the peer has gone, at once.
-    let mut fds = [entry(event, libc::POLLIN), entry(socket, libc::POLLOUT)];
-    let count = if write { 2 } else { 1 };
+    let mut fds = [entry(event, libc::POLLIN), entry(Some(socket).filter(|_| write), libc::POLLOUT)];
     let time = libc::timespec {
         tv_sec: timeout.as_secs().min(3600) as libc::time_t,
         tv_nsec: libc::c_long::from(timeout.subsec_nanos() as i32),
     };
-    // SAFETY: the array has at least `count` entries and, as the time, outlives the call; the
+    // SAFETY: the array has as many entries as the call is told and, as the time, outlives it; the
     // descriptors are borrowed for its length; no mask of signals is given.
-    let answer = unsafe { libc::ppoll(fds.as_mut_ptr(), count, &raw const time, std::ptr::null()) };
+    let answer = unsafe { libc::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, &raw const time, std::ptr::null()) };
     match answer {
         -1 => Some(io::Error::last_os_error()).filter(|e| e.kind() != io::ErrorKind::Interrupted).map_or(Ok(()), Err),
         _ => Ok(()),

@@ -143,6 +143,53 @@ def test_thousands_of_tiny_messages_cross_both_ways_in_order() -> None:
     run(body)
 
 
+@pytest.mark.parametrize("policy", [None, "fixed:store", "fixed:lz4"])
+def test_messages_of_many_frames_arrive_in_pieces(policy: str | None, chance: random.Random) -> None:
+    """Frames of all lengths, which a relay passes on in pieces that end anywhere."""
+    lengths = [0, 1, 4095, 4096, 4097, 700_000, *(int(2 ** chance.uniform(0, 15)) for _ in range(300)), 1_500_000]
+    bytes_ = numpy.frombuffer(chance.randbytes(max(lengths)), dtype="u1")
+    arrays = {str(i): bytes_[-length:] if length else bytes_[:0] for i, length in enumerate(lengths)}
+
+    async def body() -> None:
+        accepted: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        async def handle(comm: Any) -> None:
+            accepted.set_result(comm)
+
+        with network(policy) if policy else contextlib.nullcontext():
+            listener = await listen("narrows://127.0.0.1:0", handle)
+            port = int(listener.contact_address.rsplit(":", 1)[1])
+
+            async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                far_reader, far_writer = await asyncio.open_connection("127.0.0.1", port)
+
+                async def carry(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+                    with contextlib.suppress(ConnectionError):
+                        while data := await source.read(int(2 ** chance.uniform(0, 18))):
+                            sink.write(data)
+                            await sink.drain()
+                    sink.close()
+
+                await asyncio.gather(carry(reader, far_writer), carry(far_reader, writer))
+
+            server = await asyncio.start_server(relay, "127.0.0.1", 0)
+            near = await connect(f"narrows://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+            far = await accepted
+            for i in range(3):
+                await near.write({name: to_serialize(array) for name, array in arrays.items()})
+                await near.write(i)
+                got = await far.read()
+                for name, array in arrays.items():
+                    numpy.testing.assert_array_equal(got[name], array)
+                assert await far.read() == i
+            near.abort()
+            far.abort()
+            server.close()
+            listener.stop()
+
+    run(body)
+
+
 def test_messages_of_all_lengths_keep_their_order(chance: random.Random) -> None:
     lengths = [int(2 ** chance.uniform(0, 21)) for _ in range(120)]
 

@@ -300,8 +300,7 @@ impl Engine {
         let (begun, before) = (Instant::now(), self.outstanding(socket));
         let left = message.left + message.plain;
         while self.write_plain(socket, message).map_err(link_error)? {
-            let event = Event::new()?;
-            sys::wait(socket.as_fd(), true, event.as_fd(), WAIT_MAX)?;
+            sys::wait(socket.as_fd(), true, None, WAIT_MAX)?;
         }
         let accepted = (left - message.left - message.plain) as f64;
         let crossed = accepted + before - self.outstanding(socket);
@@ -420,7 +419,7 @@ impl Engine {
         let due_ns = flow.sender.next_wakeup();
         let timeout = due_ns.map_or(WAIT_MAX, |t| Duration::from_nanos(t.saturating_sub(self.now_ns())));
         if !timeout.is_zero() {
-            sys::wait(socket.as_fd(), full, flow.finished.event.as_fd(), timeout.min(WAIT_MAX))?;
+            sys::wait(socket.as_fd(), full, Some(flow.finished.event.as_fd()), timeout.min(WAIT_MAX))?;
         }
         let now_ns = self.now_ns();
         if due_ns.is_some_and(|t| t <= now_ns) || flow.sender.wants_look(now_ns) {

@@ -27,6 +27,10 @@ const BUFFER: usize = 64 << 10;
 const LOCKED_MAX: usize = 64 << 10;
 /// Encoded bytes that may wait for workers; more wait in the socket.
 const UNDECODED_MAX: usize = 8 << 20;
+/// Bytes that are read with the end of a long run, for the header that follows.
+const NEXT_LEN: usize = 256;
+/// Most frames that one call reads into: results that are fetched together come as many short ones.
+const SLICES: usize = 64;
 /// Bytes read in one call, so that other comms of the event loop get their turn.
 const TURN_MAX: usize = 4 << 20;
 
@@ -208,51 +212,52 @@ impl Incoming {
     /// Reads what comes next: the rest of a long run of bytes to its place, anything else into the
     /// buffer. Returns 0 if the socket has nothing.
     fn read(&mut self, py: Python<'_>) -> PyResult<usize> {
-        let room: &mut [u8] = match &mut self.stage {
-            Stage::Stored { parts, filled, .. } if parts.len() == 1 => &mut parts[0].bytes_mut()[*filled..],
-            Stage::Body { header, body, filled, .. } => &mut body.bytes_mut()[*filled..header.wire_len],
-            Stage::Plain { left } => {
-                let left = usize::try_from(*left).unwrap_or(usize::MAX);
-                let front = self.message.as_mut().and_then(|m| {
-                    while m.targets.front().is_some_and(|t| t.len() == 0) {
-                        m.targets.pop_front();
-                    }
-                    m.targets.front_mut()
-                });
-                match front {
-                    Some(front) => {
-                        let len = front.len().min(left);
-                        &mut front.bytes_mut()[..len]
-                    }
-                    None => &mut [],
-                }
-            }
-            _ => &mut [],
-        };
-        let wanted = room.len();
-        if wanted < 4096 {
-            return self.fill();
-        }
         if self.buffer.is_empty() {
             self.buffer = vec![0; BUFFER];
         }
+        let mut bufs = Vec::with_capacity(8);
+        match &mut self.stage {
+            Stage::Stored { parts, filled, .. } if parts.len() == 1 => {
+                bufs.push(IoSliceMut::new(&mut parts[0].bytes_mut()[*filled..]));
+            }
+            Stage::Body { header, body, filled, .. } => {
+                bufs.push(IoSliceMut::new(&mut body.bytes_mut()[*filled..header.wire_len]));
+            }
+            Stage::Plain { left } => {
+                let mut left = usize::try_from(*left).unwrap_or(usize::MAX);
+                for target in self.message.iter_mut().flat_map(|m| &mut m.targets) {
+                    let len = target.len().min(left);
+                    if len > 0 {
+                        bufs.push(IoSliceMut::new(&mut target.bytes_mut()[..len]));
+                        left -= len;
+                    }
+                    if left == 0 || bufs.len() == SLICES {
+                        break;
+                    }
+                }
+            }
+            _ => {}
+        }
+        let wanted: usize = bufs.iter().map(|b| b.len()).sum();
+        if wanted < 4096 {
+            drop(bufs);
+            return self.fill();
+        }
         // What follows is read with it, if it is there: the next header.
-        let mut bufs = [IoSliceMut::new(room), IoSliceMut::new(&mut self.buffer[..256])];
+        bufs.push(IoSliceMut::new(&mut self.buffer[..NEXT_LEN]));
         let mut socket = &*self.socket;
         let mut read = || socket.read_vectored(&mut bufs);
         let n = taken(if wanted <= LOCKED_MAX { read() } else { py.detach(read) })?;
+        drop(bufs);
         let direct = n.min(wanted);
         (self.at, self.end) = (0, n - direct);
         match &mut self.stage {
             Stage::Stored { filled, .. } | Stage::Body { filled, .. } => *filled += direct,
             Stage::Plain { left } => {
                 *left -= direct as u64;
-                if let Some(message) = &mut self.message
-                    && direct > 0
-                {
-                    // The bytes are where they belong; only the place is used up.
-                    let place = message.place(direct as u64);
-                    debug_assert_eq!(place.len(), direct);
+                if let Some(message) = &mut self.message {
+                    // The bytes are where they belong; only the places are used up.
+                    drop(message.places(direct));
                 }
             }
             _ => {}
@@ -433,11 +438,13 @@ impl Incoming {
 /// Buffers for the frames of a message.
 fn begin(py: Python<'_>, allocate: &Py<PyAny>, frame_lens: &[usize], left: u64) -> PyResult<Building> {
     let objects = allocate.bind(py).call1((frame_lens.to_vec(),))?.cast_into::<PyList>()?;
-    let targets = objects.iter().map(|object| Target::of(&object)).collect::<PyResult<VecDeque<_>>>()?;
+    let targets = objects.iter().map(|object| Target::of(&object)).collect::<PyResult<Vec<_>>>()?;
     let fit = targets.len() == frame_lens.len() && targets.iter().zip(frame_lens).all(|(t, len)| t.len() == *len);
     if !fit {
         return Err(raised(Error::misuse("the buffers of a message do not have the lengths asked for")));
     }
+    // Empty frames are there already.
+    let targets = targets.into_iter().filter(|target| target.len() > 0).collect();
     Ok(Building { objects: objects.unbind(), targets, left })
 }
 
