@@ -37,6 +37,7 @@ pub struct WriteOptions {
     check: bool,
     raw_len: Option<u64>,
     memory_max: Option<usize>,
+    whole_blocks: bool,
 }
 
 impl Default for WriteOptions {
@@ -50,6 +51,7 @@ impl Default for WriteOptions {
             check: true,
             raw_len: None,
             memory_max: None,
+            whole_blocks: false,
         }
     }
 }
@@ -108,6 +110,13 @@ impl WriteOptions {
         Self { memory_max: Some(bytes), ..self }
     }
 
+    /// Whether blocks wait until they are whole, however long that takes, so that they do not depend on when
+    /// the bytes are written. Default: false: after a second they are written as they are, so that
+    /// little is lost of a slow file whose writer dies.
+    pub fn whole_blocks(self, whole: bool) -> Self {
+        Self { whole_blocks: whole, ..self }
+    }
+
     /// The policy that it stands for.
     pub fn spec(&self) -> PolicySpec {
         self.policy.clone().unwrap_or_else(|| PolicySpec::of_hint(&self.hint, Mode::default()))
@@ -123,6 +132,7 @@ impl WriteOptions {
         let has_all = self.policy.is_none() && Hint { mode: None, ..self.hint.clone() }.is_empty();
         let options = options.raw_len(self.raw_len).attempt(has_all.then(|| Effort::of(mode).attempt()));
         let options = self.memory_max.into_iter().fold(options, SendOptions::memory_max);
+        let options = if self.whole_blocks { options.whole_blocks(true) } else { options };
         let options = self.threads.into_iter().fold(options, SendOptions::threads);
         self.block_max.into_iter().fold(options, SendOptions::block_max)
     }

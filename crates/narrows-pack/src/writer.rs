@@ -110,6 +110,7 @@ impl PackOptions {
         };
         let policy = self.policy.clone().unwrap_or_else(|| of_mode().parse().expect("a policy of this build"));
         let options = WriteOptions::default().mode(self.mode).policy(policy).block_max(block).memory_max(MEMORY_MAX);
+        let options = options.whole_blocks(true);
         self.threads.into_iter().fold(options, WriteOptions::threads)
     }
 
@@ -118,7 +119,7 @@ impl PackOptions {
             let text = format!("storage:block={DIRECTORY_BLOCK}");
             text.parse().expect("a policy of this build")
         });
-        WriteOptions::default().policy(policy).block_max(DIRECTORY_BLOCK).threads(1)
+        WriteOptions::default().policy(policy).block_max(DIRECTORY_BLOCK).whole_blocks(true).threads(1)
     }
 }
 
