@@ -179,6 +179,12 @@ impl Source {
         Waiting { waits: !self.is_regular(), file: self.file }
     }
 
+    /// The same file, read at any byte; `None` of stdin, a pipe or a device.
+    pub(crate) fn regular(&self) -> Result<Option<File>> {
+        let is_regular = self.named && self.is_regular();
+        Ok(is_regular.then(|| self.file.try_clone()).transpose()?)
+    }
+
     /// The file itself, without the check of its length.
     pub(crate) fn into_file(self) -> File {
         self.file

@@ -109,7 +109,6 @@ pub(crate) fn object(url: &Url, args: &StoreArgs) -> Result<ObjectFile> {
 ///
 /// # Errors
 /// It cannot be opened. What is wrong with an object only its first read tells.
-#[allow(dead_code, reason = "for the commands that read packs")]
 pub(crate) fn open_read(place: &Place, args: &StoreArgs) -> Result<Arc<dyn ReadAt>> {
     Ok(match place {
         Place::Path(path) => Arc::new(files::open_regular(path)?),

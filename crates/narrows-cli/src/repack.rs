@@ -9,7 +9,9 @@ use anyhow::{Context, Result, anyhow};
 use narrows_file::effort::{Effort, Record, end_of};
 use narrows_file::foreign::{self, Format};
 use narrows_file::repack::{Candidate, RepackOptions, Repacked, copy_with_effort, open, repack, verify};
+use narrows_file::ReadAt;
 use narrows_host::whole::{Successor, remove_left_over};
+use narrows_pack::PackOptions;
 
 pub(crate) mod kept;
 pub(crate) mod tree;
@@ -73,6 +75,7 @@ pub(crate) fn one(path: &Path, leave: Option<&'static str>, options: &RepackOpti
         Candidate::Unchecked => return Ok(Outcome::Left("it has no checks that would tell whether it is whole")),
         Candidate::Newer => return Ok(Outcome::Left("a newer version wrote it")),
     };
+    let options = &with_parts(&source, options).map_err(named)?;
     remove_left_over(path);
     let cannot_write = || format!("cannot write {}", path.display());
     let new = Successor::of(path).with_context(cannot_write)?;
@@ -90,6 +93,21 @@ pub(crate) fn one(path: &Path, leave: Option<&'static str>, options: &RepackOpti
     replace(path, new, &kept)?;
     let Repacked { old_bytes: old, new_bytes: new, .. } = repacked;
     Ok(Outcome::Smaller { old, new })
+}
+
+/// A pack keeps its directory in a stream of its own, with short blocks.
+pub(crate) fn with_parts<R: ReadAt>(
+    file: &narrows_file::File<R>,
+    options: &RepackOptions,
+) -> narrows::Result<RepackOptions> {
+    let options = options.clone();
+    Ok(match narrows_pack::read_trailer(file)?.filter(|trailer| trailer.content_end > 0) {
+        Some(trailer) => {
+            let streams = PackOptions::default().hint(options.whole_hint()).streams();
+            options.parts(trailer.content_end, streams)
+        }
+        None => options,
+    })
 }
 
 fn replace(path: &Path, new: Successor, kept: &Kept) -> Result<()> {

@@ -1,6 +1,6 @@
 //! The effort that a file was encoded with, as its end says (format.md section 20.1).
 
-use narrows::frame::{self, ATTEMPT_FRAME_LEN, Attempt, ControlKind, END_FRAME_LEN, Header};
+use narrows::frame::{self, ATTEMPT_FRAME_LEN, Attempt, ControlKind, END_FRAME_LEN, EndTotals, Header};
 use narrows::hint::Mode;
 use narrows::{ErrorKind, Result};
 
@@ -43,7 +43,7 @@ impl Effort {
             Mode::Balanced => 2,
             Mode::Archive => 3,
         };
-        Attempt { mode, version: self.version }
+        Attempt { mode, version: self.version, before: 0 }
     }
 
     /// `None` for modes that this build does not know.
@@ -67,8 +67,9 @@ pub struct End {
     pub seal: u64,
 }
 
-/// What the last bytes of a file say, by one read of 56 bytes. `None` if it does not end as a stream
-/// does. An effort counts only for a file that is one stream: others gain by becoming one.
+/// What the last bytes of a file say, by one read of 56 bytes, and one of 42 for each stream before the
+/// last one. `None` if it does not end as a stream does. An effort counts only if it speaks for all streams
+/// of the file: others gain by becoming one.
 ///
 /// # Errors
 /// The source fails.
@@ -78,19 +79,36 @@ pub fn end_of(source: &impl ReadAt) -> Result<Option<End>> {
     // The check of a control frame follows kind and length.
     let seal = tail[end + 2..].first_chunk().map_or(0, |check| u64::from_le_bytes(*check));
     let (frame, known) = (tail[..end].to_vec(), Tail::new(len, tail));
-    let totals = match read_totals(source, &known, len) {
-        Err(e) if e.source.is_none() && e.kind != ErrorKind::Io => return Ok(None),
-        result => result?,
-    };
-    let is_one = totals.wire_total + END_FRAME_LEN as u64 == len;
-    Ok(Some(End { effort: effort(&frame, totals.raw_total).filter(|_| is_one), seal }))
+    let Some(totals) = totals(source, &known, len)? else { return Ok(None) };
+    let attempt = attempt_of(&frame, totals.raw_total);
+    let begin = len - END_FRAME_LEN as u64 - totals.wire_total;
+    let counts = attempt.map(|attempt| speaks_for_all(source, &known, begin, attempt.before)).transpose()?;
+    let effort = attempt.filter(|_| counts == Some(true)).and_then(Effort::of_attempt);
+    Ok(Some(End { effort, seal }))
 }
 
-fn effort(bytes: &[u8], raw_total: u64) -> Option<Effort> {
+fn totals(source: &impl ReadAt, known: &Tail, end: u64) -> Result<Option<EndTotals>> {
+    match read_totals(source, known, end) {
+        Err(e) if e.source.is_none() && e.kind != ErrorKind::Io => Ok(None),
+        result => result.map(Some),
+    }
+}
+
+/// Whether exactly `before` streams are in front of the one that begins at `end`.
+fn speaks_for_all(source: &impl ReadAt, known: &Tail, mut end: u64, before: u8) -> Result<bool> {
+    for _ in 0..before {
+        let Some(totals) = totals(source, known, end)? else { return Ok(false) };
+        end -= END_FRAME_LEN as u64 + totals.wire_total;
+    }
+    Ok(end == 0)
+}
+
+/// The attempt frame that these bytes are, if they are one.
+pub(crate) fn attempt_of(bytes: &[u8], raw_total: u64) -> Option<Attempt> {
     let Ok(Some(Header::Control(header))) = frame::parse_header(bytes, &CONTROL_ONLY) else { return None };
     let body = bytes.get(header.header_len..).filter(|body| <[u8]>::len(body) == header.body_len)?;
     let is_one = header.kind == ControlKind::Attempt && header.verify(body, raw_total).is_ok();
-    Effort::of_attempt(Attempt::parse(body).ok().filter(|_| is_one)?)
+    Attempt::parse(body).ok().filter(|_| is_one)
 }
 
 /// A record beside a file, for those that did not shrink: the effort that was tried in vain, and the

@@ -1,17 +1,17 @@
 //! Encoding a file anew with slower methods: the raw bytes, their offsets and their sums stay.
 
 use std::io::{self, Write};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use narrows::block::{Block, BufferPool};
-use narrows::frame::{ATTEMPT_FRAME_LEN, SUMS_LOG, Sums, feature};
+use narrows::frame::{ATTEMPT_FRAME_LEN, Attempt, SUMS_LOG, Sums, feature};
 use narrows::hint::{Hint, Mode};
 use narrows::stream::{self, BlockSource, SendOptions};
 use narrows::transport::Link;
 use narrows::{Error, Result};
 
 use crate::check::prefaces_are_whole;
-use crate::effort::{Effort, end_of};
+use crate::effort::{Effort, attempt_of, end_of};
 use crate::file::{File, OpenOptions};
 use crate::index::IndexOrigin;
 use crate::read_at::ReadAt;
@@ -34,13 +34,33 @@ pub struct RepackOptions {
     threads: usize,
     reach_max: usize,
     pace: Pace,
+    parts: Option<Parts>,
+}
+
+/// The two streams of a file whose end is read here and there.
+#[derive(Debug, Clone)]
+struct Parts {
+    /// Raw offset where the second begins.
+    second: u64,
+    options: [WriteOptions; 2],
 }
 
 impl RepackOptions {
     /// With the methods of `mode`.
     pub fn new(mode: Mode) -> Self {
         let threads = stream::encoders();
-        Self { hint: Hint::default(), mode, threads, reach_max: 128 << 20, pace: Arc::new(|_| Ok(())) }
+        Self { hint: Hint::default(), mode, threads, reach_max: 128 << 20, pace: Arc::new(|_| Ok(())), parts: None }
+    }
+
+    /// Two streams instead of one, of which the second begins at this raw offset, each with its own
+    /// options: of a pack, whose directory has short blocks.
+    pub fn parts(self, second: u64, options: [WriteOptions; 2]) -> Self {
+        Self { parts: Some(Parts { second, options }), ..self }
+    }
+
+    /// What the user says about the bytes, with the mode.
+    pub fn whole_hint(&self) -> Hint {
+        Hint { mode: Some(self.mode), ..self.hint.clone() }
     }
 
     /// What the user says about the bytes beside the mode.
@@ -78,8 +98,8 @@ pub struct Repacked {
     pub old_bytes: u64,
     /// Bytes of the new file.
     pub new_bytes: u64,
-    /// Of the old file's raw bytes, as the new one must have them.
-    sums: Vec<u64>,
+    /// Of the old file's raw bytes, as each stream of the new one must have them.
+    sums: Vec<Vec<u64>>,
 }
 
 impl Repacked {
@@ -121,9 +141,9 @@ pub fn open<R: ReadAt>(source: R, options: &RepackOptions) -> Result<Candidate<R
     Ok(Candidate::File(Box::new(file)))
 }
 
-/// Encodes all raw bytes of `file` into `sink`, as one stream. Where the old file has copies of what came
-/// before, the new one has too; else it can be read at any run. The new file must be
-/// [verified](verify) before it takes the place of the old one.
+/// Encodes all raw bytes of `file` into `sink`, as one stream, or as [two](RepackOptions::parts). Where the
+/// old file has copies of what came before, the new one has too; else it can be read at any run. The new
+/// file must be [verified](verify) before it takes the place of the old one.
 ///
 /// # Errors
 /// The source, the sink or the pace fails; `Corrupt` if a block or a sum of the old file is damaged.
@@ -133,38 +153,70 @@ where
     W: Write + Send + 'static,
 {
     let (raw_bytes, old_bytes) = (file.raw_len(), file.wire_len());
-    let found = Arc::new(Mutex::new(Found { sums: Sums::new(SUMS_LOG), error: None }));
-    let send = send_options(&file, options);
-    let source = Raw { file, at: 0, ahead: 0, member: None, options: options.clone(), found: Arc::clone(&found) };
+    let streams = streams(&file, options)?;
+    let raw = Raw {
+        file,
+        at: 0,
+        ahead: 0,
+        member: None,
+        options: options.clone(),
+        sums: Sums::new(SUMS_LOG),
+        error: None,
+    };
+    let raw = Arc::new(Mutex::new(raw));
     let sink = Arc::new(Mutex::new(Some(sink)));
-    let sent = stream::send_blocks(source, Link::writer(Shared(Arc::clone(&sink))), send);
-    let mut found = std::mem::replace(
-        &mut *found.lock().unwrap_or_else(PoisonError::into_inner),
-        Found { sums: Sums::new(SUMS_LOG), error: None },
-    );
-    if let Some(error) = found.error.take() {
-        return Err(error);
+    let mut repacked = Repacked { raw_bytes, old_bytes, new_bytes: 0, sums: Vec::new() };
+    let mut encoded = 0;
+    for (end, send) in streams {
+        let source = Part { raw: Arc::clone(&raw), end };
+        let sent = stream::send_blocks(source, Link::writer(Shared(Arc::clone(&sink))), send);
+        let mut raw = lock(&raw);
+        if let Some(error) = raw.error.take() {
+            return Err(error);
+        }
+        let (summary, _) = sent?;
+        encoded += summary.raw_bytes;
+        repacked.new_bytes += summary.wire_bytes;
+        repacked.sums.push(std::mem::replace(&mut raw.sums, Sums::new(SUMS_LOG)).finish());
     }
-    let (summary, _) = sent?;
-    let sink = sink.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let sink = lock(&sink).take();
     let sink = sink.ok_or_else(|| Error::misuse("the sink is gone; this is a bug"))?;
-    let repacked = Repacked { raw_bytes, old_bytes, new_bytes: summary.wire_bytes, sums: found.sums.finish() };
-    if summary.raw_bytes != raw_bytes {
+    if encoded != raw_bytes {
         return Err(Error::misuse("not all bytes were encoded; this is a bug"));
     }
     Ok((sink, repacked))
 }
 
-fn send_options<R: ReadAt>(file: &File<R>, options: &RepackOptions) -> SendOptions {
-    let hint = Hint { mode: Some(options.mode), ..options.hint.clone() };
-    let send = WriteOptions::default().hint(hint).threads(options.threads).raw_len(file.raw_len()).send_options();
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Where each stream of the new file ends, and how it is written.
+fn streams<R: ReadAt>(file: &File<R>, options: &RepackOptions) -> Result<Vec<(u64, SendOptions)>> {
+    let attempt = options.effort().attempt();
+    let raw_len = file.raw_len();
+    let send = |of: WriteOptions, len: u64| of.threads(options.threads).raw_len(len).send_options();
+    let Some(Parts { second, options: [first, rest] }) = options.parts.clone() else {
+        let first = WriteOptions::default().hint(options.whole_hint());
+        // An effort with a floor is still what repack would do again.
+        let send = with_copies(file, send(first, raw_len), options).attempt(Some(attempt)).memory_max(MEMORY_MAX);
+        return Ok(vec![(raw_len, send)]);
+    };
+    if second == 0 || second >= raw_len {
+        return Err(Error::misuse("a stream of the new file would be empty"));
+    }
+    let first = with_copies(file, send(first, second), options).attempt(None).memory_max(MEMORY_MAX);
+    // The last bytes of the file are those of the second one.
+    let rest = send(rest, raw_len - second).attempt(Some(Attempt { before: 1, ..attempt }));
+    Ok(vec![(second, first), (raw_len, rest)])
+}
+
+fn with_copies<R: ReadAt>(file: &File<R>, send: SendOptions, options: &RepackOptions) -> SendOptions {
     let copies = file.members().iter().filter(|m| m.preface.critical & feature::COPIES != 0);
-    let send = match copies.map(|m| m.preface.reach).max() {
+    match copies.map(|m| m.preface.reach).max() {
         Some(reach) => send.reach(reach.min(options.reach_max)).search_always(true),
         None => send,
-    };
-    // An effort with a floor is still what repack would do again.
-    send.attempt(Some(options.effort().attempt())).memory_max(MEMORY_MAX)
+    }
 }
 
 /// Compares a new file with what it was made of: every block is decoded, and every sum is compared.
@@ -184,14 +236,22 @@ pub fn verify<R: ReadAt>(new: R, repacked: &Repacked, options: &RepackOptions) -
     if !has_index && repacked.raw_bytes > 0 || !prefaces_are_whole(&file)? {
         return Err(differs("ends"));
     }
-    let mut sums = Sums::new(SUMS_LOG);
-    let (mut at, mut ahead) = (0, 0);
-    while let Some(block) = next_block(&file, at, &mut ahead, options)? {
-        at += block.len() as u64;
-        sums.push(&block);
+    if file.members().len() != repacked.sums.len() {
+        return Err(differs("streams"));
     }
-    if sums.finish() != repacked.sums || file.members().iter().any(|m| has_index && m.sums.1 != repacked.sums) {
-        return Err(differs("bytes"));
+    let (mut at, mut ahead) = (0, 0);
+    for (member, expected) in file.members().iter().zip(&repacked.sums) {
+        let mut sums = Sums::new(SUMS_LOG);
+        let end = member.raw_begin + member.frames.raw_total();
+        while at < end
+            && let Some(block) = next_block(&file, at, &mut ahead, options)?
+        {
+            at += block.len() as u64;
+            sums.push(&block);
+        }
+        if sums.finish() != *expected || has_index && member.sums.1 != *expected {
+            return Err(differs("bytes"));
+        }
     }
     Ok(())
 }
@@ -206,12 +266,6 @@ fn next_block<R: ReadAt>(file: &File<R>, at: u64, ahead: &mut u64, options: &Rep
     file.block_at(at)
 }
 
-/// What became known of the old file.
-struct Found {
-    sums: Sums,
-    error: Option<Error>,
-}
-
 /// The raw bytes of a file as the source of a flow. Its own sums are compared on the way.
 struct Raw<R> {
     file: File<R>,
@@ -220,16 +274,26 @@ struct Raw<R> {
     /// The stream that is read, and the sums of its bytes so far.
     member: Option<(usize, Sums)>,
     options: RepackOptions,
-    found: Arc<Mutex<Found>>,
+    /// Of the stream that is written.
+    sums: Sums,
+    /// A flow only tells that its source failed.
+    error: Option<Error>,
 }
 
 impl<R: ReadAt> Raw<R> {
-    fn read(&mut self, len: usize) -> Result<Block> {
-        let Some(mut block) = next_block(&self.file, self.at, &mut self.ahead, &self.options)? else {
+    /// The next bytes before `end`; none there.
+    fn read(&mut self, len: usize, end: u64) -> Result<Block> {
+        if self.at >= self.file.raw_len() {
             self.compare()?;
+        }
+        let left = usize::try_from(end.saturating_sub(self.at)).unwrap_or(usize::MAX);
+        if left == 0 {
+            return Ok(Block::default());
+        }
+        let Some(mut block) = next_block(&self.file, self.at, &mut self.ahead, &self.options)? else {
             return Ok(Block::default());
         };
-        let n = block.len().min(len.max(1));
+        let n = block.len().min(len.max(1)).min(left);
         let block = block.split_to(n);
         let of = self.file.members().partition_point(|m| m.raw_begin + m.frames.raw_total() <= self.at);
         if self.member.as_ref().is_none_or(|(before, _)| *before != of) {
@@ -239,7 +303,7 @@ impl<R: ReadAt> Raw<R> {
         if let Some((_, sums)) = &mut self.member {
             sums.push(&block);
         }
-        self.found.lock().unwrap_or_else(PoisonError::into_inner).sums.push(&block);
+        self.sums.push(&block);
         self.at += n as u64;
         Ok(block)
     }
@@ -260,37 +324,50 @@ fn sums_log(log: u8) -> u8 {
     if log == 0 { SUMS_LOG } else { log }
 }
 
-impl<R: ReadAt> BlockSource for Raw<R> {
+/// A stretch of a file as the source of a flow.
+struct Part<R> {
+    raw: Arc<Mutex<Raw<R>>>,
+    /// Raw offset of its end.
+    end: u64,
+}
+
+impl<R: ReadAt> BlockSource for Part<R> {
     fn next(&mut self, len: usize, _buffers: &BufferPool) -> io::Result<Block> {
-        self.read(len).map_err(|error| {
+        let mut raw = lock(&self.raw);
+        raw.read(len, self.end).map_err(|error| {
             let text = error.to_string();
-            // The flow only tells that its source failed.
-            self.found.lock().unwrap_or_else(PoisonError::into_inner).error.get_or_insert(error);
+            raw.error.get_or_insert(error);
             io::Error::other(text)
         })
     }
 }
 
-/// Copies a file as it is, with the record of an effort that was tried in vain instead of the one it has;
-/// for a file of one stream. Returns false for others.
+/// Copies a file as it is, with the record of an effort that was tried in vain instead of the one it has.
+/// Returns false for a file of more streams than such a record can speak for.
 ///
 /// # Errors
 /// The source or the sink fails.
 pub fn copy_with_effort<R: ReadAt>(file: &File<R>, sink: &mut impl Write, effort: Effort) -> Result<bool> {
-    let [member] = file.members() else { return Ok(false) };
-    let mut totals = member.totals;
-    if end_of(file.source())?.is_some_and(|end| end.effort.is_some()) {
-        totals.wire_total -= ATTEMPT_FRAME_LEN as u64;
+    let Some((last, before)) = file.members().split_last() else { return Ok(false) };
+    let Ok(before) = u8::try_from(before.len()) else { return Ok(false) };
+    let mut totals = last.totals;
+    if let Some(at) = totals.wire_total.checked_sub(ATTEMPT_FRAME_LEN as u64) {
+        let mut frame = [0; ATTEMPT_FRAME_LEN];
+        file.source().read_exact_at(&mut frame, last.wire_begin + at)?;
+        if attempt_of(&frame, totals.raw_total).is_some() {
+            totals.wire_total = at;
+        }
     }
+    let end = last.wire_begin + totals.wire_total;
     let mut piece = vec![0; 1 << 20];
     let mut at = 0;
-    while at < totals.wire_total {
-        let n = usize::try_from(totals.wire_total - at).unwrap_or(usize::MAX).min(piece.len());
+    while at < end {
+        let n = usize::try_from(end - at).unwrap_or(usize::MAX).min(piece.len());
         file.source().read_exact_at(&mut piece[..n], at)?;
         sink.write_all(&piece[..n])?;
         at += n as u64;
     }
-    let record = effort.attempt().frame(totals.raw_total);
+    let record = Attempt { before, ..effort.attempt() }.frame(totals.raw_total);
     totals.wire_total += record.wire_len() as u64;
     for frame in [record, totals.frame()] {
         sink.write_all(&frame.header)?;

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use narrows::block::{Block, BufferPool};
+use narrows::frame::Attempt;
 use narrows::hint::{Hint, Mode};
 use narrows::policy::PolicySpec;
 use narrows::sender::Summary;
@@ -38,6 +39,7 @@ pub struct WriteOptions {
     raw_len: Option<u64>,
     memory_max: Option<usize>,
     whole_blocks: bool,
+    attempt: Option<Attempt>,
 }
 
 impl Default for WriteOptions {
@@ -52,6 +54,7 @@ impl Default for WriteOptions {
             raw_len: None,
             memory_max: None,
             whole_blocks: false,
+            attempt: None,
         }
     }
 }
@@ -117,6 +120,12 @@ impl WriteOptions {
         Self { whole_blocks: whole, ..self }
     }
 
+    /// The effort that the file records, also for so many streams right before this one. Default: that of
+    /// the mode, if nothing but it was said.
+    pub fn attempt(self, effort: Effort, before: u8) -> Self {
+        Self { attempt: Some(Attempt { before, ..effort.attempt() }), ..self }
+    }
+
     /// The policy that it stands for.
     pub fn spec(&self) -> PolicySpec {
         self.policy.clone().unwrap_or_else(|| PolicySpec::of_hint(&self.hint, Mode::default()))
@@ -130,7 +139,8 @@ impl WriteOptions {
         let options = SendOptions::new(self.spec()).index(true).run_len(run_len).check(self.check);
         // What a floor or a policy of its own made lighter, repack may still make smaller.
         let has_all = self.policy.is_none() && Hint { mode: None, ..self.hint.clone() }.is_empty();
-        let options = options.raw_len(self.raw_len).attempt(has_all.then(|| Effort::of(mode).attempt()));
+        let attempt = self.attempt.or_else(|| has_all.then(|| Effort::of(mode).attempt()));
+        let options = options.raw_len(self.raw_len).attempt(attempt);
         let options = self.memory_max.into_iter().fold(options, SendOptions::memory_max);
         let options = if self.whole_blocks { options.whole_blocks(true) } else { options };
         let options = self.threads.into_iter().fold(options, SendOptions::threads);

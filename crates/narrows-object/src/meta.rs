@@ -12,7 +12,7 @@ pub const MODE: &str = "narrows-mode";
 pub const UID: &str = "narrows-uid";
 /// Number of the group.
 pub const GID: &str = "narrows-gid";
-/// What the object is: [`FORM_FILE`] or [`FORM_PLAIN`].
+/// What the object is: [`FORM_FILE`], [`FORM_PLAIN`] or [`FORM_PACK`].
 pub const FORM: &str = "narrows-form";
 /// Which upload wrote the object, so that its writer knows its own work after a lost answer.
 pub const UPLOAD: &str = "narrows-upload";
@@ -21,6 +21,8 @@ pub const UPLOAD: &str = "narrows-upload";
 pub const FORM_FILE: &str = "nrw";
 /// The bytes of the file.
 pub const FORM_PLAIN: &str = "plain";
+/// A pack: a copy of it is the pack again, not its raw bytes.
+pub const FORM_PACK: &str = "pack";
 
 /// The attributes of a file that an object keeps. Metadata is written by anybody: what does not
 /// parse counts as missing.
@@ -36,7 +38,7 @@ pub struct FileMeta {
     pub uid: Option<u32>,
     /// Number of the group.
     pub gid: Option<u32>,
-    /// Whether the object is the file as it is; `None` if Narrows did not write it.
+    /// Whether the object is the file as it is; `None` if `cp` did not write it.
     pub plain: Option<bool>,
 }
 

@@ -26,7 +26,7 @@ mod tests;
 pub use directory::{Content, Item};
 pub use member::{Extents, Member, MemberReader};
 pub use order::cmp as cmp_path;
-pub use pack::{Cursor, Pack};
+pub use pack::{Cursor, Pack, read_trailer};
 pub use select::{Selection, Selector};
 pub use trailer::Trailer;
 pub use unpack::{AHEAD, Left, unpack_all, unpack_some};

@@ -170,7 +170,11 @@ fn not_a_pack() -> Error {
     Error::new(ErrorKind::Unsupported, "it is no pack: it has no directory behind its content")
 }
 
-fn read_trailer<R: ReadAt>(file: &File<TailSource<R>>) -> Result<Option<Trailer>> {
+/// The trailer of a file; `None` if it is no pack.
+///
+/// # Errors
+/// The source fails, or the end of the file is damaged.
+pub fn read_trailer<R: ReadAt>(file: &File<R>) -> Result<Option<Trailer>> {
     let raw_len = file.raw_len();
     let Some(at) = raw_len.checked_sub(TRAILER_LEN as u64) else { return Ok(None) };
     let mut bytes = [0; TRAILER_LEN];

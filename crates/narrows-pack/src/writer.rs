@@ -13,7 +13,8 @@ use narrows::{Error, ErrorKind, Result};
 use narrows_copy::filter::Filter;
 use narrows_copy::holes::{has_hole, next_data};
 use narrows_copy::scan::{Found, Root, walk};
-use narrows_file::{Mode, WriteOptions, Writer};
+use narrows_file::effort::Effort;
+use narrows_file::{Hint, Mode, WriteOptions, Writer};
 use narrows_host::words::{e_text, shown};
 use rustix::fs::{FileType, Stat};
 
@@ -53,9 +54,8 @@ pub struct Input {
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct PackOptions {
-    mode: Mode,
+    hint: Hint,
     policy: Option<PolicySpec>,
-    encode_rate: Option<u64>,
     threads: Option<usize>,
     repeats: bool,
     by_path: bool,
@@ -63,24 +63,24 @@ pub struct PackOptions {
 
 impl Default for PackOptions {
     fn default() -> Self {
-        Self { mode: Mode::default(), policy: None, encode_rate: None, threads: None, repeats: true, by_path: false }
+        Self { hint: Hint::default(), policy: None, threads: None, repeats: true, by_path: false }
     }
 }
 
 impl PackOptions {
     /// What a byte is worth. Default: balanced.
     pub fn mode(self, mode: Mode) -> Self {
-        Self { mode, ..self }
+        Self { hint: Hint { mode: Some(mode), ..self.hint }, ..self }
+    }
+
+    /// What the user says about the bytes, instead of what was said so far.
+    pub fn hint(self, hint: Hint) -> Self {
+        Self { hint, ..self }
     }
 
     /// The policy, instead of that of the mode.
     pub fn policy(self, policy: Option<PolicySpec>) -> Self {
         Self { policy, ..self }
-    }
-
-    /// Raw bytes/s that all cores together must encode at least. Default: as the mode says.
-    pub fn encode_rate(self, bytes_per_s: Option<u64>) -> Self {
-        Self { encode_rate: bytes_per_s, ..self }
     }
 
     /// Threads that encode. Default: as a file's.
@@ -98,18 +98,27 @@ impl PackOptions {
         Self { by_path, ..self }
     }
 
+    /// How the stream of the entries and that of the directory are written.
+    pub fn streams(&self) -> [WriteOptions; 2] {
+        [self.content(), self.directory()]
+    }
+
     fn content(&self) -> WriteOptions {
-        let block = if self.mode == Mode::Fast { BLOCK_LEN_FAST } else { BLOCK_LEN };
-        let of_mode = || match (self.mode, self.encode_rate) {
+        let mode = self.hint.mode.unwrap_or_default();
+        let block = if mode == Mode::Fast { BLOCK_LEN_FAST } else { BLOCK_LEN };
+        let of_hint = || match mode {
+            _ if self.hint.is_never() => "store".to_owned(),
             // One method each: a block has files of many kinds, of which the costs of a sample say little, and
             // the choice must not depend on how busy the machine is.
-            (Mode::Fast, None) => "fixed:zstd:level=1".to_owned(),
-            (Mode::Balanced, None) => format!("storage:block={block}"),
-            (mode, None) => format!("storage:mode={},block={block}", mode.name()),
-            (mode, Some(rate)) => format!("storage:mode={},encode_rate={rate},block={block}", mode.name()),
+            Mode::Fast if self.is_mode_alone() => "fixed:zstd:level=1".to_owned(),
+            Mode::Balanced if self.is_mode_alone() => format!("storage:block={block}"),
+            _ => {
+                let hint = Hint { never: None, mode: Some(mode), ..self.hint.clone() };
+                format!("storage:block={block},{hint}")
+            }
         };
-        let policy = self.policy.clone().unwrap_or_else(|| of_mode().parse().expect("a policy of this build"));
-        let options = WriteOptions::default().mode(self.mode).policy(policy).block_max(block).memory_max(MEMORY_MAX);
+        let policy = self.policy.clone().unwrap_or_else(|| of_hint().parse().expect("a policy of this build"));
+        let options = WriteOptions::default().mode(mode).policy(policy).block_max(block).memory_max(MEMORY_MAX);
         let options = options.whole_blocks(true);
         self.threads.into_iter().fold(options, WriteOptions::threads)
     }
@@ -119,7 +128,14 @@ impl PackOptions {
             let text = format!("storage:block={DIRECTORY_BLOCK}");
             text.parse().expect("a policy of this build")
         });
-        WriteOptions::default().policy(policy).block_max(DIRECTORY_BLOCK).whole_blocks(true).threads(1)
+        let options = WriteOptions::default().policy(policy).block_max(DIRECTORY_BLOCK).whole_blocks(true).threads(1);
+        // The last bytes of the pack say what both streams were encoded with.
+        let effort = Effort::of(self.hint.mode.unwrap_or_default());
+        if self.policy.is_none() && self.is_mode_alone() { options.attempt(effort, 1) } else { options }
+    }
+
+    fn is_mode_alone(&self) -> bool {
+        Hint { mode: None, never: self.hint.never.filter(|never| *never), ..self.hint.clone() }.is_empty()
     }
 }
 

@@ -35,6 +35,6 @@ impl HintArgs {
     }
 }
 
-pub(super) fn rate(text: &str) -> Result<u64, String> {
+fn rate(text: &str) -> Result<u64, String> {
     parse_rate(text).map_err(|e| e.to_string())
 }

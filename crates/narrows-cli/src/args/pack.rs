@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use clap::{Args as ClapArgs, ValueEnum};
 use narrows::policy::PolicySpec;
 
-use super::file::ModeArg;
+use super::hint::HintArgs;
+use super::store::StoreArgs;
 use super::{FsyncArg, VerbosityArgs};
 
 #[derive(ClapArgs)]
@@ -14,17 +15,13 @@ pub(crate) struct PackArgs {
     /// Files and folders; DIR/ is what is in DIR, without DIR itself
     #[arg(value_name = "PATH", required = true)]
     pub(crate) paths: Vec<PathBuf>,
-    /// The pack; `-` is stdout
+    /// The pack: a file, or s3://BUCKET/KEY, gs://, az://; `-` is stdout
     #[arg(short = 'o', long, value_name = "FILE")]
     pub(crate) output: PathBuf,
-    /// What a byte of the pack is worth in time
-    #[arg(long, value_enum, value_name = "MODE", default_value = "balanced", conflicts_with = "policy")]
-    pub(crate) mode: ModeArg,
-    /// Encode at least so fast, such as 200MB/s, all threads together
-    #[arg(long, value_name = "RATE", value_parser = super::hint::rate, conflicts_with = "policy")]
-    pub(crate) encode_rate: Option<u64>,
+    #[command(flatten)]
+    pub(crate) hint: HintArgs,
     /// Rule that chooses the method of each block, instead of the mode's
-    #[arg(long, value_name = "SPEC")]
+    #[arg(long, value_name = "SPEC", conflicts_with_all = ["mode", "encode_rate", "decode_rate", "hint"])]
     pub(crate) policy: Option<PolicySpec>,
     /// Leave out paths that match PATTERN, with the syntax of .gitignore; may be repeated
     #[arg(long, value_name = "PATTERN")]
@@ -45,6 +42,8 @@ pub(crate) struct PackArgs {
     #[arg(long, short = 'T', value_name = "N", value_parser = clap::value_parser!(u16).range(0..=256))]
     pub(crate) threads: Option<u16>,
     #[command(flatten)]
+    pub(crate) store: StoreArgs,
+    #[command(flatten)]
     pub(crate) verbosity: VerbosityArgs,
 }
 
@@ -63,7 +62,8 @@ control lists, fifos and devices. Content that repeats is stored once, also part
 each member; it is a file of narrows, so `cat`, `check` and `repack` take it too.
 
 The pack appears when it is complete. Entries that cannot be read are reported, and the status is 1; a file that changes while \
-it is read is packed as it was read, and reported.
+it is read is packed as it was read, and reported. A pack has one hint: that of the command line, else that of the rules for \
+its own name; hints of the files in it do not count.
 
 MODES
   fast      zstd 1
@@ -74,6 +74,7 @@ EXAMPLES
   narrows pack project -o project.nrw
   narrows pack --mode archive --exclude '*.o' project -o project.nrw
   narrows pack project -o - | ssh host narrows unpack - -C /srv
+  narrows pack project -o s3://bucket/project.nrw
 
 EXIT STATUS
   0  everything is packed
@@ -83,7 +84,7 @@ EXIT STATUS
 #[derive(ClapArgs)]
 #[command(after_long_help = UNPACK_HELP)]
 pub(crate) struct UnpackArgs {
-    /// The pack; `-` is stdin
+    /// The pack: a file, or s3://BUCKET/KEY, gs://, az://; `-` is stdin
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
     /// Entries to unpack, with everything in them; * ? [...] stand for any characters, slashes too
@@ -117,6 +118,8 @@ pub(crate) struct UnpackArgs {
     #[arg(long, short = 'T', value_name = "N", value_parser = clap::value_parser!(u16).range(0..=256))]
     pub(crate) threads: Option<u16>,
     #[command(flatten)]
+    pub(crate) store: StoreArgs,
+    #[command(flatten)]
     pub(crate) verbosity: VerbosityArgs,
 }
 
@@ -132,6 +135,7 @@ status 3.
 EXAMPLES
   narrows unpack project.nrw -C /tmp
   narrows unpack project.nrw project/README.md 'project/src/*.rs'
+  narrows unpack s3://bucket/project.nrw project/README.md
 
 EXIT STATUS
   0  everything is unpacked
@@ -142,7 +146,7 @@ EXIT STATUS
 #[derive(ClapArgs)]
 #[command(after_long_help = MOUNT_HELP)]
 pub(crate) struct MountArgs {
-    /// The pack
+    /// The pack: a file, or s3://BUCKET/KEY, gs://, az://
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
     /// An empty folder
@@ -160,6 +164,8 @@ pub(crate) struct MountArgs {
     /// The process in the background: tells on stdout when it is mounted
     #[arg(long, hide = true)]
     pub(crate) tells: bool,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
 }
 
 const MOUNT_HELP: &str = "\

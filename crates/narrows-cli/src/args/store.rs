@@ -18,3 +18,13 @@ pub(crate) struct StoreArgs {
     #[arg(long)]
     pub(crate) path_style: bool,
 }
+
+impl StoreArgs {
+    /// The same for another process of this program.
+    pub(crate) fn words(&self) -> Vec<&str> {
+        let texts = [("--endpoint", &self.endpoint), ("--region", &self.region)];
+        let texts = texts.into_iter().filter_map(|(name, text)| Some([name, text.as_deref()?])).flatten();
+        let flags = [("--no-sign-request", self.no_sign_request), ("--path-style", self.path_style)];
+        texts.chain(flags.into_iter().filter(|(_, is_set)| *is_set).map(|(name, _)| name)).collect()
+    }
+}

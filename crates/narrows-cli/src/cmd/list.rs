@@ -1,5 +1,6 @@
 //! `narrows list`: what is in compressed files, without decoding them; of packs, their members.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -36,15 +37,19 @@ struct Row {
 pub(crate) fn run(args: &ListArgs) -> Result<ExitCode> {
     let stdin = [PathBuf::from("-")];
     let inputs = if args.files.is_empty() { &stdin[..] } else { &args.files };
+    let mut first_object = None;
     if !args.summary
         && let Some((first, paths)) = inputs.split_first()
-        && let Some(pack) = pack(args, first)?
     {
-        return Ok(ExitCode::from(u8::from(!members::list(args, first, &pack, paths)?)));
+        let source = source(args, first)?;
+        if let Some(pack) = source.as_ref().map(|source| pack(first, source)).transpose()?.flatten() {
+            return Ok(ExitCode::from(u8::from(!members::list(args, first, &pack, paths)?)));
+        }
+        first_object = source.and_then(|source| if let Input::Object(object) = source { Some(object) } else { None });
     }
     let mut is_first = true;
     each(inputs, |path| {
-        let row = row(args, path)?;
+        let row = row(args, path, first_object.take())?;
         if is_first && !args.json {
             report::out(format!(
                 "{:>8} {:>7} {:>14} {:>14} {:>7}  {:<6} {:<8} Filename",
@@ -57,27 +62,47 @@ pub(crate) fn run(args: &ListArgs) -> Result<ExitCode> {
     })
 }
 
-/// The pack of this name. Other files are shown as a line.
-fn pack(args: &ListArgs, path: &Path) -> Result<Option<Pack<Arc<dyn ReadAt>>>> {
-    let place = Place::parse(path)?;
-    if let Place::Path(path) = &place
-        && (is_dash(path) || !path.metadata().is_ok_and(|data| data.is_file()))
-    {
-        return Ok(None);
+/// What is read at any byte.
+enum Input {
+    File(File),
+    /// What was read of it is kept.
+    Object(ObjectFile),
+}
+
+impl Input {
+    fn read_at(&self) -> Result<Arc<dyn ReadAt>> {
+        Ok(match self {
+            Self::File(file) => Arc::new(file.try_clone()?),
+            Self::Object(object) => Arc::new(object.clone()),
+        })
     }
-    match Pack::open(place::open_read(&place, &args.store)?) {
+}
+
+/// What this name stands for; `None` of a pipe and what is no file.
+fn source(args: &ListArgs, path: &Path) -> Result<Option<Input>> {
+    Ok(match Place::parse(path)? {
+        Place::Object(url) => Some(Input::Object(place::object(&url, &args.store)?)),
+        Place::Path(path) if is_dash(&path) || !path.metadata().is_ok_and(|data| data.is_file()) => None,
+        Place::Path(path) => Some(Input::File(open_regular(&path)?)),
+    })
+}
+
+/// The pack of this name. Other files are shown as a line.
+fn pack(path: &Path, source: &Input) -> Result<Option<Pack<Arc<dyn ReadAt>>>> {
+    match Pack::open(source.read_at()?) {
         Ok(pack) => Ok(Some(pack)),
         // A pack whose directory is damaged, not a file of streams that is.
-        Err(e) if e.kind == narrows::ErrorKind::Corrupt && NarrowsFile::open(open_regular(path)?).is_ok() => {
+        Err(e) if e.kind == narrows::ErrorKind::Corrupt && NarrowsFile::open(source.read_at()?).is_ok() => {
             Err(anyhow::Error::from(e).context(path.display().to_string()))
         }
         Err(_) => Ok(None),
     }
 }
 
-fn row(args: &ListArgs, path: &Path) -> Result<Row> {
+fn row(args: &ListArgs, path: &Path, known: Option<ObjectFile>) -> Result<Row> {
     if let Place::Object(url) = Place::parse(path)? {
-        return row_of_object(&place::object(&url, &args.store)?, path);
+        let object = known.map_or_else(|| place::object(&url, &args.store), Ok)?;
+        return row_of_object(&object, path);
     }
     let path = &place::path_of(path)?;
     // What is listed stands at the end of a file.

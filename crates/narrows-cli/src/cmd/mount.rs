@@ -13,7 +13,7 @@ use narrows_pack::Pack;
 use narrows_pack::mount::Mounted;
 
 use crate::args::pack::MountArgs;
-use crate::files::open_regular;
+use crate::place::{self, Place};
 use crate::report;
 use crate::transfer::Transfer;
 
@@ -32,7 +32,7 @@ fn in_background(args: &MountArgs) -> Result<ExitCode> {
     let program = std::env::current_exe().context("cannot find this program")?;
     let mut command = Command::new(program);
     command.arg("mount").arg("--tells").args(args.allow_other.then_some("--allow-other"));
-    command.arg("--cache").arg(args.cache.to_string()).arg("--").arg(&args.file).arg(&args.directory);
+    command.arg("--cache").arg(args.cache.to_string()).args(args.store.words()).arg("--").arg(&args.file).arg(&args.directory);
     // Signals of the keyboard are for the foreground.
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0).spawn()?;
     let mut said = Vec::new();
@@ -49,16 +49,20 @@ fn in_background(args: &MountArgs) -> Result<ExitCode> {
 
 fn here(args: &MountArgs) -> Result<ExitCode> {
     let transfer = Transfer::begin()?;
-    let name = args.file.display().to_string();
-    let file: File = open_regular(&args.file)?;
-    let pack = Pack::open_with(file, OpenOptions::default().cache_max(args.cache));
+    let place = Place::parse(&args.file)?;
+    let name = place.to_string();
+    let source = place::open_read(&place, &args.store)?;
+    let pack = Pack::open_with(source, OpenOptions::default().cache_max(args.cache));
     let pack = pack.map_err(|e| anyhow::Error::from(e).context(name.clone()))?;
     let shown = args.directory.display();
     let folder = args.directory.canonicalize().with_context(|| format!("cannot mount on {shown}"))?;
     if !folder.is_dir() {
         return Err(anyhow!("cannot mount on {shown}: it is no folder"));
     }
-    let source = args.file.canonicalize().map_or(name, |path| path.display().to_string());
+    let source = match &place {
+        Place::Path(path) => path.canonicalize().map_or(name, |path| path.display().to_string()),
+        Place::Object(_) => name,
+    };
     let mounted = Mounted::new(pack, &folder, &source, args.allow_other);
     let mut mounted = mounted.map_err(|e| match e.kind() {
         io::ErrorKind::NotFound => {

@@ -13,13 +13,17 @@ use anyhow::{Context, Result, anyhow};
 use narrows_copy::filter::Filter;
 use narrows_copy::scan;
 use narrows_copy::serve::open_roots;
+use narrows_file::Hint;
+use narrows_host::hints::Hints;
 use narrows_host::{means, signals};
+use narrows_object::{Condition, CreateOptions, ObjectWriter, Url, meta};
 use narrows_pack::{Input, PackOptions, Packed, Progress, pack};
 use serde_json::json;
 
 use super::cp::teller;
 use crate::args::pack::{OrderArg, PackArgs};
 use crate::files::{Target, is_dash};
+use crate::place::{self, Place};
 use crate::progress::Bar;
 use crate::report;
 use crate::transfer::Transfer;
@@ -32,15 +36,20 @@ pub(crate) fn run(args: &PackArgs) -> Result<ExitCode> {
     let begun = Instant::now();
     means::allow_descriptors();
     let _transfer = Transfer::begin()?;
-    let to_stdout = is_dash(&args.output);
-    if !to_stdout && !args.force && args.output.symlink_metadata().is_ok_and(|data| data.is_file() || data.is_dir()) {
-        return Err(anyhow!("{} already exists; use -f to overwrite it", args.output.display()));
+    let output = Place::parse(&args.output)?;
+    if let Some(source) = args.paths.iter().find(|path| Place::is_object(path.as_os_str())) {
+        let text = format!("{}: files of this host are packed; fetch it with narrows cp", source.display());
+        return Err(narrows::Error::misuse(text).into());
+    }
+    let to_stdout = matches!(&output, Place::Path(path) if is_dash(path));
+    if !args.force && is_there(args, &output)? {
+        return Err(anyhow!("{output} already exists; use -f to overwrite it"));
     }
     if to_stdout && io::stdout().is_terminal() && !args.force {
         return Err(anyhow!("a pack is not written to a terminal; redirect stdout, use -o FILE, or -f to force"));
     }
     let include = args.include.iter().map(|p| format!("!{p}"));
-    let own = own_patterns(args);
+    let own = if let Place::Path(path) = &output { own_patterns(args, path) } else { Vec::new() };
     let patterns: Vec<String> = args.exclude.iter().cloned().chain(include).chain(own).collect();
     let filter = Filter::new(&patterns)?;
     let (roots, unopened) = open_roots(&args.paths, true);
@@ -48,8 +57,6 @@ pub(crate) fn run(args: &PackArgs) -> Result<ExitCode> {
         return Err(anyhow!("{}", unopened.join("; ").replace("cannot copy", "cannot pack")));
     }
     let unopened = unopened.into_iter().map(|text| text.replacen("cannot copy", "cannot pack", 1)).collect();
-    let target = Target::open(Some(&args.output))?;
-    let output = target.name();
     let progress = Arc::new(Progress::default());
     let watch = Watch::start(&progress)?;
     let bar = Bar::packing(&progress, !args.verbosity.quiet);
@@ -63,27 +70,88 @@ pub(crate) fn run(args: &PackArgs) -> Result<ExitCode> {
             let _ = report::out(name);
         }
     };
+    let hint = hint(args, &output)?;
     let options = PackOptions::default()
-        .mode(args.mode.mode())
-        .encode_rate(args.encode_rate)
+        .hint(hint)
         .policy(args.policy.clone())
         .threads(args.threads.filter(|n| *n > 0).map(usize::from))
         .repeats(!args.no_repeats)
         .by_path(args.order == OrderArg::Path);
     let input = Input { roots, unopened, filter };
-    let packed = pack(input, target.sink()?, &options, &progress, &|text| tell(text), &on_file);
+    let on_failure = |text: &str| tell(text);
+    let work = Work { options, progress: Arc::clone(&progress), on_failure: &on_failure, on_file: &on_file };
+    let packed = match &output {
+        Place::Path(path) => work.to_file(input, path),
+        Place::Object(url) => work.to_object(input, url, args),
+    };
     bar.end();
     drop(watch);
-    let (_, packed) = packed.map_err(|e| if output.is_to_blame() { output.blame(e) } else { e.into() })?;
-    target.commit(false).with_context(|| output.to_string())?;
+    let packed = packed?;
     say(args, &packed, begun.elapsed(), to_stdout)?;
     Ok(ExitCode::from(u8::from(packed.failed > 0)))
 }
 
+/// Whether there is something under the name of the pack that would be replaced.
+fn is_there(args: &PackArgs, output: &Place) -> Result<bool> {
+    Ok(match output {
+        Place::Path(path) if is_dash(path) => false,
+        Place::Path(path) => path.symlink_metadata().is_ok_and(|data| data.is_file() || data.is_dir()),
+        Place::Object(url) => {
+            let there = place::store(url, &args.store)?.head(&url.key);
+            there.with_context(|| format!("cannot write {url}"))?.is_some()
+        }
+    })
+}
+
+/// What the command line says, then the rules for the name of the pack.
+fn hint(args: &PackArgs, output: &Place) -> Result<Hint> {
+    let hint = args.hint.hint();
+    match output {
+        Place::Path(path) if args.policy.is_none() && !is_dash(path) => {
+            Ok(hint.or(Hints::default().by_rules(path)?.unwrap_or_default()))
+        }
+        _ => Ok(hint),
+    }
+}
+
+/// A pack that is written. It has its name when it is complete.
+struct Work<'a> {
+    options: PackOptions,
+    progress: Arc<Progress>,
+    on_failure: &'a dyn Fn(&str),
+    on_file: &'a dyn Fn(&str),
+}
+
+impl Work<'_> {
+    fn to_file(&self, input: Input, path: &Path) -> Result<Packed> {
+        let target = Target::open(Some(path))?;
+        let output = target.name();
+        let packed = pack(input, target.sink()?, &self.options, &self.progress, self.on_failure, self.on_file);
+        let (_, packed) = packed.map_err(|e| if output.is_to_blame() { output.blame(e) } else { e.into() })?;
+        target.commit(false).with_context(|| output.to_string())?;
+        Ok(packed)
+    }
+
+    fn to_object(&self, input: Input, url: &Url, args: &PackArgs) -> Result<Packed> {
+        let cannot = || format!("cannot write {url}");
+        let condition = if args.force { Condition::None } else { Condition::Create };
+        let metadata = vec![(meta::FORM.to_owned(), meta::FORM_PACK.to_owned())];
+        let options = CreateOptions { condition, metadata, len: None, frames: true };
+        let writer = ObjectWriter::create(&place::store(url, &args.store)?, &url.key, options).with_context(cannot)?;
+        let packed = pack(input, writer, &self.options, &self.progress, self.on_failure, self.on_file);
+        let (writer, packed) = packed.map_err(|e| match e.source {
+            Some(cause) => anyhow::Error::from(cause).context(cannot()),
+            None => e.into(),
+        })?;
+        writer.finish().with_context(cannot)?;
+        Ok(packed)
+    }
+}
+
 /// Patterns that leave out the pack itself, and its temporary file, where they are in a source.
-fn own_patterns(args: &PackArgs) -> Vec<String> {
-    let Some(name) = args.output.file_name().filter(|_| !is_dash(&args.output)) else { return Vec::new() };
-    let folder = args.output.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+fn own_patterns(args: &PackArgs, output: &Path) -> Vec<String> {
+    let Some(name) = output.file_name().filter(|_| !is_dash(output)) else { return Vec::new() };
+    let folder = output.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let Ok(folder) = folder.canonicalize() else { return Vec::new() };
     let within = |source: &PathBuf| {
         let relative = folder.strip_prefix(source.canonicalize().ok()?).ok()?.to_path_buf();

@@ -1,8 +1,9 @@
 //! `narrows unpack`: a pack as files and folders again.
 
-use std::fs::File;
+use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -11,16 +12,19 @@ use narrows_copy::frames::Form;
 use narrows_copy::hello::StoreOptions;
 use narrows_copy::store::{EntryStore, Observers, Permitted};
 use narrows_copy::tree::Tree;
-use narrows_file::OpenOptions;
+use narrows_file::{OpenOptions, ReadAt};
 use narrows_host::words::shown;
 use narrows_host::{means, signals};
+use narrows_object::ObjectFile;
 use narrows_pack::{Pack, Selector, unpack_all, unpack_some};
 use serde_json::json;
 
 use super::cp::teller;
 use crate::args::pack::UnpackArgs;
-use crate::files::{Source, is_dash};
+use crate::args::store::StoreArgs;
+use crate::files::Source;
 use crate::flow;
+use crate::place::{self, Place};
 use crate::progress::Bar;
 use crate::report;
 use crate::transfer::Transfer;
@@ -37,8 +41,9 @@ pub(crate) fn run(args: &UnpackArgs) -> Result<ExitCode> {
     let begun = Instant::now();
     means::allow_descriptors();
     let transfer = Transfer::begin()?;
-    let name = args.file.display().to_string();
-    let source = Source::open(Some(&args.file))?;
+    let place = Place::parse(&args.file)?;
+    let name = place.to_string();
+    let input = Input::open(&place, &args.store)?;
     let tree = Tree::open(&args.directory).with_context(|| format!("cannot open {}", args.directory.display()))?;
     let tell = teller();
     let names = (args.verbosity.verbose || args.dry_run) && !args.verbosity.json;
@@ -70,12 +75,18 @@ pub(crate) fn run(args: &UnpackArgs) -> Result<ExitCode> {
     let mut status = 0;
     let mut missing = 0;
     let named = |e: narrows::Error| anyhow::Error::from(e).context(name.clone());
-    let in_file = !is_dash(&args.file) && source.is_regular();
+    let at_any_byte = input.at_any_byte()?;
+    let is_stored = at_any_byte.is_some();
     let result = if args.paths.is_empty() {
-        let pack = if in_file { Pack::open(File::open(&args.file)?).ok() } else { None };
+        let pack = match at_any_byte.map(Pack::open) {
+            // A store that cannot be reached is no damage.
+            Some(Err(e)) if e.source.is_some() && place.url().is_some() => return Err(named(e)),
+            Some(Ok(pack)) => Some(pack),
+            _ => None,
+        };
         let (threads, control) = (flow::threads(args.threads), &transfer.control);
         let options = || ReceiveOptions::default().threads(threads).control(control);
-        unpack_all(source.into_reader(), pack.as_ref(), &store, options).map(|left| {
+        unpack_all(input.into_reader(), pack.as_ref(), &store, options).map(|left| {
             for path in &left.unrepeated {
                 missing += 1;
                 tell(&format!(
@@ -86,15 +97,15 @@ pub(crate) fn run(args: &UnpackArgs) -> Result<ExitCode> {
             if let Some(why) = &left.broken {
                 status = DAMAGED;
                 tell(&format!("{name}: {why}; what came whole before that is unpacked"));
-            } else if in_file && pack.is_none() {
+            } else if is_stored && pack.is_none() {
                 status = DAMAGED;
                 tell(&format!("{name}: everything is unpacked, but its directory is damaged; pack it anew"));
             }
         })
-    } else if in_file {
+    } else if let Some(source) = at_any_byte {
         let paths: Vec<Vec<u8>> = args.paths.iter().map(|path| path.as_os_str().as_bytes().to_vec()).collect();
         let selector = Selector::new(&paths)?;
-        Pack::open_with(source.into_file(), OpenOptions::default().cache_max(CACHE_MAX)).and_then(|pack| {
+        Pack::open_with(source, OpenOptions::default().cache_max(CACHE_MAX)).and_then(|pack| {
             let found = selector.all(&pack)?;
             for path in &found.missing {
                 missing += 1;
@@ -117,6 +128,36 @@ pub(crate) fn run(args: &UnpackArgs) -> Result<ExitCode> {
     let failed = stored.failed + stored.unsaid.saturating_sub(missing) + missing;
     let some = if failed > 0 { SOME_FAILED } else { 0 };
     Ok(ExitCode::from(status.max(some)))
+}
+
+/// Where a pack comes from.
+enum Input {
+    File(Source),
+    Object(ObjectFile),
+}
+
+impl Input {
+    fn open(place: &Place, args: &StoreArgs) -> Result<Self> {
+        Ok(match place {
+            Place::Path(path) => Self::File(Source::open(Some(path))?),
+            Place::Object(url) => Self::Object(place::object(url, args)?),
+        })
+    }
+
+    /// The same, read at any byte; `None` of a pipe. Requests of an object are about one version of it.
+    fn at_any_byte(&self) -> Result<Option<Arc<dyn ReadAt>>> {
+        Ok(match self {
+            Self::File(source) => source.regular()?.map(|file| Arc::new(file) as _),
+            Self::Object(object) => Some(Arc::new(object.clone())),
+        })
+    }
+
+    fn into_reader(self) -> Box<dyn Read + Send> {
+        match self {
+            Self::File(source) => Box::new(source.into_reader()),
+            Self::Object(object) => Box::new(object.reader(0..u64::MAX)),
+        }
+    }
 }
 
 fn say(args: &UnpackArgs, store: &EntryStore, missing: u64, elapsed: Duration) -> Result<()> {

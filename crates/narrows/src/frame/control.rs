@@ -164,22 +164,24 @@ pub struct Attempt {
     pub mode: u8,
     /// Version of the methods of the modes.
     pub version: u16,
+    /// Streams right before this one in the file that it speaks for too.
+    pub before: u8,
 }
 
 impl Attempt {
     /// Encodes the frame; `raw_total` is the raw length of the stream.
     pub fn frame(self, raw_total: u64) -> Frame {
         let [low, high] = self.version.to_le_bytes();
-        control_frame(ControlKind::Attempt, &[self.mode, low, high, 0], raw_total)
+        control_frame(ControlKind::Attempt, &[self.mode, low, high, self.before], raw_total)
     }
 
-    /// Parses the body. A reader ignores the last byte.
+    /// Parses the body.
     ///
     /// # Errors
     /// `Corrupt` if it has another length.
     pub fn parse(body: &[u8]) -> Result<Self> {
         match *body {
-            [mode, low, high, _] => Ok(Self { mode, version: u16::from_le_bytes([low, high]) }),
+            [mode, low, high, before] => Ok(Self { mode, version: u16::from_le_bytes([low, high]), before }),
             _ => Err(Error::corrupt("an attempt frame has 4 bytes")),
         }
     }
@@ -340,7 +342,7 @@ mod tests {
         let end = EndTotals { raw_total: 1, wire_total: u64::MAX, index_offset: 3, digest: 4 };
         assert_eq!(end.frame().wire_len(), END_FRAME_LEN);
         assert_eq!(EndTotals::parse(&end.frame().body).unwrap(), end);
-        let attempt = Attempt { mode: 3, version: 0x1234 };
+        let attempt = Attempt { mode: 3, version: 0x1234, before: 1 };
         assert_eq!(attempt.frame(7).wire_len(), ATTEMPT_FRAME_LEN);
         assert_eq!(Attempt::parse(&attempt.frame(7).body).unwrap(), attempt);
         assert!(Attempt::parse(&[3, 1, 0]).is_err());
