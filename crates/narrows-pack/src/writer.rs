@@ -634,7 +634,8 @@ impl Reading {
     }
 }
 
-/// What a name says of its content: the part behind its last dot, or all of it.
+/// What a name says of its content: the part behind its last dot. The rest of the name says less than the
+/// folder does: ordered by name within a suffix, a tree of sources gets 3 % larger.
 fn suffix(path: &[u8]) -> &[u8] {
     let name = path.rsplit(|b| *b == b'/').next().unwrap_or_default();
     match name.iter().rposition(|b| *b == b'.') {
