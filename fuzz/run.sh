@@ -14,8 +14,10 @@ RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm
     cargo build --release --quiet --target "$host"
 for target in ${*:-$all}; do
     mkdir -p "corpus/$target" artifacts
+    # Only read: what is found goes to the corpus.
+    seeds=$([ -d "seeds/$target" ] && echo "seeds/$target" || true)
     printf 'fuzz: %s for %s s\n' "$target" "$seconds"
-    if "target/$host/release/$target" "corpus/$target" -max_total_time="$seconds" -rss_limit_mb=1024 -timeout=20 \
+    if "target/$host/release/$target" "corpus/$target" $seeds -max_total_time="$seconds" -rss_limit_mb=1024 -timeout=20 \
         -max_len=8192 -artifact_prefix="artifacts/$target-" -print_final_stats=1 2>"artifacts/$target.log"; then
         grep -E 'number_of_executed_units|new_units_added' "artifacts/$target.log" | sed 's/^/  /'
     else

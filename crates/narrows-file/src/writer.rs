@@ -38,6 +38,7 @@ pub struct WriteOptions {
     check: bool,
     raw_len: Option<u64>,
     memory_max: Option<usize>,
+    whole_blocks: bool,
     attempt: Option<Attempt>,
 }
 
@@ -52,6 +53,7 @@ impl Default for WriteOptions {
             check: true,
             raw_len: None,
             memory_max: None,
+            whole_blocks: false,
             attempt: None,
         }
     }
@@ -111,6 +113,13 @@ impl WriteOptions {
         Self { memory_max: Some(bytes), ..self }
     }
 
+    /// Whether blocks wait until they are whole, however long that takes, so that they do not depend on when
+    /// the bytes are written. Default: false: after a second they are written as they are, so that
+    /// little is lost of a slow file whose writer dies.
+    pub fn whole_blocks(self, whole: bool) -> Self {
+        Self { whole_blocks: whole, ..self }
+    }
+
     /// The effort that the file records, also for so many streams right before this one. Default: that of
     /// the mode, if nothing but it was said.
     pub fn attempt(self, effort: Effort, before: u8) -> Self {
@@ -133,6 +142,7 @@ impl WriteOptions {
         let attempt = self.attempt.or_else(|| has_all.then(|| Effort::of(mode).attempt()));
         let options = options.raw_len(self.raw_len).attempt(attempt);
         let options = self.memory_max.into_iter().fold(options, SendOptions::memory_max);
+        let options = if self.whole_blocks { options.whole_blocks(true) } else { options };
         let options = self.threads.into_iter().fold(options, SendOptions::threads);
         self.block_max.into_iter().fold(options, SendOptions::block_max)
     }

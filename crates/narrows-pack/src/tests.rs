@@ -3,11 +3,15 @@
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use narrows::Result;
 use narrows::entry::{EndState, Entry, EntryKind, RecordWriter};
+use narrows::hint::{Hint, Mode};
+use narrows::policy::PolicySpec;
 use narrows::stream::{Notes, ReceiveOptions};
 use narrows_copy::filter::Filter;
+use narrows_copy::frames::Form;
 use narrows_copy::hello::{Fsync, StoreOptions};
 use narrows_copy::scan::Root;
 use narrows_copy::store::{EntryStore, Observers, Permitted};
@@ -41,6 +45,7 @@ fn store(folder: &Path) -> EntryStore {
         delete: None,
         names: false,
         set_id: false,
+        form: Form::Raw,
     };
     let tree = Tree::open(folder).unwrap();
     let store = EntryStore::new(tree, None, Permitted::Anything, options, Notes::default(), Observers::none());
@@ -126,6 +131,61 @@ fn members_are_found_read_and_listed() {
     assert_eq!(member.read_at(&mut buf, noise - 2).unwrap(), 10);
     assert_eq!(&buf[2..], b"and more");
     assert_eq!(member.read_at(&mut buf, noise + 8).unwrap(), 0);
+}
+
+/// A sink that is slow for a while, so that the link is judged now this way and now that.
+struct Sink {
+    bytes: Vec<u8>,
+    pause: Duration,
+}
+
+impl Write for Sink {
+    fn write(&mut self, buf: &[u8]) -> std::io::Result<usize> {
+        std::thread::sleep(self.pause);
+        self.bytes.extend_from_slice(buf);
+        Ok(buf.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn the_pack_of_a_tree_does_not_depend_on_time() {
+    let home = tempfile::tempdir().unwrap();
+    let mut x = 1u32;
+    for i in 0..24u32 {
+        // Numbers behind text, of lengths that fit no block.
+        let wave = |k: u32| 280.0 + ((i * 9000 + k) as f32 / 50.0).sin() * 20.0;
+        let noise = (0..40_000 + 1000 * i).map(|k| {
+            x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            wave(k) + (x >> 24) as f32 / 100.0
+        });
+        let numbers: Vec<u8> = noise.flat_map(f32::to_le_bytes).collect();
+        let words: Vec<u8> = (0..20_000u32).flat_map(|k| format!("{} of {i}\n", k * k % 9973).into_bytes()).collect();
+        std::fs::write(home.path().join(format!("{i}")), [words, numbers].concat()).unwrap();
+    }
+    let packed = |options: &PackOptions, threads: usize, pause: [u64; 2]| {
+        let roots = vec![Root::open(home.path(), true).unwrap()];
+        let input = Input { roots, unopened: Vec::new(), filter: Filter::new(&[]).unwrap() };
+        let sink = Sink { bytes: Vec::new(), pause: Duration::from_micros(pause[0]) };
+        // Once the bytes come so late that a stream would not wait for them.
+        let late = std::cell::Cell::new(Duration::from_millis(pause[1]));
+        let on_file = |_: &str| std::thread::sleep(late.take());
+        let options = options.clone().threads(Some(threads));
+        let told = |text: &str| panic!("{text}");
+        crate::pack(input, sink, &options, &Arc::default(), &told, &on_file).unwrap().0.bytes
+    };
+    // Shorter blocks are more choices.
+    let archive: PolicySpec = "storage:mode=archive,block=262144".parse().unwrap();
+    let of = |mode: Mode| PackOptions::default().hint(Hint { mode: Some(mode), ..Hint::default() });
+    for options in [of(Mode::Fast), of(Mode::Balanced), of(Mode::Archive).policy(Some(archive))] {
+        let first = packed(&options, 1, [0, 0]);
+        for (threads, pause) in [(1, [0, 0]), (2, [0, 0]), (1, [3000, 0]), (2, [3000, 1200]), (2, [0, 1200])] {
+            assert!(packed(&options, threads, pause) == first, "{options:?}: {threads} threads, pauses {pause:?}");
+        }
+    }
 }
 
 #[test]

@@ -119,6 +119,7 @@ impl PackOptions {
         };
         let policy = self.policy.clone().unwrap_or_else(|| of_hint().parse().expect("a policy of this build"));
         let options = WriteOptions::default().mode(mode).policy(policy).block_max(block).memory_max(MEMORY_MAX);
+        let options = options.whole_blocks(true);
         self.threads.into_iter().fold(options, WriteOptions::threads)
     }
 
@@ -127,7 +128,7 @@ impl PackOptions {
             let text = format!("storage:block={DIRECTORY_BLOCK}");
             text.parse().expect("a policy of this build")
         });
-        let options = WriteOptions::default().policy(policy).block_max(DIRECTORY_BLOCK).threads(1);
+        let options = WriteOptions::default().policy(policy).block_max(DIRECTORY_BLOCK).whole_blocks(true).threads(1);
         // The last bytes of the pack say what both streams were encoded with.
         let effort = Effort::of(self.hint.mode.unwrap_or_default());
         if self.policy.is_none() && self.is_mode_alone() { options.attempt(effort, 1) } else { options }
@@ -633,7 +634,8 @@ impl Reading {
     }
 }
 
-/// What a name says of its content: the part behind its last dot, or all of it.
+/// What a name says of its content: the part behind its last dot. The rest of the name says less than the
+/// folder does: ordered by name within a suffix, a tree of sources gets 3 % larger.
 fn suffix(path: &[u8]) -> &[u8] {
     let name = path.rsplit(|b| *b == b'/').next().unwrap_or_default();
     match name.iter().rposition(|b| *b == b'.') {

@@ -221,7 +221,8 @@ pub trait Policy: Send {
     }
 
     /// The longest block it asks for, if every block must have the chosen length whenever that much
-    /// has gathered. `None`: a block ends where the contiguous bytes end, which saves a copy.
+    /// has gathered; it then sees the whole of a block of the length that it chose last. `None`: a
+    /// block ends where the contiguous bytes end, which saves a copy.
     fn whole_blocks(&self) -> Option<usize> {
         None
     }

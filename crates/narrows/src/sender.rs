@@ -172,12 +172,17 @@ impl Sender {
         let preface = Frame { header: HeaderBytes::preface(&preface), body: Block::default() };
         let mut link = if config.relayed { LinkMonitor::relayed() } else { LinkMonitor::default() };
         config.expected_link.iter().for_each(|expected| link.expect(expected));
+        let mut input = Input::new(config.block_max, config.separate);
+        if config.gather_ns > 0 {
+            // Nobody waits for the first block either.
+            input.wanted = whole_blocks(&*policy, &config).unwrap_or(input.wanted).min(config.block_max);
+        }
         Self {
             limits,
             policy,
             pool,
             phase: Phase::Open,
-            input: Input::new(config.block_max, config.separate),
+            input,
             history: History::new(config.history.min(frame::BASELINE_HISTORY)),
             keep: None,
             run_offset: 0,
@@ -200,7 +205,7 @@ impl Sender {
 
     /// Raw bytes that may be pushed; 0: wait until frames have left.
     pub fn room(&self) -> usize {
-        let wanted = self.policy.whole_blocks().map_or(0, |len| len.min(self.limits.block_max)).max(self.input.wanted);
+        let wanted = self.whole_blocks().unwrap_or(0).max(self.input.wanted);
         // A link within memory shares the caches with these bytes, and no worker waits for them.
         let blocks = if self.link.in_memory() { 1 } else { 8 };
         let gather = (blocks * wanted).clamp(GATHER_MIN, GATHER_MAX).max(2 * wanted);
@@ -338,8 +343,9 @@ impl Sender {
     }
 
     fn cut(&mut self, ask: Ask) -> Option<Job> {
-        // A copy costs more than a block that ends with its piece, unless copies cut that short.
-        if !self.link.in_memory() || self.input.copies.len > 0 {
+        // A copy costs more than a block that ends with its piece, unless copies cut that short. A policy
+        // of whole blocks must see what it chooses for, however it came.
+        if !self.link.in_memory() || self.input.copies.len > 0 || self.whole_blocks().is_some() {
             self.input.join(&self.pool);
         }
         self.begin_run();
@@ -448,7 +454,7 @@ impl Sender {
         self.input.wanted = choice.block_len.clamp(1, self.limits.block_max);
         self.scratch = queue;
         let mut len = upcoming.len();
-        if len < self.input.wanted && self.policy.whole_blocks().is_some() {
+        if len < self.input.wanted && self.whole_blocks().is_some() {
             self.input.join(&self.pool);
             len = self.input.front()?.len().min(self.limits.block_max);
         }
@@ -485,6 +491,11 @@ impl Sender {
         })
     }
 
+    /// The longest block, if each must have the length that is chosen for it.
+    fn whole_blocks(&self) -> Option<usize> {
+        whole_blocks(&*self.policy, &self.config).map(|len| len.min(self.limits.block_max))
+    }
+
     /// Whether the next raw bytes may wait for no others.
     fn is_flushed(&self) -> bool {
         self.phase > Phase::Open || self.raw_offset < self.input.flushed_to
@@ -493,7 +504,7 @@ impl Sender {
     /// Waits for a whole block where it does not matter when bytes leave.
     fn hold_for_whole_block(&mut self) -> bool {
         let until_ns = self.input.since_ns.saturating_add(self.config.gather_ns);
-        let whole = self.policy.whole_blocks().map_or(self.input.wanted, |len| len.min(self.limits.block_max));
+        let whole = self.whole_blocks().unwrap_or(self.input.wanted);
         if self.is_flushed() || self.input.len >= whole || until_ns <= self.times.now_ns || self.is_full() {
             return false;
         }
@@ -575,4 +586,8 @@ impl Sender {
         }
         self.times.now_ns = now_ns;
     }
+}
+
+fn whole_blocks(policy: &dyn Policy, config: &SenderConfig) -> Option<usize> {
+    policy.whole_blocks().or(config.whole_blocks.then_some(config.block_max))
 }

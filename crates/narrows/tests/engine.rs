@@ -3,6 +3,8 @@
 
 mod world;
 
+use std::sync::{Arc, Mutex};
+
 use narrows::block::{Block, BufferPool};
 use narrows::codec::Contexts;
 use narrows::codec::{CodecId, DEFAULT_METHODS, Method};
@@ -97,6 +99,59 @@ fn where_nobody_waits_whole_blocks_are_gathered() {
     assert_eq!((cut(&mut sender, 3 * SECOND), cut(&mut sender, 3 * SECOND)), (Some(2 << 20), None));
     sender.close(3 * SECOND);
     assert_eq!(cut(&mut sender, 3 * SECOND), Some(3_000_000 - (2 << 20)));
+}
+
+/// A policy of whole blocks that notes how many bytes it sees.
+struct Looking(Arc<Mutex<Vec<usize>>>);
+
+impl Policy for Looking {
+    fn choose(&mut self, view: &View<'_>) -> Choice {
+        self.0.lock().unwrap().push(view.upcoming.len());
+        Choice::new(Method::STORE, 1 << 20)
+    }
+
+    fn whole_blocks(&self) -> Option<usize> {
+        Some(1 << 20)
+    }
+}
+
+#[test]
+fn a_policy_of_whole_blocks_sees_the_whole_of_each() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let config = SenderConfig { gather_ns: u64::MAX, duplex: false, ..config(1) };
+    let pool = BufferPool::default();
+    let mut sender = Sender::new(config, Box::new(Looking(seen.clone())), pool.clone());
+    let (mut wire, mut pushed) = (0, 0);
+    for i in 1..200 {
+        if sender.is_full() {
+            break;
+        }
+        sender.push(Block::from_vec(text(100_000, i)), i * SECOND);
+        pushed += 100_000;
+        while let Some(job) = sender.poll_job(i * SECOND) {
+            sender.finish(encode(job, &mut Contexts::default(), &pool), i * SECOND);
+        }
+        // The link takes all at once, as memory does.
+        while let Some(frame) = sender.poll_transmit() {
+            wire += frame.wire_len() as u64;
+            let now_ns = i * SECOND;
+            sender.on_link(LinkSample {
+                begin_ns: now_ns,
+                end_ns: now_ns + 1000,
+                accepted: wire,
+                ..Default::default()
+            });
+        }
+    }
+    sender.close(200 * SECOND);
+    while let Some(job) = sender.poll_job(200 * SECOND) {
+        sender.finish(encode(job, &mut Contexts::default(), &pool), 200 * SECOND);
+    }
+    let seen = seen.lock().unwrap();
+    let (last, whole) = seen.split_last().unwrap();
+    assert!(whole.len() > 10 && whole.iter().all(|len| *len >= 1 << 20), "{seen:?}");
+    assert_eq!(*last, pushed % (1 << 20));
+    assert!(sender.is_in_memory(), "else it tries less than it says");
 }
 
 #[test]

@@ -201,7 +201,8 @@ fn compress(
         options = args.policy.iter().cloned().fold(options, WriteOptions::policy);
         options = args.block_max.into_iter().fold(options, WriteOptions::block_max);
         options = args.run_len.into_iter().fold(options, |o, len| o.run_len(len as u64));
-        options.send_options()
+        // Of a file all bytes are there, so that blocks need not depend on when they are read.
+        options.whole_blocks(source.is_regular() && args.policy.is_none()).send_options()
     } else {
         // A pipe is a link: nobody knows how fast its other end is.
         SendOptions::default()

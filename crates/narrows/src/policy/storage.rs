@@ -19,7 +19,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::{Choice, Outcome, Policy, PolicySettings, PolicySetup, Registered};
-use crate::codec::Method;
+use crate::codec::{Contexts, Method};
 use crate::error::{Error, Result};
 use crate::hint::{Mode, parse_methods, parse_rate, print_methods};
 use crate::monitor::View;
@@ -122,6 +122,10 @@ impl Mode {
 const CREDIT_S: f32 = 0.05;
 /// A split must leave this share of what zstd alone does, at most: a linked block gains that much anyway.
 const LINK_GAIN: f32 = 0.98;
+/// Two parts of a block are tried. Their four encodings take some 20 ms, where such a block takes a second.
+const TRIAL_LEN: usize = 128 << 10;
+const TRIAL_SPLIT: Method = Method::split(9);
+const TRIAL_PLAIN: Method = Method::zstd(9);
 /// Choices that are remembered until their outcome comes; more than are in flight.
 const REMEMBERED: usize = 64;
 
@@ -138,6 +142,8 @@ struct Priced {
     /// Seconds of a core that the flow is ahead of its floor.
     credit_s: f32,
     infos: Vec<(u64, usize, Features)>,
+    trials: Contexts,
+    trial: Vec<u8>,
 }
 
 impl Priced {
@@ -152,21 +158,37 @@ impl Priced {
         let floor_s = if rate > 0.0 { cores / rate } else { f32::INFINITY };
         let block_len = settings.block.unwrap_or(mode.block_len());
         let named = settings.methods.is_some();
-        Self { costs, mode, block_len, named, cores, floor_s, credit_s: CREDIT_S, infos: Vec::new() }
+        let (infos, trials, trial) = (Vec::new(), Contexts::default(), Vec::new());
+        Self { costs, mode, block_len, named, cores, floor_s, credit_s: CREDIT_S, infos, trials, trial }
     }
 }
 
 impl Priced {
-    /// The method of an archive's block of numbers: split, if that gains more than links do.
-    fn split_instead(&self, m: usize, context: usize, p: &Prediction, allowance_s: f32, view: &View<'_>) -> usize {
-        let split = Method::split(self.costs.methods()[m].level);
-        let Some(at) =
-            self.costs.index_of(split).filter(|at| view.limits.allows(split) && self.costs.offers(context, *at))
-        else {
-            return m;
+    /// Whether an archive's block of numbers is split: a trial on parts of the block says so. What was
+    /// learned from other blocks depends on which of them are done, and so on the machine.
+    fn split_pays(&mut self, block: &[u8]) -> bool {
+        if probe::probe(block).is_none() {
+            return false;
+        }
+        let part = TRIAL_LEN.min(block.len() / 2);
+        // At one and three quarters, behind headers.
+        let parts = [1, 3].map(|quarter| &block[(block.len() * quarter / 4).min(block.len() - part)..][..part]);
+        let mut len = |method: Method| -> usize {
+            let encoder = self.trials.encoder(method.info());
+            self.trial.resize(part, 0);
+            parts.iter().map(|raw| encoder.encode(method.level, &[], raw, &mut self.trial).unwrap_or(part)).sum()
         };
-        let pays = p.wire_len[at] < LINK_GAIN * p.wire_len[m] && p.encode_s[at] <= allowance_s;
-        if pays { at } else { m }
+        (len(TRIAL_SPLIT) as f32) < LINK_GAIN * len(TRIAL_PLAIN) as f32
+    }
+
+    /// The method of an archive's block, instead of method `m`.
+    fn split_instead(&mut self, m: usize, block: &[u8], p: &Prediction, allowance_s: f32, view: &View<'_>) -> usize {
+        let split = Method::split(self.costs.methods()[m].level);
+        let offered = self.costs.index_of(split).filter(|at| {
+            let in_time = p.encode_s[*at] <= allowance_s;
+            in_time && view.limits.allows(split)
+        });
+        offered.filter(|_| self.split_pays(block)).unwrap_or(m)
     }
 }
 
@@ -179,7 +201,7 @@ impl Policy for Priced {
         }
         let features = Features::sample(block);
         let context = self.costs.context(&features);
-        if view.limits.allows(Method::split(3)) && self.costs.wants_probe(context, block.len()) {
+        if self.mode != Mode::Archive && view.limits.allows(Method::split(3)) && self.costs.wants_probe(context, block.len()) {
             self.costs.observe_probe(context, probe::probe(block).is_some());
         }
         let predicted = self.costs.predict(context, &features, block.len());
@@ -200,7 +222,7 @@ impl Policy for Priced {
             }
         }
         if self.mode == Mode::Archive {
-            best = self.split_instead(best, context, &predicted, allowance_s, view);
+            best = self.split_instead(best, block, &predicted, allowance_s, view);
         }
         let method = self.costs.methods()[best];
         if self.infos.len() >= REMEMBERED {

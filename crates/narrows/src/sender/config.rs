@@ -48,6 +48,9 @@ pub struct SenderConfig {
     pub run_len: u64,
     /// The effort that a file says it was encoded with, in a frame before its end.
     pub attempt: Option<frame::Attempt>,
+    /// Every block but the last has the length that is chosen for it, whatever the policy says of that. With
+    /// an endless `gather_ns` the blocks then depend on the bytes alone.
+    pub whole_blocks: bool,
     /// Pieces are never joined: no block has bytes of two pushes.
     pub separate: bool,
     /// Record a trace line for every decision; the driver fetches them with `take_trace`.
@@ -73,6 +76,7 @@ impl Default for SenderConfig {
             index: false,
             run_len: 0,
             attempt: None,
+            whole_blocks: false,
             separate: false,
             trace: false,
         }

@@ -224,6 +224,14 @@ impl SendOptions {
         Self { rest: SenderConfig { separate, ..self.rest }, ..self }
     }
 
+    /// Whether every block but the last has the length that the policy chose, however long its bytes take to
+    /// come, except where the flow is flushed. A policy that looks at the block alone then gives the
+    /// same stream for the same bytes. Default: false.
+    pub fn whole_blocks(self, whole: bool) -> Self {
+        let gather_ns = if whole { Some(u64::MAX) } else { self.gather_ns };
+        Self { gather_ns, rest: SenderConfig { whole_blocks: whole, ..self.rest }, ..self }
+    }
+
     /// Raw length of the whole flow in bytes, if it is known. Default: unknown.
     pub fn raw_len(self, len: impl Into<Option<u64>>) -> Self {
         Self { raw_len: len.into(), ..self }
