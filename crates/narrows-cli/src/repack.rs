@@ -6,14 +6,15 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
+use narrows_file::ReadAt;
 use narrows_file::effort::{Effort, Record, end_of};
 use narrows_file::foreign::{self, Format};
 use narrows_file::repack::{Candidate, RepackOptions, Repacked, copy_with_effort, open, repack, verify};
-use narrows_file::ReadAt;
 use narrows_host::whole::{Successor, remove_left_over};
 use narrows_pack::PackOptions;
 
 pub(crate) mod kept;
+pub(crate) mod objects;
 pub(crate) mod tree;
 
 use kept::{Kept, put_record, record};

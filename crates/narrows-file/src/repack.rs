@@ -154,15 +154,8 @@ where
 {
     let (raw_bytes, old_bytes) = (file.raw_len(), file.wire_len());
     let streams = streams(&file, options)?;
-    let raw = Raw {
-        file,
-        at: 0,
-        ahead: 0,
-        member: None,
-        options: options.clone(),
-        sums: Sums::new(SUMS_LOG),
-        error: None,
-    };
+    let raw =
+        Raw { file, at: 0, ahead: 0, member: None, options: options.clone(), sums: Sums::new(SUMS_LOG), error: None };
     let raw = Arc::new(Mutex::new(raw));
     let sink = Arc::new(Mutex::new(Some(sink)));
     let mut repacked = Repacked { raw_bytes, old_bytes, new_bytes: 0, sums: Vec::new() };

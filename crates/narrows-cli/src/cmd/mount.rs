@@ -32,7 +32,13 @@ fn in_background(args: &MountArgs) -> Result<ExitCode> {
     let program = std::env::current_exe().context("cannot find this program")?;
     let mut command = Command::new(program);
     command.arg("mount").arg("--tells").args(args.allow_other.then_some("--allow-other"));
-    command.arg("--cache").arg(args.cache.to_string()).args(args.store.words()).arg("--").arg(&args.file).arg(&args.directory);
+    command
+        .arg("--cache")
+        .arg(args.cache.to_string())
+        .args(args.store.words())
+        .arg("--")
+        .arg(&args.file)
+        .arg(&args.directory);
     // Signals of the keyboard are for the foreground.
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0).spawn()?;
     let mut said = Vec::new();

@@ -28,7 +28,13 @@ use crate::transfer::Transfer;
 pub(crate) fn run(args: &PipeArgs) -> Result<ExitCode> {
     if args.list {
         let files = args.file.iter().cloned().collect();
-        return super::list::run(&ListArgs { files, summary: true, long: false, json: args.verbosity.json, store: StoreArgs::default() });
+        return super::list::run(&ListArgs {
+            files,
+            summary: true,
+            long: false,
+            json: args.verbosity.json,
+            store: StoreArgs::default(),
+        });
     }
     let transfer = Transfer::begin()?;
     let dash = Path::new("-");
