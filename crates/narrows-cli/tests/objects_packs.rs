@@ -73,8 +73,8 @@ fn parts_of_a_pack_are_whole_frames_and_one_member_needs_few_requests() {
     let dir = tempfile::tempdir().unwrap();
     let tree = dir.path().join("tree");
     fs::create_dir(&tree).unwrap();
-    for i in 0..15 {
-        fs::write(tree.join(format!("{i:02}")), random(2_000_000)).unwrap();
+    for (i, content) in random(30_000_000).chunks(2_000_000).enumerate() {
+        fs::write(tree.join(format!("{i:02}")), content).unwrap();
     }
     fs::write(tree.join("words"), text(10_000)).unwrap();
     let url = bucket.url("long.nrw");
@@ -259,6 +259,7 @@ fn files_follow_their_hints() {
     // The command line counts, and a mode takes a `never` back.
     good(&bucket, &["cp", "-r", "--mode", "fast", &format!("{}/", path(&tree)), &bucket.url("u")]);
     assert!(len("u/deep/c.jpg.nrw") < words.len() / 2);
-    let output = run(&bucket, &["cp", "--mode", "fast", "--policy", "store", path(&tree.join("a")), &bucket.url("v")]);
+    let output =
+        run(&bucket, &["cp", "--mode", "fast", "--policy", "balance", path(&tree.join("a")), &bucket.url("v")]);
     assert_one_line_error(&output, 2);
 }

@@ -23,8 +23,8 @@ fn good(folder: &Path, args: &[&str]) -> String {
 /// Three files of 5 MB that cannot be shrunk, and so lie in blocks of their own.
 fn make(home: &Path) {
     fs::create_dir(home.join("tree")).unwrap();
-    for name in ["a", "b", "c"] {
-        fs::write(home.join("tree").join(name), random(5 << 20)).unwrap();
+    for (name, content) in ["a", "b", "c"].iter().zip(random(15 << 20).chunks(5 << 20)) {
+        fs::write(home.join("tree").join(name), content).unwrap();
     }
     good(home, &["pack", "--order", "path", "tree", "-o", "x.nrw"]);
 }
@@ -77,7 +77,6 @@ fn a_pack_is_a_file_for_the_other_commands() {
     make(h);
     let row: serde_json::Value = serde_json::from_str(&good(h, &["list", "--summary", "--json", "x.nrw"])).unwrap();
     assert_eq!((&row["streams"], &row["entries"]), (&2.into(), &4.into()), "{row}");
-    assert!(good(h, &["list", "--summary", "x.nrw"]).ends_with("x.nrw (a pack of 4 entries)\n"));
     let raw = run(h, &["cat", "x.nrw"]).stdout;
     let pack = Pack::open(fs::read(h.join("x.nrw")).unwrap()).unwrap();
     assert_eq!(&raw[raw.len() - 64..raw.len() - 57], b"NRWPACK");
@@ -104,7 +103,7 @@ fn a_pack_follows_the_hint_of_the_command_line_and_of_its_name() {
     fs::write(h.join(".narrows.toml"), "[[hint]]\nfiles = \"x.nrw\"\nnever = true\n").unwrap();
     assert!(len(&[]) > 1 << 20);
     assert_eq!(len(&["--mode", "balanced"]), balanced, "the command line counts");
-    assert_eq!(code(&run(h, &["pack", "-f", "tree", "-o", "x.nrw", "--hint", "never", "--policy", "store"])), 2);
+    assert_eq!(code(&run(h, &["pack", "-f", "tree", "-o", "x.nrw", "--hint", "never", "--policy", "balance"])), 2);
     fs::write(h.join(".narrows.toml"), "[[hint]]\nfiles = \"x.nrw\"\nnver = true\n").unwrap();
     let output = run(h, &["pack", "-f", "tree", "-o", "x.nrw"]);
     assert_one_line_error(&output, 2);

@@ -100,13 +100,13 @@ fn a_pack_is_done_once() {
     let both = [fs::read(h.join("late.nrw")).unwrap(), fs::read(h.join("late.nrw")).unwrap()].concat();
     fs::write(h.join("both.nrw"), both).unwrap();
     let out = String::from_utf8(good(h, &["repack", "--dry-run", "both.nrw"])).unwrap();
-    assert_eq!(out, "both.nrw\n");
+    assert!(out.ends_with("/both.nrw\n"), "{out}");
     // Neither is one whose first stream is missing.
     let file = NarrowsFile::open(File::open(h.join("late.nrw")).unwrap()).unwrap();
     let second = file.members()[1].wire_begin as usize;
     fs::write(h.join("end.nrw"), &fs::read(h.join("late.nrw")).unwrap()[second..]).unwrap();
     let out = String::from_utf8(good(h, &["repack", "--dry-run", "end.nrw"])).unwrap();
-    assert_eq!(out, "end.nrw\n");
+    assert!(out.ends_with("/end.nrw\n"), "{out}");
 }
 
 #[test]

@@ -215,7 +215,7 @@ fn show(args: &ListArgs, path: &Path, row: &Row) -> Result<()> {
     }
     let number = |n: Option<u64>| n.map_or("-".to_owned(), |n| n.to_string());
     report::out(format!(
-        "{:>8} {:>7} {:>14} {:>14} {:>7}  {:<6} {:<8} {}{}",
+        "{:>8} {:>7} {:>14} {:>14} {:>7}  {:<6} {:<8} {}",
         number(row.blocks),
         number(row.runs),
         row.wire_len,
@@ -223,8 +223,6 @@ fn show(args: &ListArgs, path: &Path, row: &Row) -> Result<()> {
         ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.3}")),
         row.check,
         row.index,
-        path.display(),
-        row.entries
-            .map_or_else(String::new, |n| format!(" (a pack of {n} {})", if n == 1 { "entry" } else { "entries" }))
+        path.display()
     ))
 }
