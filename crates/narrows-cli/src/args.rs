@@ -378,9 +378,8 @@ pub(crate) struct CpArgs {
     /// To a store: keep the bytes of files as they are, under their own names
     #[arg(long)]
     pub(crate) plain: bool,
-    /// To a store: what a stored byte is worth in time
-    #[arg(long, value_enum, value_name = "MODE", default_value = "balanced", conflicts_with = "policy")]
-    pub(crate) mode: file::ModeArg,
+    #[command(flatten)]
+    pub(crate) hint: hint::HintArgs,
     /// To or from a store: files that are copied at a time
     #[arg(long, value_name = "N", default_value_t = TRANSFERS, value_parser = clap::value_parser!(u8).range(1..=64))]
     pub(crate) transfers: u8,
@@ -413,7 +412,7 @@ capabilities of files are preserved within a host; from another host only with -
 
 OBJECT STORES
   To s3://BUCKET/PREFIX, gs:// or az:// every file becomes one object: a .nrw file, so that it is small and read at any byte \
-(narrows cat s3://... --range). Its key is the path with .nrw at the end; length, time and mode (with --owner the owner) are \
+(narrows cat s3://... --range), with the methods of --mode or of the file's own hint. Its key is the path with .nrw at the end; length, time and mode (with --owner the owner) are \
 in its metadata. --plain stores the bytes as they are. From a store, files get their names, times and modes back; objects of \
 other programs come as they are. A second copy sends what has another length or time. Links, extended attributes, devices \
 and empty folders are not kept, which is said; `narrows pack` keeps everything in one object. Credentials and settings are \
@@ -441,7 +440,7 @@ systems mounted in the target are left alone. A target of another type than the 
 room for it: a folder together with the rest, a file or link immediately. -n lists what would be removed.
 
 STORED COMPRESSED
-  With --store-compressed this end encodes each file into blocks that stand alone, as fast as the link needs them, and the other end stores them as they come, without decoding them: FILE becomes FILE.nrw, a file that `narrows cat`, `narrows check` and `narrows -d` read. Every file gets this suffix, those that have it already too. On a link that is faster than any compression, files are stored as they are; --policy storage:mode=balanced compresses them whatever the link is. The other end compares all lengths, checks and indexes with one another, but only who decodes a block knows that its content is right: `cp --store-compressed` back, `cat`, and `check` compare every block. Copying back takes one suffix away, and SRC is named without it. A server that was started with `serve --store-as-is` makes all copies such ones. Works neither within a host, nor with - as DST, --long and tar.
+  With --store-compressed this end encodes each file into blocks that stand alone, as fast as the link needs them, and the other end stores them as they come, without decoding them: FILE becomes FILE.nrw, a file that `narrows cat`, `narrows check` and `narrows -d` read. Every file gets this suffix, those that have it already too. On a link that is faster than any compression, files are stored as they are; --mode or another hint, which then is that of all files, compresses them whatever the link is. The other end compares all lengths, checks and indexes with one another, but only who decodes a block knows that its content is right: `cp --store-compressed` back, `cat`, and `check` compare every block. Copying back takes one suffix away, and SRC is named without it. A server that was started with `serve --store-as-is` makes all copies such ones. Works neither within a host, nor with - as DST, --long and tar.
 
 SECURITY
   Encryption hides the content of a copy, but not its length. If somebody who observes the link can also choose a part of the \

@@ -14,6 +14,7 @@ use narrows_host::whole::{Successor, remove_left_over};
 use narrows_pack::PackOptions;
 
 pub(crate) mod kept;
+pub(crate) mod objects;
 pub(crate) mod tree;
 
 use kept::{Kept, put_record, record};

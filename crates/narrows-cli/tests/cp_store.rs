@@ -81,6 +81,22 @@ fn direct(home: &Path, args: &[&OsStr]) -> Output {
     finish(command.args(["cp", "--token-file"]).arg(home.join("token")).args(args).spawn().unwrap())
 }
 
+/// What the command line says is about all files, whatever the link is.
+#[test]
+fn a_hint_of_the_command_line_is_followed() {
+    let home = home();
+    let a = home.path().join("a");
+    fs::create_dir(&a).unwrap();
+    fs::write(a.join("words"), text(1 << 20)).unwrap();
+    let mut lens = Vec::new();
+    for flags in [["--hint", "never"], ["--mode", "fast"], ["--mode", "archive"]] {
+        let b = home.path().join(flags[1]);
+        assert_eq!(json(&put(home.path(), &a, &b, &flags))["files_failed"], 0, "{flags:?}");
+        lens.push(b.join("words.nrw").metadata().unwrap().len());
+    }
+    assert!(lens[0] > 1 << 20 && lens[1] < 1 << 19 && lens[2] < lens[1], "{lens:?}");
+}
+
 #[test]
 fn trees_are_stored_encoded_and_come_back_as_they_were() {
     let home = home();

@@ -55,7 +55,9 @@ fn any_byte_costs_two_requests() {
         let output = good(&bucket, &["list", "--json", &url]);
         let row: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!((&row["uncompressed"], &row["index"]), (&len.into(), &"stored".into()));
-        assert_eq!(bucket.requests().len(), 1, "a list needs the end only");
+        // Whether it is a pack is said by its last bytes, which an archive has in a long run.
+        let most = if mode == "archive" { 2 } else { 1 };
+        assert!(bucket.requests().len() <= most, "a list needs the end only");
     }
 }
 

@@ -7,11 +7,11 @@ use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 mod common;
 
 use common::copies::*;
+use common::view::{Mounted, is_mounted, mount};
 use common::*;
 use narrows::entry::{EndState, Entry, EntryKind, RecordWriter};
 use narrows_file::{WriteOptions, Writer};
@@ -305,68 +305,6 @@ fn set_id_bits_are_kept_only_when_asked_for() {
     }
 }
 
-/// Mounts `pack` on `folder`; `None` where the system has no FUSE or forbids it.
-#[track_caller]
-fn mount(home: &Path, pack: &Path, folder: &Path) -> Option<Mounted> {
-    if !Path::new("/dev/fuse").exists() {
-        narrows_test::skip("there is no /dev/fuse");
-        return None;
-    }
-    if !["umount", "diff"].into_iter().all(narrows_test::has) {
-        return None;
-    }
-    if !rustix::process::geteuid().is_root() && !narrows_test::has("fusermount3") {
-        return None;
-    }
-    fs::create_dir_all(folder).unwrap();
-    let child = narrows(home).args(["mount", "-f"]).arg(pack).arg(folder).spawn().unwrap();
-    let mut mounted = Mounted { child: Some(child), folder: folder.to_path_buf() };
-    let begun = Instant::now();
-    while !is_mounted(folder) {
-        let ended = mounted.child.as_mut().unwrap().try_wait().unwrap().is_some();
-        if ended {
-            let said = stderr(&mounted.child.take().unwrap().wait_with_output().unwrap());
-            // Containers may have the device and not let anybody use it.
-            assert!(said.contains("not permitted") || said.contains("denied"), "{said}");
-            narrows_test::skip(said.trim());
-            return None;
-        }
-        assert!(begun.elapsed() < PATIENCE, "it does not mount");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    Some(mounted)
-}
-
-fn is_mounted(folder: &Path) -> bool {
-    let folder = folder.canonicalize().unwrap();
-    fs::read_to_string("/proc/self/mountinfo").unwrap().contains(&format!(" {} ", folder.display()))
-}
-
-struct Mounted {
-    child: Option<std::process::Child>,
-    folder: PathBuf,
-}
-
-impl Mounted {
-    /// Ends it as a user does, and waits until it has ended.
-    fn unmount(mut self) {
-        assert!(Command::new("umount").arg(&self.folder).status().unwrap().success());
-        let output = finish(self.child.take().unwrap());
-        assert_eq!(code(&output), 0, "{}", stderr(&output));
-        assert!(!is_mounted(&self.folder));
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            let _ = Command::new("umount").arg("-l").arg(&self.folder).status();
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
 #[test]
 fn other_programs_read_a_mounted_pack() {
     let home = home();
@@ -378,7 +316,9 @@ fn other_programs_read_a_mounted_pack() {
     }
     good(h, &[&"pack", &"tree", &"-o", &"x.nrw"]);
     let before = snapshot(&h.join("tree"));
-    let Some(mounted) = mount(h, &h.join("x.nrw"), &h.join("view")) else { return unlock(&h.join("tree")) };
+    let Some(mounted) = mount(&mut narrows(h), &h.join("x.nrw"), &h.join("view")) else {
+        return unlock(&h.join("tree"));
+    };
     let plain = |all: std::collections::BTreeMap<PathBuf, String>| {
         // A view has no holes.
         all.into_iter().map(|(path, words)| (path, words.replace("sparse true", "sparse false"))).collect::<Vec<_>>()
@@ -410,7 +350,7 @@ fn a_mounted_pack_that_is_damaged_gives_errors_and_ends_at_a_signal() {
     let mut bytes = fs::read(h.join("x.nrw")).unwrap();
     bytes[1000] ^= 1;
     fs::write(h.join("x.nrw"), bytes).unwrap();
-    let Some(mut mounted) = mount(h, &h.join("x.nrw"), &h.join("view")) else { return };
+    let Some(mut mounted) = mount(&mut narrows(h), &h.join("x.nrw"), &h.join("view")) else { return };
     assert_eq!(fs::read(h.join("view/tree/noise")).unwrap_err().raw_os_error(), Some(5));
     assert_eq!(fs::read(h.join("view/tree/z")).unwrap(), b"fine");
     let child = mounted.child.take().unwrap();
@@ -427,7 +367,7 @@ fn a_mount_goes_on_in_the_background() {
     fs::create_dir(h.join("view")).unwrap();
     fs::write(h.join("tree/a"), "a").unwrap();
     good(h, &[&"pack", &"tree", &"-o", &"x.nrw"]);
-    let Some(first) = mount(h, &h.join("x.nrw"), &h.join("view")) else { return };
+    let Some(first) = mount(&mut narrows(h), &h.join("x.nrw"), &h.join("view")) else { return };
     first.unmount();
     good(h, &[&"mount", &"x.nrw", &"view"]);
     let background = Mounted { child: None, folder: h.join("view") };

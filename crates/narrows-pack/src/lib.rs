@@ -7,6 +7,7 @@
 #![warn(missing_docs)]
 
 mod builder;
+mod check;
 mod directory;
 mod member;
 #[cfg(feature = "mount")]
@@ -23,6 +24,7 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
+pub use check::{Checked, check_members, members_in};
 pub use directory::{Content, Item};
 pub use member::{Extents, Member, MemberReader};
 pub use order::cmp as cmp_path;

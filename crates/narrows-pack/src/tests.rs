@@ -21,7 +21,7 @@ use narrows_file::{WriteOptions, Writer};
 use crate::builder::Builder;
 use crate::directory::{Child, Content, Extent, Item, LEAF, LeafWriter, List, put_child, put_extents};
 use crate::trailer::Trailer;
-use crate::{Input, Pack, PackOptions, Selector, unpack_all, unpack_some};
+use crate::{Input, Pack, PackOptions, Selector, check_members, members_in, unpack_all, unpack_some};
 
 pub(crate) fn file_of(raw: &[u8]) -> Vec<u8> {
     let mut writer = Writer::new(Vec::new(), WriteOptions::default().threads(1)).unwrap();
@@ -332,6 +332,28 @@ fn extents_that_lie_are_found_by_the_digest() {
         let pack = forged(&raw, &[leaf(&[bad], directory)], 0, |_| ());
         assert!(read_all(&pack).is_err(), "{what}");
     }
+}
+
+#[test]
+fn a_scrub_names_the_members_that_are_not_what_was_packed() {
+    let (raw, [one, two]) = two_files();
+    let directory = raw.len() as u64;
+    let whole = [item("1", 0, one.0, one.1), item("2", 1, two.0, two.1)];
+    let lies = [item("1", 0, one.0, one.1), item("2", 1, one.0, two.1)];
+    for (items, expected) in [(whole.clone(), vec![]), (lies, vec![b"2".to_vec()])] {
+        let bytes = forged(&raw, &[leaf(&items, directory)], 0, |_| ());
+        let pack = Pack::open(&bytes[..]).unwrap();
+        let mut names = Vec::new();
+        let checked = check_members(&pack, 2, |item, _| names.push(item.entry.path.clone())).unwrap();
+        assert_eq!((checked.entries, checked.compared, checked.damaged), (2, 2, expected.len() as u64));
+        assert_eq!(names, expected);
+    }
+    let bytes = forged(&raw, &[leaf(&whole, directory)], 0, |_| ());
+    let pack = Pack::open(&bytes[..]).unwrap();
+    let mut names = Vec::new();
+    let range = two.0 + 1..two.0 + 2;
+    assert_eq!(members_in(&pack, &[range], |item| names.push(item.entry.path.clone())).unwrap().damaged, 1);
+    assert_eq!(names, [b"2"]);
 }
 
 #[test]

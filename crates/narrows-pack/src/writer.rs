@@ -106,8 +106,7 @@ impl PackOptions {
     fn content(&self) -> WriteOptions {
         let mode = self.hint.mode.unwrap_or_default();
         let block = if mode == Mode::Fast { BLOCK_LEN_FAST } else { BLOCK_LEN };
-        let of_hint = || match mode {
-            _ if self.hint.is_never() => "store".to_owned(),
+        let of_mode = || match mode {
             // One method each: a block has files of many kinds, of which the costs of a sample say little, and
             // the choice must not depend on how busy the machine is.
             Mode::Fast if self.is_mode_alone() => "fixed:zstd:level=1".to_owned(),
@@ -117,7 +116,11 @@ impl PackOptions {
                 format!("storage:block={block},{hint}")
             }
         };
-        let policy = self.policy.clone().unwrap_or_else(|| of_hint().parse().expect("a policy of this build"));
+        let policy = match &self.policy {
+            Some(policy) => policy.clone(),
+            None if self.hint.is_never() => PolicySpec::store(),
+            None => of_mode().parse().expect("a policy of this build"),
+        };
         let options = WriteOptions::default().mode(mode).policy(policy).block_max(block).memory_max(MEMORY_MAX);
         let options = options.whole_blocks(true);
         self.threads.into_iter().fold(options, WriteOptions::threads)

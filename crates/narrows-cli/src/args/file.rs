@@ -202,7 +202,7 @@ pub(crate) struct CheckArgs {
     /// that is not everything, the status is 3
     #[arg(long)]
     pub(crate) repair_index: bool,
-    /// Also compare the hashes of the raw bytes beside the index
+    /// Also compare the hashes of the raw bytes beside the index; of packs, every member with its digest
     #[arg(long)]
     pub(crate) sums: bool,
     /// Decoding threads [0 and default: the cores that this process may use]
@@ -234,6 +234,9 @@ With --against, every number is compared with its original: the worst absolute a
 the original without fill values), and whether each chunk keeps the bound that it states. Variables are matched by their path; \
 a file with one variable is compared with any of that shape. Original and copy may differ in format, chunks and type. The \
 original may be chunked with deflate, shuffle, fletcher32, zstd, LZ4 or Blosc.
+
+Of a pack the directory is read too, and files with bytes in damaged blocks are named. With --sums every file of it is compared \
+with its digest.
 
 EXIT STATUS
   0  all blocks and chunks are whole, and with --against all bounds hold

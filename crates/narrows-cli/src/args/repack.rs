@@ -6,12 +6,13 @@ use std::time::Duration;
 use clap::Args as ClapArgs;
 
 use super::hint::HintArgs;
+use super::store::StoreArgs;
 use super::{VerbosityArgs, long_range};
 
 #[derive(ClapArgs)]
 #[command(after_long_help = HELP)]
 pub(crate) struct RepackArgs {
-    /// Files, and folders whose .nrw files are taken
+    /// Files, and folders whose .nrw files are taken; s3://BUCKET/KEY, gs://, az://: objects, and those below a key
     #[arg(value_name = "PATH", required = true)]
     pub(crate) paths: Vec<PathBuf>,
     #[command(flatten)]
@@ -32,6 +33,8 @@ pub(crate) struct RepackArgs {
     #[arg(long, value_name = "LOG", require_equals = true, value_parser = long_range())]
     pub(crate) long: Option<u8>,
     #[command(flatten)]
+    pub(crate) store: StoreArgs,
+    #[command(flatten)]
     pub(crate) verbosity: VerbosityArgs,
 }
 
@@ -39,11 +42,15 @@ const HELP: &str = "\
 Each file is encoded anew with the methods of a mode, `archive` unless --mode or a hint says otherwise. The new file is \
 decoded and compared with the sums of the old one; then it takes its place at once, with the same mode, owner, times and \
 attributes. Whatever stops the run, each file is the old one or the new one, and whole. A file keeps its raw bytes and their \
-offsets; several streams behind one another become one.
+offsets; several streams behind one another become one. Of a pack, the entries and the directory stay a stream each.
 
 The effort is recorded in the file: of a file that has it, only the last 56 bytes are read. If a file does not get smaller, it \
 stays as it is, and the record is its attribute user.narrows.repack, or, where the file system has no attributes, a copy of \
 the file with the record in it.
+
+An object is encoded into a temporary file of this host, and replaced on the condition that it is still the one that was \
+read; its user metadata stays. Below a key these are objects of narrows whose keys end in .nrw. Their hint is that of the \
+command line.
 
 LEFT AS THEY ARE
   in folders: whatever is not named .nrw, and links
@@ -63,6 +70,7 @@ The highest status counts.
 EXAMPLES
   narrows repack --idle --budget 6h /srv/logs
   narrows repack --dry-run /srv
+  narrows repack s3://bucket/backups/
   narrows repack --json backup.nrw | jq .new_bytes";
 
 /// Parses hours, minutes and seconds; a number alone are seconds.

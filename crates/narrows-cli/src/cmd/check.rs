@@ -25,6 +25,8 @@ use crate::report;
 use crate::transfer::Transfer;
 use crate::variables;
 
+mod packs;
+
 /// Status of a file that is damaged.
 const DAMAGED: u8 = 3;
 
@@ -59,7 +61,7 @@ fn one(args: &CheckArgs, transfer: &Transfer, path: &Path) -> Result<bool> {
         let options = || ReceiveOptions::default().reach_max(reach_max(args.long)).control(control);
         let decoded = decode_within(source, io::sink(), window_log(args.long), options).map_err(named)?;
         let report = Report { good_bytes: decoded.raw_bytes, ..Report::default() };
-        show(args, path, &report)?;
+        show(args, path, &report, None)?;
         return Ok(true);
     }
     let file = OpenOptions::default().broken(true).reach_max(reach_max(args.long)).open(file).map_err(named)?;
@@ -111,7 +113,7 @@ fn object(args: &CheckArgs, transfer: &Transfer, path: &Path, url: &Url) -> Resu
         let options = || ReceiveOptions::default().reach_max(reach_max(args.long)).control(control);
         let source = object.reader(0..u64::MAX);
         let decoded = decode_within(source, io::sink(), window_log(args.long), options).map_err(named)?;
-        show(args, path, &Report { good_bytes: decoded.raw_bytes, ..Report::default() })?;
+        show(args, path, &Report { good_bytes: decoded.raw_bytes, ..Report::default() }, None)?;
         return Ok(true);
     }
     let file = OpenOptions::default().broken(true).reach_max(reach_max(args.long)).open(object).map_err(named)?;
@@ -129,26 +131,33 @@ fn keep_damaged(path: &Path) -> Result<PathBuf> {
     Ok(kept)
 }
 
-/// Decodes every block. `lost` is what a repair could not bring back.
+/// Decodes every block; of a pack, also reads the directory. `lost` is what a repair could not bring back.
 fn scrub<R: ReadAt>(args: &CheckArgs, path: &Path, file: &narrows_file::File<R>, lost: Option<String>) -> Result<bool> {
-    let mut report = check(file, flow::threads(args.threads), args.sums).with_context(|| path.display().to_string())?;
+    let threads = flow::threads(args.threads);
+    let mut report = check(file, threads, args.sums).with_context(|| path.display().to_string())?;
     report.faults.extend(lost);
-    show(args, path, &report)?;
-    Ok(report.is_good())
+    let pack = packs::check(file, &report, args.sums, threads).with_context(|| path.display().to_string())?;
+    show(args, path, &report, pack.as_ref())?;
+    Ok(report.is_good() && pack.is_none_or(|pack| pack.is_good()))
 }
 
-fn show(args: &CheckArgs, path: &Path, found: &Report) -> Result<()> {
+fn show(args: &CheckArgs, path: &Path, found: &Report, pack: Option<&packs::Found>) -> Result<()> {
+    let is_good = found.is_good() && pack.is_none_or(packs::Found::is_good);
     if args.verbosity.json {
         let damaged =
             found.damaged.iter().map(|(range, why)| json!({"from": range.start, "to": range.end, "why": why}));
-        return report::out(json!({
+        let mut line = json!({
             "file": path.to_string_lossy(),
-            "good": found.is_good(),
+            "good": is_good,
             "good_bytes": found.good_bytes,
             "good_blocks": found.good_blocks,
             "damaged": damaged.collect::<Vec<_>>(),
             "faults": found.faults,
-        }));
+        });
+        if let Some(pack) = pack {
+            line["pack"] = pack.json();
+        }
+        return report::out(line);
     }
     for (range, why) in &found.damaged {
         let (from, to) = (range.start, range.end - 1);
@@ -158,8 +167,12 @@ fn show(args: &CheckArgs, path: &Path, found: &Report) -> Result<()> {
     for fault in &found.faults {
         report::out(format!("{}: {fault}{hint}", path.display()))?;
     }
-    if found.is_good() && !args.verbosity.quiet {
-        report::out(format!("{}: good, {} bytes", path.display(), found.good_bytes))?;
+    if let Some(pack) = pack {
+        pack.lines().try_for_each(|line| report::out(format!("{}: {line}", path.display())))?;
+    }
+    if is_good && !args.verbosity.quiet {
+        let pack = pack.map_or_else(String::new, |pack| format!(", {}", pack.words()));
+        report::out(format!("{}: good, {} bytes{pack}", path.display(), found.good_bytes))?;
     }
     Ok(())
 }

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use narrows::hint::Mode;
 use narrows::policy::PolicySpec;
 use narrows::receiver::RecvSummary;
 use narrows::stream::{self, Control, Notes, ReceiveOptions};
@@ -92,6 +93,10 @@ struct Outcome {
 pub(crate) fn run(args: &CpArgs) -> Result<ExitCode> {
     let begun = Instant::now();
     means::allow_descriptors();
+    if args.flow.policy.is_some() && !args.hint.hint().is_empty() {
+        let text = "--policy says which methods are used, and so do --mode and the other hints; give one of them";
+        return Err(narrows::Error::misuse(text).into());
+    }
     let dash = Dash::of(args)?;
     let mut copied = copy(args, dash);
     if dash == Dash::Nowhere && !args.store_compressed && wants_frames(&copied) {
@@ -251,6 +256,9 @@ fn send(args: &CpArgs, mut input: Input, single: bool, target: &Place, tell: &Te
     if matches!(target, Place::Local(_)) {
         // No data crosses a link.
         flow_args.policy = Some(PolicySpec::store());
+    } else if args.store_compressed && flow_args.policy.is_none() && !args.hint.hint().is_empty() {
+        // One flow encodes all files, so what the command line says is about all of them.
+        flow_args.policy = Some(PolicySpec::of_hint(&args.hint.hint(), Mode::default()));
     }
     let sending = transfer.sending(flow_args, args.verbosity.verbose, !matches!(target, Place::Local(_)));
     let sending = sending.with_peer(args.memory.of(|| peer(args, target)));

@@ -10,7 +10,7 @@ use narrows_file::foreign::{self, Format};
 use narrows_file::zstd_seekable::SeekableFile;
 use narrows_file::{File as NarrowsFile, IndexOrigin, ReadAt};
 use narrows_object::ObjectFile;
-use narrows_pack::Pack;
+use narrows_pack::{Pack, read_trailer};
 use serde_json::json;
 
 mod members;
@@ -31,6 +31,8 @@ struct Row {
     raw_len: Option<u64>,
     check: &'static str,
     index: &'static str,
+    /// Entries, if it is a pack.
+    entries: Option<u64>,
 }
 
 /// Runs `narrows list`.
@@ -116,8 +118,17 @@ fn row(args: &ListArgs, path: &Path, known: Option<ObjectFile>) -> Result<Row> {
     let begin = foreign::peek(&mut file).with_context(cannot)?;
     let named = |e: narrows::Error| anyhow::Error::from(e).context(path.display().to_string());
     let format = Format::of(&begin).unwrap_or(Format::Narrows);
-    let none =
-        Row { format, blocks: None, runs: None, streams: None, wire_len, raw_len: None, check: "-", index: "none" };
+    let none = Row {
+        format,
+        blocks: None,
+        runs: None,
+        streams: None,
+        wire_len,
+        raw_len: None,
+        check: "-",
+        index: "none",
+        entries: None,
+    };
     match format {
         Format::Narrows => Ok(row_of_narrows(&NarrowsFile::open(file).map_err(named)?, none)),
         Format::Zstd => Ok(match SeekableFile::open(file).map_err(named)? {
@@ -141,6 +152,7 @@ fn row_of_object(object: &ObjectFile, path: &Path) -> Result<Row> {
         raw_len: None,
         check: "-",
         index: "none",
+        entries: None,
     };
     let error = match NarrowsFile::open(object) {
         Ok(file) => return Ok(row_of_narrows(&file, row(Format::Narrows))),
@@ -178,6 +190,8 @@ fn row_of_narrows<R: ReadAt>(file: &NarrowsFile<R>, none: Row) -> Row {
             Some(IndexOrigin::Rebuilt) => "damaged",
             Some(_) => "none",
         },
+        // Writers give the directory a stream of its own; others are not worth to decode a run for.
+        entries: (members.len() > 1).then(|| read_trailer(file).ok().flatten()).flatten().map(|t| t.entries),
         ..none
     }
 }
@@ -196,6 +210,7 @@ fn show(args: &ListArgs, path: &Path, row: &Row) -> Result<()> {
             "ratio": ratio,
             "check": row.check,
             "index": row.index,
+            "entries": row.entries,
         }));
     }
     let number = |n: Option<u64>| n.map_or("-".to_owned(), |n| n.to_string());

@@ -1,7 +1,8 @@
 //! `narrows repack`: encodes files anew with slower methods, in place.
 
+use std::fmt;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -19,6 +20,8 @@ use serde_json::{Value, json};
 use crate::args::reach_max;
 use crate::args::repack::RepackArgs;
 use crate::files::StdoutClosed;
+use crate::place::Place;
+use crate::repack::objects::{self, Objects};
 use crate::repack::tree::Tree;
 use crate::repack::{Outcome, one};
 use crate::report;
@@ -53,18 +56,19 @@ pub(crate) fn run(args: &RepackArgs) -> Result<ExitCode> {
     }
     let stop = Arc::new(AtomicBool::new(false));
     let pace = pace(args.idle, Arc::clone(&stop));
-    let (mut tree, mut hints, mut tally) = (Tree::of(&args.paths), Hints::default(), Tally::default());
+    let (mut jobs, mut hints, mut tally) = (Jobs::of(args)?, Hints::default(), Tally::default());
     let (mut highest, mut is_complete) = (0, true);
-    while let Some(next) = tree.next() {
+    while let Some(next) = jobs.next() {
         if args.budget.is_some_and(|budget| begun.elapsed() >= budget) {
             is_complete = false;
             break;
         }
-        let result = next.and_then(|path| {
-            let outcome = file(args, &path, &mut hints, &pace, &stop);
+        let result = next.and_then(|job| {
+            let (name, is_named) = (job.to_string(), job.is_named(args));
+            let outcome = work(args, job, &mut hints, &pace, &stop);
             if let Ok(outcome) = &outcome {
                 tally.count(outcome);
-                show(args, &path, outcome)?;
+                show(args, &name, is_named, outcome)?;
             }
             outcome.map(drop)
         });
@@ -76,13 +80,70 @@ pub(crate) fn run(args: &RepackArgs) -> Result<ExitCode> {
         report::note(report::one_line(&error));
         highest = highest.max(report::status(&error));
     }
-    summary(args, &tally, tree.others, is_complete)?;
+    summary(args, &tally, jobs.others(), is_complete)?;
     Ok(ExitCode::from(highest))
 }
 
-/// Does a file on another thread, so that a signal ends the program whatever that waits for.
-fn file(args: &RepackArgs, path: &Path, hints: &mut Hints, pace: &Pace, stop: &AtomicBool) -> Result<Outcome> {
-    let hint = args.hint.hint().or(hints.of(path)?);
+/// Files and folders, then objects.
+struct Jobs<'a> {
+    tree: Tree,
+    objects: Objects<'a>,
+}
+
+/// A file or an object.
+enum Job {
+    File(PathBuf),
+    Object(objects::Job),
+}
+
+impl<'a> Jobs<'a> {
+    fn of(args: &'a RepackArgs) -> Result<Self> {
+        let (mut paths, mut urls) = (Vec::new(), Vec::new());
+        for path in &args.paths {
+            match Place::parse(path)? {
+                Place::Path(path) => paths.push(path),
+                Place::Object(url) => urls.push(url),
+            }
+        }
+        Ok(Self { tree: Tree::of(&paths), objects: Objects::of(urls, &args.store) })
+    }
+
+    fn next(&mut self) -> Option<Result<Job>> {
+        match self.tree.next() {
+            Some(path) => Some(path.map(Job::File)),
+            None => self.objects.next().map(|job| job.map(Job::Object)),
+        }
+    }
+
+    fn others(&self) -> u64 {
+        self.tree.others + self.objects.others
+    }
+}
+
+impl Job {
+    fn is_named(&self, args: &RepackArgs) -> bool {
+        match self {
+            Self::File(path) => args.paths.contains(path),
+            Self::Object(job) => job.is_named,
+        }
+    }
+}
+
+impl fmt::Display for Job {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) => path.display().fmt(f),
+            Self::Object(job) => job.url.fmt(f),
+        }
+    }
+}
+
+/// Does a job on another thread, so that a signal ends the program whatever that waits for.
+fn work(args: &RepackArgs, job: Job, hints: &mut Hints, pace: &Pace, stop: &AtomicBool) -> Result<Outcome> {
+    let hint = match &job {
+        Job::File(path) => args.hint.hint().or(hints.of(path)?),
+        Job::Object(_) => args.hint.hint(),
+    };
     let leave = leave(&hint);
     let mode = hint.mode.unwrap_or(Mode::Archive);
     let mut options = RepackOptions::new(mode).hint(hint).pace(Arc::clone(pace)).reach_max(reach_max(args.long));
@@ -90,8 +151,13 @@ fn file(args: &RepackArgs, path: &Path, hints: &mut Hints, pace: &Pace, stop: &A
         options = options.threads(usize::from(threads));
     }
     let (tell, told) = mpsc::channel();
-    let (path, dry) = (path.to_owned(), args.dry_run);
-    let work = move || tell.send(one(&path, leave, &options, dry));
+    let (dry, store) = (args.dry_run, args.store.clone());
+    let work = move || {
+        tell.send(match job {
+            Job::File(path) => one(&path, leave, &options, dry),
+            Job::Object(job) => objects::one(&job, &store, leave, &options, dry),
+        })
+    };
     std::thread::Builder::new().name("narrows-repack".into()).spawn(work).context("cannot start a thread")?;
     let mut until = None;
     loop {
@@ -192,7 +258,7 @@ impl Tally {
     }
 }
 
-fn show(args: &RepackArgs, path: &PathBuf, outcome: &Outcome) -> Result<()> {
+fn show(args: &RepackArgs, name: &str, is_named: bool, outcome: &Outcome) -> Result<()> {
     if args.verbosity.json {
         let (result, old, new, why) = match *outcome {
             Outcome::Smaller { old, new } => ("smaller", Some(old), Some(new), None),
@@ -201,11 +267,10 @@ fn show(args: &RepackArgs, path: &PathBuf, outcome: &Outcome) -> Result<()> {
             Outcome::Left(why) => ("left", None, None, Some(why)),
             Outcome::Would { old } => ("would", Some(old), None, None),
         };
-        let path = path.to_string_lossy();
-        return report::out(json!({"file": path, "result": result, "old_bytes": old, "new_bytes": new, "why": why}));
+        return report::out(json!({"file": name, "result": result, "old_bytes": old, "new_bytes": new, "why": why}));
     }
     let text = match outcome {
-        Outcome::Would { .. } => return report::out(path.display()),
+        Outcome::Would { .. } => return report::out(name),
         Outcome::Smaller { old, new } => {
             format!("{} became {}", report::bytes(*old as f64), report::bytes(*new as f64))
         }
@@ -214,10 +279,8 @@ fn show(args: &RepackArgs, path: &PathBuf, outcome: &Outcome) -> Result<()> {
         Outcome::Left(why) => format!("left: {why}"),
     };
     // A file that its user named and that nothing is done with is worth a line.
-    if args.verbosity.verbose
-        || matches!(outcome, Outcome::Left(_)) && !args.verbosity.quiet && args.paths.contains(path)
-    {
-        report::note(format!("{}: {text}", path.display()));
+    if args.verbosity.verbose || matches!(outcome, Outcome::Left(_)) && !args.verbosity.quiet && is_named {
+        report::note(format!("{name}: {text}"));
     }
     Ok(())
 }

@@ -161,24 +161,17 @@ impl Bucket {
     }
 
     pub(crate) fn ask_with(&self, method: &str, target: &str, headers: &[(&str, &str)], body: &[u8]) -> (u16, Vec<u8>) {
-        let slash = if target.is_empty() || target.starts_with('?') { "" } else { "/" };
-        let mut head = format!(
-            "{method} /{}{slash}{target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {}\r\nAuthorization: AWS test:test\r\n",
-            self.name,
-            body.len()
-        );
-        for (name, value) in headers {
-            head += &format!("{name}: {value}\r\n");
-        }
-        let answer = exchange(self.server, format!("{head}\r\n").as_bytes(), body);
-        let end = answer.windows(4).position(|w| w == b"\r\n\r\n").unwrap() + 4;
-        let status = std::str::from_utf8(&answer[9..12]).unwrap().parse().unwrap();
-        (status, answer[end..].to_vec())
+        self.other().ask_with(method, target, headers, body)
+    }
+
+    /// Another program that uses the bucket.
+    pub(crate) fn other(&self) -> Other {
+        Other { name: self.name.clone(), server: self.server }
     }
 
     /// Stores an object as another program would.
     pub(crate) fn put(&self, key: &str, body: &[u8]) {
-        assert_eq!(self.ask("PUT", key, body).0, 200, "{key}");
+        self.other().put(key, body);
     }
 
     /// The stored bytes of an object.
@@ -201,6 +194,34 @@ impl Bucket {
 
     pub(crate) fn home(&self) -> PathBuf {
         self.home.path().to_owned()
+    }
+}
+
+/// A program that asks the server itself.
+pub(crate) struct Other {
+    name: String,
+    server: u16,
+}
+
+impl Other {
+    pub(crate) fn put(&self, key: &str, body: &[u8]) {
+        assert_eq!(self.ask_with("PUT", key, &[], body).0, 200, "{key}");
+    }
+
+    fn ask_with(&self, method: &str, target: &str, headers: &[(&str, &str)], body: &[u8]) -> (u16, Vec<u8>) {
+        let slash = if target.is_empty() || target.starts_with('?') { "" } else { "/" };
+        let mut head = format!(
+            "{method} /{}{slash}{target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {}\r\nAuthorization: AWS test:test\r\n",
+            self.name,
+            body.len()
+        );
+        for (name, value) in headers {
+            head += &format!("{name}: {value}\r\n");
+        }
+        let answer = exchange(self.server, format!("{head}\r\n").as_bytes(), body);
+        let end = answer.windows(4).position(|w| w == b"\r\n\r\n").unwrap() + 4;
+        let status = std::str::from_utf8(&answer[9..12]).unwrap().parse().unwrap();
+        (status, answer[end..].to_vec())
     }
 }
 

@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use anyhow::{Result, anyhow};
-use narrows_file::Mode;
 use narrows_host::signals;
 use narrows_object::{Store, Url};
 use serde_json::json;
@@ -13,7 +12,6 @@ use serde_json::json;
 use super::stdio::Dash;
 use super::{Outcome, Tell};
 use crate::args::CpArgs;
-use crate::args::file::ModeArg;
 use crate::counts::Counts;
 use crate::place::{self, Place};
 use crate::progress::Bar;
@@ -120,14 +118,6 @@ pub(super) fn copy(args: &CpArgs, dash: Dash, tell: &Tell) -> Result<Outcome> {
         return Err(anyhow!("interrupted"));
     }
     Ok(copy.outcome(begun, removed))
-}
-
-fn mode(args: &CpArgs) -> Mode {
-    match args.mode {
-        ModeArg::Fast => Mode::Fast,
-        ModeArg::Balanced => Mode::Balanced,
-        ModeArg::Archive => Mode::Archive,
-    }
 }
 
 /// Runs `work` in as many threads as files are copied at a time, until it returns.

@@ -1,10 +1,13 @@
 //! Files to objects.
 
 use std::collections::{HashMap, HashSet};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, sync_channel};
 
@@ -13,7 +16,8 @@ use narrows::entry::{Entry, EntryKind};
 use narrows_copy::filter::Filter;
 use narrows_copy::scan::{Found, Root, walk};
 use narrows_copy::serve::open_roots;
-use narrows_file::{WriteOptions, Writer};
+use narrows_file::{Hint, WriteOptions, Writer};
+use narrows_host::hints::Hints;
 use narrows_host::signals;
 use narrows_host::words::shown;
 use narrows_object::meta::FileMeta;
@@ -21,7 +25,7 @@ use narrows_object::{CreateOptions, KEY_LEN_MAX, ObjectWriter, Url};
 use rustix::fs::OFlags;
 
 use super::changes::{Stamp, is_stored};
-use super::{Copy, Removed, SUFFIX, in_threads, lock, mode};
+use super::{Copy, Removed, SUFFIX, in_threads, lock};
 use crate::cmd::cp::{DELETING, names, patterns};
 use crate::counts::Counts;
 use crate::report;
@@ -170,6 +174,7 @@ impl Put<'_> {
     }
 
     fn work(&self, jobs: &Mutex<Receiver<Job>>, roots: &mut [Root], fatal: &Mutex<Option<anyhow::Error>>) {
+        let mut hints = Hints::default();
         loop {
             let job = lock(jobs).recv();
             let Ok(job) = job else { return };
@@ -177,7 +182,7 @@ impl Put<'_> {
                 return;
             }
             let name = shown(&job.entry.path);
-            match self.one(&job, roots) {
+            match self.one(&job, roots, &mut hints) {
                 Ok(()) => {}
                 Err(Failure::Changed) => {
                     Counts::add(&self.copy.counts.changed, 1);
@@ -204,7 +209,7 @@ impl Put<'_> {
         Ok(key)
     }
 
-    fn one(&self, job: &Job, roots: &mut [Root]) -> Result<(), Failure> {
+    fn one(&self, job: &Job, roots: &mut [Root], hints: &mut Hints) -> Result<(), Failure> {
         let (copy, args) = (self.copy, self.copy.args);
         let key = self.key(&job.entry.path)?;
         lock(&self.sent).insert(key.clone());
@@ -251,7 +256,11 @@ impl Put<'_> {
             (writer, read)
         } else {
             let threads = if local.len >= LONG { narrows::stream::encoders() } else { 1 };
-            let mut options = WriteOptions::default().mode(mode(args)).raw_len(local.len).threads(threads);
+            let hint = match args.flow.policy {
+                Some(_) => Hint::default(),
+                None => args.hint.hint().or(hints.of(&path_of(&roots[job.root], &job.entry))?),
+            };
+            let mut options = WriteOptions::default().hint(hint).raw_len(local.len).threads(threads);
             options = args.flow.policy.iter().cloned().fold(options, WriteOptions::policy);
             let mut writer = Writer::new(writer, options).with_context(cannot)?;
             let read = read_into(&mut file, &mut writer, copy, cannot)?;
@@ -316,6 +325,12 @@ impl Put<'_> {
         }
         Ok(Removed { count: others.len() as u64, why_not: None })
     }
+}
+
+/// A path that leads to the file of an entry.
+fn path_of(root: &Root, entry: &Entry) -> PathBuf {
+    let folder = format!("/proc/self/fd/{}", root.tree.root().as_raw_fd());
+    Path::new(&folder).join(OsStr::from_bytes(&entry.path))
 }
 
 /// Copies all of `file` and returns its length.

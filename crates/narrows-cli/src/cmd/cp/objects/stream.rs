@@ -9,7 +9,7 @@ use narrows_file::{WriteOptions, Writer};
 use narrows_object::meta::FileMeta;
 use narrows_object::{CreateOptions, ObjectFile, ObjectWriter, Url};
 
-use super::{Copy, Removed, SUFFIX, mode};
+use super::{Copy, Removed, SUFFIX};
 use crate::args::{reach_max, window_log};
 use crate::counts::Counts;
 use crate::files;
@@ -50,7 +50,7 @@ pub(super) fn put(copy: &Copy<'_>, url: &Url) -> Result<Removed> {
         read_into(&mut writer)?;
         writer
     } else {
-        let mut options = WriteOptions::default().mode(mode(copy.args));
+        let mut options = WriteOptions::default().hint(copy.args.hint.hint());
         options = copy.args.flow.policy.iter().cloned().fold(options, WriteOptions::policy);
         let mut writer = Writer::new(writer, options).with_context(cannot)?;
         read_into(&mut writer)?;

@@ -1,0 +1,110 @@
+//! `narrows check`, `list --summary`, `cat` and `inspect` of packs, and their hints.
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+use std::process::Output;
+
+use common::*;
+use narrows_pack::Pack;
+
+fn run(folder: &Path, args: &[&str]) -> Output {
+    finish_reading(narrows(folder).current_dir(folder).args(args).spawn().unwrap())
+}
+
+#[track_caller]
+fn good(folder: &Path, args: &[&str]) -> String {
+    let output = run(folder, args);
+    assert_eq!(code(&output), 0, "{args:?}: {}", stderr(&output));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Three files of 5 MB that cannot be shrunk, and so lie in blocks of their own.
+fn make(home: &Path) {
+    fs::create_dir(home.join("tree")).unwrap();
+    for (name, content) in ["a", "b", "c"].iter().zip(random(15 << 20).chunks(5 << 20)) {
+        fs::write(home.join("tree").join(name), content).unwrap();
+    }
+    good(home, &["pack", "--order", "path", "tree", "-o", "x.nrw"]);
+}
+
+#[test]
+fn a_check_names_the_members_that_are_damaged() {
+    let home = home();
+    let h = home.path();
+    make(h);
+    assert!(good(h, &["check", "x.nrw"]).ends_with(", a pack of 4 entries\n"));
+    assert!(good(h, &["check", "--sums", "x.nrw"]).ends_with(", a pack of 4 entries, 3 files compared\n"));
+    let mut bytes = fs::read(h.join("x.nrw")).unwrap();
+    // Within the content of b.
+    let at = bytes.len() / 2;
+    bytes[at] ^= 1;
+    fs::write(h.join("x.nrw"), &bytes).unwrap();
+    for args in [&["check", "x.nrw"][..], &["check", "--sums", "x.nrw"]] {
+        let output = run(h, args);
+        assert_eq!(code(&output), 3);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(said.contains("x.nrw: tree/b is damaged: "), "{said}");
+        assert!(!said.contains("tree/a") && !said.contains("tree/c") && !said.contains("good"), "{said}");
+    }
+    let output = run(h, &["check", "--sums", "--json", "x.nrw"]);
+    let line: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&line["good"], &line["pack"]["files_damaged"]), (&false.into(), &1.into()), "{line}");
+    assert_eq!(line["pack"]["damaged"][0]["path"], "tree/b");
+}
+
+#[test]
+fn a_damaged_directory_is_told_and_the_content_is_compared() {
+    let home = home();
+    let h = home.path();
+    make(h);
+    let mut bytes = fs::read(h.join("x.nrw")).unwrap();
+    let second = narrows_file::File::open(bytes.clone()).unwrap().members()[1].wire_begin as usize;
+    // The only page.
+    bytes[second + 60] ^= 1;
+    fs::write(h.join("x.nrw"), &bytes).unwrap();
+    let output = run(h, &["check", "x.nrw"]);
+    assert_eq!(code(&output), 3);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.contains("damaged") && !said.contains("tree/"), "{said}");
+}
+
+#[test]
+fn a_pack_is_a_file_for_the_other_commands() {
+    let home = home();
+    let h = home.path();
+    make(h);
+    let row: serde_json::Value = serde_json::from_str(&good(h, &["list", "--summary", "--json", "x.nrw"])).unwrap();
+    assert_eq!((&row["streams"], &row["entries"]), (&2.into(), &4.into()), "{row}");
+    let raw = run(h, &["cat", "x.nrw"]).stdout;
+    let pack = Pack::open(fs::read(h.join("x.nrw")).unwrap()).unwrap();
+    assert_eq!(&raw[raw.len() - 64..raw.len() - 57], b"NRWPACK");
+    assert!(raw.len() as u64 > pack.trailer().content_end);
+    good(h, &["inspect", "x.nrw"]);
+}
+
+#[test]
+fn a_pack_follows_the_hint_of_the_command_line_and_of_its_name() {
+    let home = home();
+    let h = home.path();
+    fs::create_dir(h.join("tree")).unwrap();
+    fs::write(h.join("tree/words"), text(1 << 20)).unwrap();
+    let len = |args: &[&str]| {
+        good(h, &[&["pack", "-f", "tree", "-o", "x.nrw"], args].concat());
+        h.join("x.nrw").metadata().unwrap().len()
+    };
+    let balanced = len(&[]);
+    assert!(balanced < 1 << 19);
+    assert!(len(&["--hint", "never"]) > 1 << 20);
+    assert!(len(&["--hint", "methods=lz4"]) > balanced);
+    assert!(len(&["--decode-rate", "2GB/s"]) > balanced);
+    assert!(len(&["--mode", "archive"]) <= balanced);
+    fs::write(h.join(".narrows.toml"), "[[hint]]\nfiles = \"x.nrw\"\nnever = true\n").unwrap();
+    assert!(len(&[]) > 1 << 20);
+    assert_eq!(len(&["--mode", "balanced"]), balanced, "the command line counts");
+    assert_eq!(code(&run(h, &["pack", "-f", "tree", "-o", "x.nrw", "--hint", "never", "--policy", "balance"])), 2);
+    fs::write(h.join(".narrows.toml"), "[[hint]]\nfiles = \"x.nrw\"\nnver = true\n").unwrap();
+    let output = run(h, &["pack", "-f", "tree", "-o", "x.nrw"]);
+    assert_one_line_error(&output, 2);
+}

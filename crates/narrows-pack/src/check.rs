@@ -1,0 +1,111 @@
+//! Scrubbing a pack: its directory is read, and its members are compared with their digests.
+
+use std::ops::Range;
+
+use narrows::entry::EntryKind;
+use narrows::{Error, Result};
+use narrows_file::ReadAt;
+
+use crate::directory::Item;
+use crate::member::{Extents, Piece};
+use crate::pack::Pack;
+use crate::unpack::AHEAD;
+
+/// Files that are compared together, in the order of their contents, so that each block is decoded once.
+const BATCH: usize = 64 << 10;
+/// Length of a read.
+const READ_LEN: usize = 256 << 10;
+
+/// What was found of the members of a pack.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Checked {
+    /// Entries of the directory.
+    pub entries: u64,
+    /// Files of which the content was compared.
+    pub compared: u64,
+    /// Files that are not what was packed.
+    pub damaged: u64,
+}
+
+/// Reads the directory, and calls `on_damaged` with the files that have bytes in these raw ranges.
+///
+/// # Errors
+/// The source fails, or the directory is damaged.
+pub fn members_in<R: ReadAt>(
+    pack: &Pack<R>,
+    ranges: &[Range<u64>],
+    mut on_damaged: impl FnMut(&Item),
+) -> Result<Checked> {
+    let mut checked = Checked::default();
+    for item in pack.walk(b"") {
+        let item = item?;
+        checked.entries += 1;
+        if !is_file(&item) {
+            continue;
+        }
+        // An extent that leads nowhere is damage of the directory.
+        let extents = Extents::of(pack, &item)?;
+        let is_in = |(raw, len): (Option<u64>, u64)| {
+            raw.is_some_and(|raw| ranges.iter().any(|range| raw < range.end && raw.saturating_add(len) > range.start))
+        };
+        if !ranges.is_empty() && extents.iter().any(is_in) {
+            checked.damaged += 1;
+            on_damaged(&item);
+        }
+    }
+    Ok(checked)
+}
+
+/// Reads the directory, and compares the content of every file with its digest. Calls `on_damaged` with
+/// those that are not what was packed. `threads` decode; the cache of the pack must hold twice [`AHEAD`].
+///
+/// # Errors
+/// The source fails, or the directory is damaged.
+pub fn check_members<R: ReadAt>(
+    pack: &Pack<R>,
+    threads: usize,
+    mut on_damaged: impl FnMut(&Item, &Error),
+) -> Result<Checked> {
+    let mut checked = Checked::default();
+    let mut items = pack.walk(b"").peekable();
+    let mut buffer = vec![0; READ_LEN];
+    while items.peek().is_some() {
+        let mut files: Vec<(u64, Item)> = Vec::new();
+        for item in items.by_ref().take(BATCH) {
+            let item = item?;
+            checked.entries += 1;
+            if is_file(&item) {
+                files.push((Extents::of(pack, &item)?.raw_begin(), item));
+            }
+        }
+        files.sort_by_key(|(raw, item)| (*raw, item.id));
+        let mut ahead = 0;
+        for (raw, item) in &files {
+            if *raw >= ahead {
+                ahead = raw.saturating_add(AHEAD as u64);
+                pack.file.read_ahead(*raw, AHEAD, threads)?;
+            }
+            checked.compared += 1;
+            match compare(pack, item, &mut buffer) {
+                // The source fails, which says nothing of the pack.
+                Err(e) if e.source.is_some() => return Err(e),
+                Err(e) => {
+                    checked.damaged += 1;
+                    on_damaged(item, &e);
+                }
+                Ok(()) => {}
+            }
+        }
+    }
+    Ok(checked)
+}
+
+fn is_file(item: &Item) -> bool {
+    matches!(item.entry.kind, EntryKind::File { .. })
+}
+
+fn compare<R: ReadAt>(pack: &Pack<R>, item: &Item, buffer: &mut [u8]) -> Result<()> {
+    let mut reader = pack.member(item)?.reader();
+    while !matches!(reader.piece(buffer)?, Piece::End(_)) {}
+    Ok(())
+}
