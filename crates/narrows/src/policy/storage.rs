@@ -201,7 +201,10 @@ impl Policy for Priced {
         }
         let features = Features::sample(block);
         let context = self.costs.context(&features);
-        if self.mode != Mode::Archive && view.limits.allows(Method::split(3)) && self.costs.wants_probe(context, block.len()) {
+        if self.mode != Mode::Archive
+            && view.limits.allows(Method::split(3))
+            && self.costs.wants_probe(context, block.len())
+        {
             self.costs.observe_probe(context, probe::probe(block).is_some());
         }
         let predicted = self.costs.predict(context, &features, block.len());
