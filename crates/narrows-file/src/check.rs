@@ -82,7 +82,7 @@ pub fn check<R: ReadAt>(file: &File<R>, threads: usize, sums: bool) -> Result<Re
         }
         report.faults.extend(member.broken.clone());
         if member.origin == IndexOrigin::Stored && report.damaged.is_empty() {
-            compare_headers(file, member, &mut report)?;
+            report.faults.extend(headers_fault(file, member)?);
         }
         if sums && report.damaged.is_empty() && !member.sums.1.is_empty() {
             compare_sums(file, number, &mut report)?;
@@ -141,16 +141,15 @@ impl Found {
 }
 
 /// Compares index and footer with the headers of all frames: no single block tells whether the digest
-/// in the footer is that of all blocks.
-fn compare_headers<R: ReadAt>(file: &File<R>, member: &Member, report: &mut Report) -> Result<()> {
+/// in the footer is that of all blocks. Returns what is wrong.
+///
+/// # Errors
+/// The source fails.
+pub fn headers_fault<R: ReadAt>(file: &File<R>, member: &Member) -> Result<Option<String>> {
     let nothing = Tail::new(file.wire_len(), Vec::new());
     let scanned = scan(file.source(), &nothing, member.wire_begin, member.wire_end())?;
-    if let Some(why) = scanned.broken {
-        report.faults.push(why);
-    } else if scanned.frames != member.frames || scanned.wire_end() != member.wire_end() {
-        report.faults.push("the index is not that of the frames".to_owned());
-    }
-    Ok(())
+    let differs = scanned.frames != member.frames || scanned.wire_end() != member.wire_end();
+    Ok(scanned.broken.or_else(|| differs.then(|| "the index is not that of the frames".to_owned())))
 }
 
 /// Whether all streams begin with the preface of which the index has a copy.

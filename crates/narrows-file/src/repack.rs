@@ -10,7 +10,7 @@ use narrows::stream::{self, BlockSource, SendOptions};
 use narrows::transport::Link;
 use narrows::{Error, Result};
 
-use crate::check::prefaces_are_whole;
+use crate::check::{headers_fault, prefaces_are_whole};
 use crate::effort::{Effort, attempt_of, end_of};
 use crate::file::{File, OpenOptions};
 use crate::index::IndexOrigin;
@@ -152,6 +152,13 @@ where
     R: ReadAt + 'static,
     W: Write + Send + 'static,
 {
+    // Blocks that took each other's place, or are of another file, are seen by the digest alone, and the
+    // new file would have a digest that agrees.
+    for member in file.members().iter().filter(|m| m.origin == IndexOrigin::Stored) {
+        if let Some(why) = headers_fault(&file, member)? {
+            return Err(Error::corrupt(why));
+        }
+    }
     let (raw_bytes, old_bytes) = (file.raw_len(), file.wire_len());
     let streams = streams(&file, options)?;
     let raw =

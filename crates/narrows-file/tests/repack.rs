@@ -173,6 +173,17 @@ fn sums_that_are_not_those_of_the_bytes_are_found() {
 }
 
 #[test]
+fn a_digest_that_is_not_that_of_the_blocks_is_found() {
+    let old = stored(&sample(60_000, 8), alone());
+    let member = File::open(&old[..]).unwrap().members()[0].clone();
+    let end = narrows::frame::EndTotals { digest: member.totals.digest ^ 1, ..member.totals }.frame();
+    let mut lying = old[..old.len() - END_FRAME_LEN].to_vec();
+    lying.extend_from_slice(&end.header);
+    lying.extend_from_slice(&end.body);
+    assert_eq!(anew(&lying).unwrap_err().kind, ErrorKind::Corrupt);
+}
+
+#[test]
 fn a_new_file_that_differs_is_not_accepted() {
     let raw = sample(300_000, 9);
     let Candidate::File(file) = open(stored(&raw, WriteOptions::default()), &options()).unwrap() else { panic!() };
