@@ -41,6 +41,7 @@ fn store(folder: &Path) -> EntryStore {
         delete: None,
         names: false,
         set_id: false,
+        form: narrows_copy::frames::Form::default(),
     };
     let tree = Tree::open(folder).unwrap();
     let store = EntryStore::new(tree, None, Permitted::Anything, options, Notes::default(), Observers::none());
