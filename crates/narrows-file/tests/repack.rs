@@ -244,7 +244,11 @@ fn an_effort_in_vain_is_recorded_in_a_copy() {
     }
     let old = stored(&raw, alone());
     let two = [old.clone(), old].concat();
-    assert!(!copy_with_effort(&File::open(&two[..]).unwrap(), &mut Vec::new(), effort).unwrap());
+    // The record of the last stream speaks for all of them, and for no others.
+    let mut new = Vec::new();
+    assert!(copy_with_effort(&File::open(&two[..]).unwrap(), &mut new, effort).unwrap());
+    assert_eq!(end_of(&new).unwrap().unwrap().effort, Some(effort));
+    assert_eq!(end_of(&[new.clone(), new].concat()).unwrap().unwrap().effort, None);
 }
 
 #[test]
