@@ -8,7 +8,6 @@ use std::time::Duration;
 use narrows::Result;
 use narrows::entry::{EndState, Entry, EntryKind, RecordWriter};
 use narrows::hint::{Hint, Mode};
-use narrows::policy::PolicySpec;
 use narrows::stream::{Notes, ReceiveOptions};
 use narrows_copy::filter::Filter;
 use narrows_copy::frames::Form;
@@ -155,15 +154,15 @@ impl Write for Sink {
 fn the_pack_of_a_tree_does_not_depend_on_time() {
     let home = tempfile::tempdir().unwrap();
     let mut x = 1u32;
-    for i in 0..24u32 {
+    for i in 0..12u32 {
         // Numbers behind text, of lengths that fit no block.
         let wave = |k: u32| 280.0 + ((i * 9000 + k) as f32 / 50.0).sin() * 20.0;
-        let noise = (0..40_000 + 1000 * i).map(|k| {
+        let noise = (0..20_000 + 1000 * i).map(|k| {
             x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             wave(k) + (x >> 24) as f32 / 100.0
         });
         let numbers: Vec<u8> = noise.flat_map(f32::to_le_bytes).collect();
-        let words: Vec<u8> = (0..20_000u32).flat_map(|k| format!("{} of {i}\n", k * k % 9973).into_bytes()).collect();
+        let words: Vec<u8> = (0..6_000u32).flat_map(|k| format!("{} of {i}\n", k * k % 9973).into_bytes()).collect();
         std::fs::write(home.path().join(format!("{i}")), [words, numbers].concat()).unwrap();
     }
     let packed = |options: &PackOptions, threads: usize, pause: [u64; 2]| {
@@ -178,14 +177,52 @@ fn the_pack_of_a_tree_does_not_depend_on_time() {
         crate::pack(input, sink, &options, &Arc::default(), &told, &on_file).unwrap().0.bytes
     };
     // Shorter blocks are more choices.
-    let archive: PolicySpec = "storage:mode=archive,block=262144".parse().unwrap();
-    let of = |mode: Mode| PackOptions::default().hint(Hint { mode: Some(mode), ..Hint::default() });
-    for options in [of(Mode::Fast), of(Mode::Balanced), of(Mode::Archive).policy(Some(archive))] {
+    let of = |policy: &str| PackOptions::default().policy(Some(policy.parse().unwrap()));
+    let fast = PackOptions::default().hint(Hint { mode: Some(Mode::Fast), ..Hint::default() });
+    for options in [fast, of("storage:block=262144"), of("storage:mode=archive,block=262144")] {
         let first = packed(&options, 1, [0, 0]);
         for (threads, pause) in [(1, [0, 0]), (2, [0, 0]), (1, [3000, 0]), (2, [3000, 1200]), (2, [0, 1200])] {
             assert!(packed(&options, threads, pause) == first, "{options:?}: {threads} threads, pauses {pause:?}");
         }
     }
+}
+
+#[test]
+fn files_that_change_while_they_are_packed_are_told_of() {
+    let home = tempfile::tempdir().unwrap();
+    let top = home.path().join("top");
+    std::fs::create_dir(&top).unwrap();
+    for name in ["1", "2", "3", "4", "5"] {
+        std::fs::write(top.join(name), format!("content of {name}")).unwrap();
+    }
+    let roots = vec![Root::open(&top, true).unwrap()];
+    let input = Input { roots, unopened: Vec::new(), filter: Filter::new(&[]).unwrap() };
+    let told = std::cell::RefCell::new(Vec::new());
+    let change = |name: &str| {
+        if name.ends_with('1') {
+            std::fs::write(top.join("2"), "other content").unwrap();
+            std::fs::write(top.join("3"), "short").unwrap();
+            std::fs::remove_file(top.join("4")).unwrap();
+            std::fs::write(top.join("5"), "content of 5 and more").unwrap();
+        }
+    };
+    let on_failure = |text: &str| told.borrow_mut().push(text.to_owned());
+    let options = PackOptions::default();
+    let (bytes, packed) = crate::pack(input, Vec::new(), &options, &Arc::default(), &on_failure, &change).unwrap();
+    assert_eq!((packed.files, packed.changed, packed.failed), (3, 2, 2), "{told:?}");
+    assert_eq!(
+        told.into_inner(),
+        [
+            "top/2 changed while it was read",
+            "top/3 shrank while it was read; it is not in the pack",
+            "cannot read top/4: it has vanished",
+            "top/5 changed while it was read",
+        ]
+    );
+    // As long as announced.
+    let files = [("1", "content of 1"), ("2", "other conten"), ("5", "content of 5")];
+    let files = files.map(|(name, content)| (format!("top/{name}"), content.as_bytes().to_vec()));
+    assert_eq!(compare(&Pack::open(&bytes[..]).unwrap(), &files).unwrap(), 3);
 }
 
 #[test]
