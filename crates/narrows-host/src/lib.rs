@@ -1,8 +1,10 @@
 //! State of the host that the programs of Narrows share: calibration, what is remembered of peers,
-//! memory and descriptors, signals, files that appear whole, and words for people.
+//! memory and descriptors, signals, files that appear whole, words for people, and which connections are
+//! encrypted.
 
 pub mod cache;
 pub mod calibration;
+pub mod encrypted;
 pub mod means;
 pub mod peers;
 pub mod shares;

@@ -68,7 +68,9 @@ impl Kind {
             SKIPPED_FROM..128 => Ok(None),
             n => match KINDS.get(usize::from(n) - 1) {
                 Some(kind) => Ok(Some(*kind)),
-                None => Err(Error::unsupported(format!("the peer sends frames of kind {n}; a newer version is needed"))),
+                None => {
+                    Err(Error::unsupported(format!("the peer sends frames of kind {n}; a newer version is needed")))
+                }
             },
         }
     }
@@ -117,7 +119,9 @@ pub struct Parser {
 /// What the parser waits for.
 enum Start {
     /// The greeting; the number counts bytes of noise that may still come before it.
-    Greeting { noise_left: usize },
+    Greeting {
+        noise_left: usize,
+    },
     Frames,
 }
 
@@ -184,7 +188,8 @@ impl Parser {
             }
             // The last bytes may be the beginning of the greeting.
             _ => {
-                let noise = (0..=self.held).find(|at| GREETING.starts_with(&seen[*at..(*at + GREETING.len()).min(self.held)]));
+                let noise =
+                    (0..=self.held).find(|at| GREETING.starts_with(&seen[*at..(*at + GREETING.len()).min(self.held)]));
                 let noise = noise.unwrap_or(self.held);
                 if noise > noise_left {
                     return Err(Error::corrupt("the other end is no narrows tunnel"));

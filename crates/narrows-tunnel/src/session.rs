@@ -113,7 +113,7 @@ impl Session {
         let greeting = Hello { carrier: number, ..self.hello }.greet();
         self.carriers[usize::from(number)] = Some(Carrier::new(parser, greeting, greeted, now_ns));
         if greeted {
-            self.up(number, now_ns);
+            self.up(number);
         }
     }
 
@@ -145,12 +145,11 @@ impl Session {
         (1 + self.bulk).min(CARRIERS_MAX)
     }
 
-    fn up(&mut self, number: u8, now_ns: u64) {
+    fn up(&mut self, number: u8) {
         self.events.push_back(Event::Up { carrier: number });
         // Bulk flows that have waited for a carrier of their own.
         let bulk: Vec<FlowId> = self.flows.iter().filter(|(_, f)| f.out.pace.is_bulk).map(|(id, _)| *id).collect();
         bulk.into_iter().for_each(|flow| self.move_away(flow));
-        let _ = now_ns;
     }
 
     fn carrier(&mut self, number: u8) -> Option<&mut Carrier> {
@@ -221,7 +220,10 @@ impl Session {
 
     /// Bytes that may be sent on a flow now; 0 if it is unknown.
     pub fn room(&self, flow: FlowId) -> usize {
-        self.flows.get(&flow).filter(|f| f.out.stage == Stage::Open).map_or(0, |f| QUEUE_MAX.saturating_sub(f.out.queued()))
+        self.flows
+            .get(&flow)
+            .filter(|f| f.out.stage == Stage::Open)
+            .map_or(0, |f| QUEUE_MAX.saturating_sub(f.out.queued()))
     }
 
     /// Bytes of a flow that no carrier has taken yet.
@@ -234,10 +236,12 @@ impl Session {
         self.flows.get(&flow).map(|f| f.out.carrier)
     }
 
-    /// Queues bytes of a flow. `ends`: a stream of section 21.5 ends with them.
-    pub fn send(&mut self, flow: FlowId, bytes: Block, coded: bool, ends: bool) {
-        let Some(f) = self.flows.get_mut(&flow).filter(|f| f.out.stage == Stage::Open && !bytes.is_empty()) else { return };
-        f.out.push(bytes, coded, ends);
+    /// Queues bytes of a flow.
+    pub fn send(&mut self, flow: FlowId, bytes: Block, coded: bool) {
+        let Some(f) = self.flows.get_mut(&flow).filter(|f| f.out.stage == Stage::Open && !bytes.is_empty()) else {
+            return;
+        };
+        f.out.push(bytes, coded);
         self.list(flow);
     }
 
@@ -342,7 +346,9 @@ impl Session {
             let Some(carrier) = self.carriers[usize::from(number)].as_mut() else { return };
             let Some(flow) = carrier.next_listed() else { return };
             // An entry may be old: of a flow that is over, or has moved.
-            let Some(f) = self.flows.get_mut(&flow).filter(|f| f.out.carrier == number && f.out.listed) else { continue };
+            let Some(f) = self.flows.get_mut(&flow).filter(|f| f.out.carrier == number && f.out.listed) else {
+                continue;
+            };
             f.out.listed = false;
             let changed = match f.out.next_frame() {
                 Some((kind, len)) => {
@@ -385,7 +391,9 @@ impl Session {
 
     /// Moves a bulk flow away from the carrier of calm flows, or one with other bulk flows.
     fn move_away(&mut self, flow: FlowId) {
-        let Some(f) = self.flows.get(&flow).filter(|f| f.opened && !f.out.moved && f.out.stage != Stage::Ended) else { return };
+        let Some(f) = self.flows.get(&flow).filter(|f| f.opened && !f.out.moved && f.out.stage != Stage::Ended) else {
+            return;
+        };
         let from = f.out.carrier;
         let load = |n: u8| self.carriers[usize::from(n)].as_ref().map_or(usize::MAX, |c| c.bulk_flows);
         let others = (1..CARRIERS_MAX as u8).filter(|n| *n != from && self.is_up(*n));
@@ -436,7 +444,7 @@ impl Session {
                 if hello != (Hello { carrier: number, ..self.hello }) {
                     return Err(Error::corrupt("the peer answers for another carrier"));
                 }
-                self.up(number, now_ns);
+                self.up(number);
                 continue;
             }
             let Some(frame) = carrier.parser.next()? else { return Ok(()) };

@@ -81,8 +81,6 @@ pub(super) struct Out {
 /// Bytes to be sent, all coded or all raw.
 struct Piece {
     coded: bool,
-    /// Nothing may join it: a stream ends with it.
-    ends: bool,
     bytes: Block,
 }
 
@@ -104,9 +102,9 @@ impl Out {
         self.queued
     }
 
-    pub(super) fn push(&mut self, bytes: Block, coded: bool, ends: bool) {
+    pub(super) fn push(&mut self, bytes: Block, coded: bool) {
         self.queued += bytes.len();
-        self.queue.push_back(Piece { coded, ends, bytes });
+        self.queue.push_back(Piece { coded, bytes });
     }
 
     /// Whether a frame could be sent now.
@@ -130,7 +128,7 @@ impl Out {
         let mut len = 0;
         for piece in self.queue.iter().take_while(|p| p.coded == first.coded) {
             len += piece.bytes.len();
-            if piece.ends || len >= BODY_MAX {
+            if len >= BODY_MAX {
                 break;
             }
         }
@@ -281,7 +279,7 @@ mod tests {
         assert!(inn.arrive(0, data(left + 1)).is_err());
 
         let mut out = Out::new(0);
-        out.push(Block::from_vec(vec![0; 2 * CREDIT_FIRST as usize]), false, false);
+        out.push(Block::from_vec(vec![0; 2 * CREDIT_FIRST as usize]), false);
         let mut sent = 0;
         while let Some((_, len)) = out.next_frame() {
             out.take(len, &mut Vec::new());
@@ -295,20 +293,17 @@ mod tests {
     }
 
     #[test]
-    fn pieces_of_one_kind_share_a_frame_and_streams_do_not() {
+    fn pieces_of_one_kind_share_a_frame() {
         let mut out = Out::new(0);
-        let mut push = |len, coded, ends| out.push(Block::from_vec(vec![0; len]), coded, ends);
-        push(10, true, false);
-        push(20, true, true);
-        push(5, true, false);
-        push(7, false, false);
-        push(8, false, false);
+        [(10, true), (20, true), (7, false), (8, false), (5, true)]
+            .into_iter()
+            .for_each(|(len, coded)| out.push(Block::from_vec(vec![0; len]), coded));
         let mut frames = Vec::new();
         while let Some((kind, len)) = out.next_frame() {
             out.take(len, &mut Vec::new());
             frames.push((kind, len));
         }
-        assert_eq!(frames, [(Kind::Coded, 30), (Kind::Coded, 5), (Kind::Raw, 15)]);
+        assert_eq!(frames, [(Kind::Coded, 30), (Kind::Raw, 15), (Kind::Coded, 5)]);
     }
 
     #[test]

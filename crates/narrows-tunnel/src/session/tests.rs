@@ -132,7 +132,7 @@ impl Pair {
     /// Sends as much as there is room for.
     fn send(&mut self, end: usize, flow: FlowId, bytes: &[u8]) -> usize {
         let len = bytes.len().min(self.ends[end].room(flow));
-        self.ends[end].send(flow, Block::from_vec(bytes[..len].to_vec()), false, false);
+        self.ends[end].send(flow, Block::from_vec(bytes[..len].to_vec()), false);
         len
     }
 
@@ -339,10 +339,7 @@ fn listeners_are_asked_for_and_their_flows_come_from_the_acceptor() {
     pair.ends[1].listening(3, Ok("127.0.0.1:8080"));
     pair.ends[1].listening(4, Err((Reason::Forbidden, "no")));
     pair.run();
-    assert_eq!(
-        pair.take_seen(0)[1..],
-        ["listening 3 Ok(\"127.0.0.1:8080\")", "listening 4 Err((Forbidden, \"no\"))"]
-    );
+    assert_eq!(pair.take_seen(0)[1..], ["listening 3 Ok(\"127.0.0.1:8080\")", "listening 4 Err((Forbidden, \"no\"))"]);
     let flow = pair.ends[1].open(&Target::Listener { number: 3, client: "::1".into() }).unwrap();
     assert_eq!(flow, 1);
     pair.send(1, flow, b"hi");
@@ -391,7 +388,13 @@ fn hostile_frames_end_their_carrier() {
         &[(Kind::Opened, 2, b"")],
         &[(Kind::Refused, 2, b"\x01")],
         &[(Kind::Raw, 2, b"")],
-        &[(Kind::Raw, 2, &much), (Kind::Coded, 2, &much), (Kind::Raw, 2, &much), (Kind::Raw, 2, &much), (Kind::Raw, 2, &much)],
+        &[
+            (Kind::Raw, 2, &much),
+            (Kind::Coded, 2, &much),
+            (Kind::Raw, 2, &much),
+            (Kind::Raw, 2, &much),
+            (Kind::Raw, 2, &much),
+        ],
         &[(Kind::Credit, 2, b"\xff\xff\xff")],
         &[(Kind::Credit, 2, b"\xff\xff\xff\xff")],
         &[(Kind::Finish, 2, b"x")],
