@@ -29,6 +29,7 @@ mod send;
 mod serve;
 mod status;
 mod train;
+mod tunnel;
 
 /// Runs the subcommand and returns its exit status.
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
@@ -41,6 +42,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         Command::List(args) => return list::run(&args),
         Command::Check(args) => return check::run(&args),
         Command::Run(args) => return Ok(run::run(&args)),
+        Command::Tunnel(args) => return tunnel::run(&args),
         Command::Agent(args) => agent::run(&args)?,
         Command::Status(args) => status::run(&args)?,
         Command::Serve(args) => serve::run(&args)?,

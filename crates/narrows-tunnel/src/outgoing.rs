@@ -22,6 +22,8 @@ use super::session::{FlowId, Session};
 const PLAIN_MAX: usize = 1 << 10;
 /// Time without bytes after which a stream ends: pauses of people and of polls are shorter.
 pub(super) const REST_AFTER_NS: u64 = 5_000_000_000;
+/// Time between attempts to end a stream that cannot rest yet.
+const REST_AGAIN_NS: u64 = 1_000_000_000;
 /// Shortest time between two looks at the carrier.
 const LOOK_AGAIN_MIN_NS: u64 = 50_000;
 /// Raw bytes that a direction may hold: what its link takes in 70 ms, within these bounds. People take
@@ -96,6 +98,10 @@ impl Outgoing {
         let room = stream.sender.room().min(stream.may_hold().saturating_sub(stream.held(session, flow)));
         let crumb = ROOM_MIN.min(stream.sender.segment_len()).min(stream.may_hold() / BLOCK_SHARE);
         if room < crumb { 0 } else { room }
+    }
+
+    pub(super) fn has_stream(&self) -> bool {
+        self.stream.is_some()
     }
 
     /// Length for the next read of bulk.
@@ -208,13 +214,15 @@ impl Outgoing {
         self.fill(context);
     }
 
-    /// Whether the sender wants to know how the carrier does.
-    pub(super) fn next_wakeup_ns(&self) -> Option<u64> {
+    /// When [`Outgoing::on_time`] is due. `waits`: bytes of the flow wait for a carrier or for credit,
+    /// of which an event will tell.
+    pub(super) fn next_wakeup_ns(&self, waits: bool) -> Option<u64> {
         let stream = self.stream.as_ref()?;
-        let rest_ns = (!stream.closing).then_some(stream.fed_ns + REST_AFTER_NS);
+        let rest_ns = (stream.fed_ns + REST_AFTER_NS).max(stream.begun_ns + stream.looked_ns + REST_AGAIN_NS);
         let look_ns =
             stream.sender.next_wakeup().map(|at| stream.look_again_ns().max(at.saturating_add(stream.begun_ns)));
-        rest_ns.into_iter().chain(look_ns).min()
+        let rest_ns = (!stream.closing).then_some(rest_ns);
+        rest_ns.into_iter().chain(look_ns.filter(|_| !waits)).min()
     }
 
     /// The time of [`Outgoing::next_wakeup_ns`] has come.
