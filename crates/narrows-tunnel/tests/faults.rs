@@ -1,0 +1,211 @@
+//! What happens when an end of a tunnel is wrong, hostile, or gone.
+
+mod common;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use common::{Ends, Far, PATIENCE, acceptor, dialer, forward, keys, target, text, wait_for, wait_until};
+use narrows_tunnel::Tunnel;
+use narrows_tunnel::settings::{Report, Settings};
+
+fn over(tunnel: &Tunnel) -> String {
+    let begun = Instant::now();
+    loop {
+        match tunnel.reports.recv_timeout(PATIENCE) {
+            Ok(Report::Over { error }) => return error.unwrap_or_default(),
+            Ok(_) => assert!(begun.elapsed() < PATIENCE),
+            Err(e) => panic!("{e}"),
+        }
+    }
+}
+
+#[test]
+fn another_token_is_refused_by_both_ends() {
+    let (one, other) = (keys(), keys());
+    let (server, address) = acceptor(&one, "127.0.0.1:0", Settings::default());
+    let client = dialer(&other, &address, Settings { local: vec![forward("0", "localhost:1")], ..Settings::default() });
+    let error = over(&client);
+    assert!(error.contains("does not accept") && error.contains(&address), "{error}");
+    wait_until("the acceptor has said no", || {
+        server.counters.strangers_refused.get() + server.counters.strangers_broken.get() == 1
+    });
+    assert_eq!(server.counters.carriers_up.get(), 0);
+}
+
+#[test]
+fn who_is_not_there_is_said_at_once_or_tried_again() {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let address = format!("127.0.0.1:{port}");
+    let keys = keys();
+    let error = over(&dialer(&keys, &address, Settings::default()));
+    assert!(error.contains("refused"), "{error}");
+    let far = Far::echo();
+    let patient = Settings { keeps_trying: true, local: vec![forward("0", &target(far.port))], ..Settings::default() };
+    let client = dialer(&keys, &address, patient);
+    wait_for(&client, |report| matches!(report, Report::Lost { .. }).then_some(()));
+    let _server = acceptor(&keys, &address, Settings::default());
+    wait_for(&client, |report| (report == Report::Up).then_some(()));
+}
+
+#[test]
+fn what_is_no_tunnel_is_said_to_be_none() {
+    let far = Far::new(|mut socket| {
+        let _ = socket.write_all(b"220 mail.example ESMTP\r\n");
+        let _ = socket.read(&mut [0; 1000]);
+    });
+    let error = over(&dialer(&keys(), &format!("127.0.0.1:{}", far.port), Settings::default()));
+    assert!(!error.is_empty());
+}
+
+#[test]
+fn garbage_and_silence_keep_nobody_out() {
+    let far = Far::echo();
+    let ends = Ends::new(&[("0", &target(far.port))]);
+    let garbage: [&[u8]; 4] = [b"GET / HTTP/1.1\r\n\r\n", &[0; 5000], b"\x16\x03\x01\xff\xff\x01", b""];
+    let mut strangers = Vec::new();
+    for bytes in garbage.iter().cycle().take(40) {
+        let mut socket = TcpStream::connect(&ends.address).unwrap();
+        let _ = socket.write_all(bytes);
+        strangers.push(socket);
+    }
+    let mut client = ends.connect(0);
+    client.write_all(b"still here").unwrap();
+    client.read_exact(&mut [0; 10]).unwrap();
+    let counters = &ends.acceptor.as_ref().unwrap().counters;
+    wait_until("broken strangers", || counters.strangers_broken.get() >= 20);
+}
+
+#[test]
+fn a_lost_acceptor_resets_what_was_open_and_is_found_again() {
+    let far = Far::echo();
+    let keys = keys();
+    // A relay stands for the network: cutting it loses the carriers.
+    let (server, address) = acceptor(&keys, "127.0.0.1:0", Settings::default());
+    let relay = Relay::new(&address);
+    let local = vec![forward("0", &target(far.port))];
+    let client = dialer(&keys, &relay.address, Settings { local, ..Settings::default() });
+    let listening = wait_for(&client, |report| match report {
+        Report::Listening { from, .. } => Some(from),
+        _ => None,
+    });
+    wait_for(&client, |report| (report == Report::Up).then_some(()));
+    for round in 0..3 {
+        let mut open = TcpStream::connect(&listening).unwrap();
+        open.set_read_timeout(Some(PATIENCE)).unwrap();
+        open.write_all(b"hello").unwrap();
+        open.read_exact(&mut [0; 5]).unwrap();
+        relay.cut();
+        let error = open.read(&mut [0]).unwrap_err().kind();
+        assert_eq!(error, ErrorKind::ConnectionReset, "never a silent end");
+        // The listener is still there; what comes now waits for the tunnel.
+        let mut next = TcpStream::connect(&listening).unwrap();
+        next.set_read_timeout(Some(PATIENCE)).unwrap();
+        next.write_all(&text(10_000)).unwrap();
+        let mut answer = vec![0; 10_000];
+        next.read_exact(&mut answer).unwrap();
+        assert!(answer == text(10_000), "{round}");
+    }
+    assert!(server.counters.sessions_now.get() <= 1, "earlier sessions have ended");
+}
+
+#[test]
+fn reverse_ports_are_free_again_for_who_comes_back() {
+    let far = Far::echo();
+    let keys = keys();
+    let (_server, address) = acceptor(&keys, "127.0.0.1:0", Settings::default());
+    let relay = Relay::new(&address);
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let remote = vec![forward(&port.to_string(), &target(far.port))];
+    let client = dialer(&keys, &relay.address, Settings { remote, ..Settings::default() });
+    for _ in 0..3 {
+        let from = wait_for(&client, |report| match report {
+            Report::RemoteListening { from, .. } => Some(from),
+            Report::RemoteRefused { why, .. } => panic!("{why}"),
+            _ => None,
+        });
+        let mut socket = TcpStream::connect(from).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.write_all(b"hi").unwrap();
+        socket.read_exact(&mut [0; 2]).unwrap();
+        // The acceptor does not hear of it: the connections stay open on its side.
+        relay.forget();
+    }
+}
+
+#[test]
+fn a_drained_tunnel_lets_connections_end() {
+    let far = Far::echo();
+    let mut ends = Ends::new(&[("0", &target(far.port))]);
+    let mut client = ends.connect(0);
+    client.write_all(b"before").unwrap();
+    client.read_exact(&mut [0; 6]).unwrap();
+    let server = ends.acceptor.take().unwrap();
+    server.drain(PATIENCE);
+    wait_for(&ends.dialer, |report| matches!(report, Report::Lost { .. }).then_some(()));
+    client.write_all(b"after").unwrap();
+    client.read_exact(&mut [0; 5]).unwrap();
+    let mut refused = ends.connect(0);
+    assert_eq!(refused.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    drop(client);
+    assert_eq!(over(&server), "");
+    // After its time it ends in any case.
+    let mut ends = Ends::new(&[("0", &target(far.port))]);
+    let mut client = ends.connect(0);
+    client.write_all(b"before").unwrap();
+    client.read_exact(&mut [0; 6]).unwrap();
+    let server = ends.acceptor.take().unwrap();
+    server.drain(Duration::from_millis(100));
+    assert_eq!(over(&server), "");
+}
+
+/// Passes connections on to an address, until they are cut.
+struct Relay {
+    address: String,
+    sockets: std::sync::Arc<std::sync::Mutex<Vec<[TcpStream; 2]>>>,
+}
+
+impl Relay {
+    fn new(to: &str) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let sockets = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+        let (to, kept) = (to.to_owned(), std::sync::Arc::clone(&sockets));
+        std::thread::spawn(move || {
+            for near in listener.incoming().map_while(Result::ok) {
+                let Ok(far) = TcpStream::connect(&to) else { continue };
+                kept.lock().unwrap().push([near.try_clone().unwrap(), far.try_clone().unwrap()]);
+                let (near2, far2) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+                std::thread::spawn(move || pass(near, far));
+                std::thread::spawn(move || pass(far2, near2));
+            }
+        });
+        Self { address, sockets }
+    }
+
+    /// Both sides see the end of all connections.
+    fn cut(&self) {
+        for [near, far] in self.sockets.lock().unwrap().drain(..) {
+            let _ = near.shutdown(std::net::Shutdown::Both);
+            let _ = far.shutdown(std::net::Shutdown::Both);
+        }
+    }
+
+    /// Only the side that connected sees it.
+    fn forget(&self) {
+        for [near, far] in self.sockets.lock().unwrap().drain(..) {
+            let _ = near.shutdown(std::net::Shutdown::Both);
+            std::mem::forget(far);
+        }
+    }
+}
+
+fn pass(mut from: TcpStream, mut to: TcpStream) {
+    let mut buffer = vec![0; 64 << 10];
+    while let Ok(n @ 1..) = from.read(&mut buffer) {
+        if to.write_all(&buffer[..n]).is_err() {
+            return;
+        }
+    }
+}
