@@ -148,7 +148,7 @@ impl Parser {
     ///
     /// # Errors
     /// `Corrupt` or `Unsupported`; nothing behind it can be read.
-    pub fn next(&mut self) -> Result<Option<Frame>> {
+    pub fn next_frame(&mut self) -> Result<Option<Frame>> {
         if !self.is_greeted() && !self.find_greeting()? {
             return Ok(None);
         }
@@ -262,7 +262,7 @@ mod tests {
     }
 
     fn read(parser: &mut Parser) -> Vec<(Kind, u64, usize)> {
-        std::iter::from_fn(|| parser.next().unwrap()).map(|f| (f.kind, f.flow, f.body.len())).collect()
+        std::iter::from_fn(|| parser.next_frame().unwrap()).map(|f| (f.kind, f.flow, f.body.len())).collect()
     }
 
     #[test]
@@ -305,10 +305,10 @@ mod tests {
         }
         let mut parser = Parser::new(noise.len() - 1);
         parser.push(Block::from_vec([&noise[..], &sample()].concat()));
-        assert_eq!(parser.next().unwrap_err().kind, ErrorKind::Corrupt);
+        assert_eq!(parser.next_frame().unwrap_err().kind, ErrorKind::Corrupt);
         let mut parser = Parser::new(0);
         parser.push(Block::from_vec(b"\x93NRX".to_vec()));
-        assert_eq!(parser.next().unwrap_err().kind, ErrorKind::Corrupt);
+        assert_eq!(parser.next_frame().unwrap_err().kind, ErrorKind::Corrupt);
     }
 
     #[test]
@@ -320,7 +320,7 @@ mod tests {
             put(&mut bytes, Kind::Pong, 0, b"12345678");
             let mut parser = Parser::new(0);
             parser.push(Block::from_vec(bytes));
-            parser.next().map(|f| f.map(|f| f.kind)).map_err(|e| e.kind)
+            parser.next_frame().map(|f| f.map(|f| f.kind)).map_err(|e| e.kind)
         };
         assert_eq!(with(64), Ok(Some(Kind::Pong)));
         assert_eq!(with(127), Ok(Some(Kind::Pong)));
@@ -337,6 +337,6 @@ mod tests {
         bytes[at..].copy_from_slice(&(BODY_MAX as u16 + 1).to_le_bytes());
         let mut parser = Parser::new(0);
         parser.push(Block::from_vec(bytes));
-        assert_eq!(parser.next().unwrap_err().kind, ErrorKind::Corrupt);
+        assert_eq!(parser.next_frame().unwrap_err().kind, ErrorKind::Corrupt);
     }
 }

@@ -33,7 +33,7 @@ impl Hello {
     /// # Errors
     /// `Corrupt` or `Unsupported`
     pub fn expect(parser: &mut Parser) -> Result<Option<Self>> {
-        match parser.next()? {
+        match parser.next_frame()? {
             None => Ok(None),
             Some(Frame { kind: Kind::Hello, body, .. }) => Self::parse(&body).map(Some),
             Some(_) => Err(Error::corrupt("the carrier does not begin with a hello")),

@@ -30,6 +30,7 @@ mod dialing;
 mod listeners;
 mod sessions;
 mod strangers;
+mod targets;
 mod uplink;
 
 use carriers::CarrierPlace;

@@ -5,17 +5,15 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
 use narrows_host::shares::Share;
-use rustix::io::Errno;
 
 use super::{Kind, Pump};
 use crate::engine::{self, Engine, Key};
 use crate::incoming::Incoming;
-use crate::lookup::Found;
 use crate::outgoing::{Context, Outgoing};
 use crate::reason::Reason;
 use crate::session::{FlowId, Session};
 use crate::settings::Report;
-use crate::target::{Endpoint, Target};
+use crate::target::Target;
 use crate::{socket, socks};
 
 /// Bytes that a connection may move in each direction before others get their turn.
@@ -25,14 +23,11 @@ const READ_MIN: usize = 16 << 10;
 const READ_MAX: usize = 256 << 10;
 /// A read that leaves most of a buffer empty is copied out of it.
 const SPARSE: usize = 8;
-/// Time in which a target must answer at one address, and in all.
-const ADDRESS_NS: u64 = 10_000_000_000;
-const CONNECT_NS: u64 = 30_000_000_000;
 
 pub(super) struct Conn {
     pub(super) session: usize,
     pub(super) flow: FlowId,
-    stage: Stage,
+    pub(super) stage: Stage,
     up: Outgoing,
     down: Incoming,
     pub(super) readable: bool,
@@ -54,7 +49,7 @@ pub(super) struct Conn {
     _share: Option<Share>,
 }
 
-enum Stage {
+pub(super) enum Stage {
     Finding { host: String, port: u16 },
     Connecting { socket: OwnedFd, rest: VecDeque<SocketAddr>, until_ns: u64 },
     Open(OwnedFd),
@@ -72,7 +67,7 @@ enum Next {
 }
 
 impl Conn {
-    fn new(session: usize, flow: FlowId, stage: Stage, share: Option<Share>) -> Self {
+    pub(super) fn new(session: usize, flow: FlowId, stage: Stage, share: Option<Share>) -> Self {
         Self {
             session,
             flow,
@@ -188,7 +183,7 @@ impl Conn {
 
 impl Pump {
     /// Takes a place for one more connection of a session.
-    fn place_for(&mut self, session: usize) -> Option<Option<Share>> {
+    pub(super) fn place_for(&mut self, session: usize) -> Option<Option<Share>> {
         let host = self.sessions[session].as_ref()?.host;
         let share = host.map(|host| {
             let mut share = self.hosts.of(host);
@@ -220,7 +215,7 @@ impl Pump {
         self.begin(conn);
     }
 
-    fn begin(&mut self, conn: Conn) -> Key {
+    pub(super) fn begin(&mut self, conn: Conn) -> Key {
         let (session, flow) = (conn.session, conn.flow);
         let key = self.add(Kind::Conn(Box::new(conn)));
         if let Some(place) = &mut self.sessions[session] {
@@ -235,151 +230,11 @@ impl Pump {
     }
 
     /// Watches the socket of a connection, which may have been watched as something else.
-    fn watch_conn(&mut self, key: Key) {
+    pub(super) fn watch_conn(&mut self, key: Key) {
         let Self { places, watch, .. } = self;
         let Some(Kind::Conn(conn)) = &places[key as u32 as usize].kind else { return };
         let (Stage::Open(socket) | Stage::Connecting { socket, .. }) = &conn.stage else { return };
         super::watch(watch, socket, key);
-    }
-
-    /// The peer opened a flow: its target is connected to.
-    pub(super) fn incoming(&mut self, session: usize, flow: FlowId, target: &Target) {
-        let refuse = |pump: &mut Self, reason, text: &str| {
-            pump.counters.flows_refused.add(1);
-            pump.report(Report::Flow { text: format!("{target:?}: {text}") });
-            if let Some(place) = &mut pump.sessions[session] {
-                place.session.refuse(flow, reason, text);
-            }
-            pump.touch(session);
-        };
-        if self.draining_until_ns.is_some() {
-            return refuse(self, Reason::Leaving, "the other end stops");
-        }
-        let endpoint = match target {
-            Target::Endpoint(endpoint) if self.settings.allow.may_allow(endpoint) => endpoint.clone(),
-            Target::Endpoint(_) => return refuse(self, Reason::Forbidden, "not allowed (--allow)"),
-            Target::Listener { number, .. } => match self.remote_target(*number) {
-                Some(endpoint) => endpoint,
-                None => return refuse(self, Reason::Forbidden, "no such listener"),
-            },
-        };
-        let Some(share) = self.place_for(session) else { return refuse(self, Reason::Busy, "too many connections") };
-        match endpoint {
-            Endpoint::Unix(path) => match socket::connect_unix(&path) {
-                Ok(socket) => {
-                    let conn = Conn::new(session, flow, Stage::Open(socket), share);
-                    self.opened_here(session, flow);
-                    self.begin(conn);
-                }
-                Err(e) => refuse(self, reason_of(&e), &e.to_string()),
-            },
-            Endpoint::Tcp { host, port } => {
-                let key = self.begin(Conn::new(session, flow, Stage::Finding { host: host.clone(), port }, share));
-                let inlet = self.inlet.clone();
-                // An address is known at once, without a thread and its bell.
-                if let Ok(ip) = host.parse() {
-                    return self.found(key, Ok(vec![SocketAddr::new(ip, port)]));
-                }
-                if !self.lookups.start(&host, port, move |found| inlet.send(super::Order::Found(key, found))) {
-                    self.refuse_conn(key, Reason::Busy, "too many names are looked up");
-                }
-            }
-        }
-    }
-
-    fn opened_here(&mut self, session: usize, flow: FlowId) {
-        self.counters.flows_opened.add(1);
-        if let Some(place) = &mut self.sessions[session] {
-            place.session.opened(flow);
-        }
-        self.touch(session);
-    }
-
-    /// A name was looked up.
-    pub(super) fn found(&mut self, key: Key, found: Found) {
-        if matches!(self.kind(key), Some(Kind::Dialing(_))) {
-            return self.dialing_found(key, found);
-        }
-        let Some(Kind::Conn(conn)) = self.kind(key) else { return };
-        let Stage::Finding { host, port } = &conn.stage else { return };
-        let (host, port, by_dialer) = (host.clone(), *port, conn.flow % 2 == 0);
-        let addresses = match found {
-            Ok(addresses) => addresses,
-            Err(e) => return self.refuse_conn(key, Reason::Unreachable, &format!("{host}: {e}")),
-        };
-        let mut permitted: VecDeque<SocketAddr> = addresses.into();
-        if by_dialer {
-            // Connections of own listeners go where the dialer's user said.
-            permitted.retain(|a| self.settings.allow.allow_address(&host, a.ip(), port));
-            if permitted.is_empty() {
-                return self.refuse_conn(key, Reason::Forbidden, "not allowed (--allow)");
-            }
-        }
-        self.connect_next(key, permitted, self.now_ns + CONNECT_NS, None);
-    }
-
-    /// Begins to connect to the next address.
-    fn connect_next(
-        &mut self,
-        key: Key,
-        mut rest: VecDeque<SocketAddr>,
-        until_ns: u64,
-        mut failed: Option<std::io::Error>,
-    ) {
-        while let Some(address) = rest.pop_front() {
-            match socket::connect(&address) {
-                Ok(socket) => {
-                    if let Some(Kind::Conn(conn)) = self.kind(key) {
-                        conn.writable = false;
-                        conn.stage = Stage::Connecting { socket, rest, until_ns };
-                    }
-                    self.watch_conn(key);
-                    let at_ns = until_ns.min(self.now_ns + ADDRESS_NS);
-                    return self.set_timer(key, Some(at_ns));
-                }
-                Err(e) => failed = Some(e),
-            }
-        }
-        let e = failed.unwrap_or_else(|| std::io::Error::other("the name has no address"));
-        self.refuse_conn(key, reason_of(&e), &e.to_string());
-    }
-
-    /// A connection attempt has made progress, or its time is over.
-    fn connecting(&mut self, key: Key, late: bool) {
-        let now_ns = self.now_ns;
-        let Some(Kind::Conn(conn)) = self.kind(key) else { return };
-        let Stage::Connecting { socket, rest, until_ns } = &mut conn.stage else { return };
-        let failed = match socket::error(socket) {
-            None if conn.writable && !late => None,
-            None if late => Some(std::io::Error::from(std::io::ErrorKind::TimedOut)),
-            None => return,
-            Some(e) => Some(e.into()),
-        };
-        if let Some(failed) = failed {
-            let (rest, until_ns) = (std::mem::take(rest), *until_ns);
-            if now_ns >= until_ns {
-                return self.refuse_conn(key, Reason::Timeout, "no answer in time");
-            }
-            return self.connect_next(key, rest, until_ns, Some(failed));
-        }
-        let stage = std::mem::replace(&mut conn.stage, Stage::Finding { host: String::new(), port: 0 });
-        let Stage::Connecting { socket, .. } = stage else { return };
-        conn.stage = Stage::Open(socket);
-        conn.readable = true;
-        let (session, flow) = (conn.session, conn.flow);
-        self.set_timer(key, None);
-        self.opened_here(session, flow);
-        self.queue(key);
-    }
-
-    fn refuse_conn(&mut self, key: Key, reason: Reason, text: &str) {
-        let Some(Kind::Conn(conn)) = self.take(key) else { return };
-        self.counters.flows_refused.add(1);
-        self.report(Report::Flow { text: text.to_owned() });
-        if let Some(place) = &mut self.sessions[conn.session] {
-            place.session.refuse(conn.flow, reason, text);
-        }
-        self.count_off(&conn);
     }
 
     // --- course ---
@@ -435,7 +290,7 @@ impl Pump {
         conn.abort();
     }
 
-    fn count_off(&mut self, conn: &Conn) {
+    pub(super) fn count_off(&mut self, conn: &Conn) {
         self.flows -= 1;
         self.counters.flows_now.set(self.flows as u64);
         if let Some(place) = &mut self.sessions[conn.session] {
@@ -574,17 +429,5 @@ impl Conn {
             Stage::Open(socket) | Stage::Connecting { socket, .. } => socket::abort(socket),
             Stage::Finding { .. } => {}
         }
-    }
-}
-
-/// Why a target was not reached.
-fn reason_of(e: &std::io::Error) -> Reason {
-    match Errno::from_io_error(e) {
-        Some(Errno::CONNREFUSED | Errno::NOENT) => Reason::Refused,
-        Some(Errno::NETUNREACH | Errno::HOSTUNREACH | Errno::ADDRNOTAVAIL) => Reason::Unreachable,
-        Some(Errno::TIMEDOUT) => Reason::Timeout,
-        Some(Errno::ACCESS | Errno::PERM) => Reason::Forbidden,
-        _ if e.kind() == std::io::ErrorKind::TimedOut => Reason::Timeout,
-        _ => Reason::Other,
     }
 }

@@ -127,7 +127,7 @@ impl Pump {
         // a password each time.
         let alone = !uplink.is_up() || matches!(uplink.to, Uplink::Shell { .. });
         let wanted = if alone { 1 } else { of_session.max(self.settings.carriers).min(CARRIERS_MAX) };
-        let any = uplink.slots.iter().any(|s| *s == Slot::Dialing);
+        let any = uplink.slots.contains(&Slot::Dialing);
         for number in 0..CARRIERS_MAX {
             let Some(uplink) = &mut self.uplink else { return };
             let due = match uplink.slots[number] {

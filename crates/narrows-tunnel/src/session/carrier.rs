@@ -72,11 +72,11 @@ impl Carrier {
     }
 
     pub(super) fn next_listed(&mut self) -> Option<FlowId> {
-        if self.calm_in_row < CALM_SHARE || self.bulk.is_empty() {
-            if let Some(flow) = self.calm.pop_front() {
-                self.calm_in_row += 1;
-                return Some(flow);
-            }
+        if (self.calm_in_row < CALM_SHARE || self.bulk.is_empty())
+            && let Some(flow) = self.calm.pop_front()
+        {
+            self.calm_in_row += 1;
+            return Some(flow);
         }
         self.calm_in_row = 0;
         self.bulk.pop_front()
