@@ -54,6 +54,20 @@ pub(crate) struct TunnelArgs {
     /// ~/.local/state/narrows/tunnel.key]
     #[arg(long, value_name = "FILE", requires = "listen")]
     pub(crate) key_file: Option<PathBuf>,
+    /// Prove this end by a certificate, in PEM, instead of a token; with --key and --ca. The files are read
+    /// again when they change and on SIGHUP, and open connections stay
+    #[arg(long, value_name = "FILE", requires_all = ["key", "ca"], conflicts_with_all = ["token_file", "token_out", "key_file"])]
+    pub(crate) cert: Option<PathBuf>,
+    /// The private key of --cert
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    pub(crate) key: Option<PathBuf>,
+    /// Authorities whose certificates the other end may have
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    pub(crate) ca: Option<PathBuf>,
+    /// Name, DNS or URI, of which the other end's certificate must have one; may be repeated [default: a
+    /// client wants the name or address of the host, a server takes all of --ca]
+    #[arg(long, value_name = "NAME", requires = "cert", action = ArgAction::Append)]
+    pub(crate) allow_name: Vec<String>,
     /// Connections with the other end that are kept open, 1 to 4; bulk gets further ones by itself
     #[arg(long, value_name = "N", default_value = "2", value_parser = clap::value_parser!(u8).range(1..=CARRIERS_MAX as i64))]
     pub(crate) carriers: u8,
@@ -84,6 +98,9 @@ and the data allow. Encrypted data passes as it is.
 
 Both ends of narrows:// prove themselves by the token that the listening end writes. Whoever has it can reach what --allow \
 permits, which without --allow is the loopback of the listening end: every port that listens on 127.0.0.1 or ::1 there.
+
+With --cert, --key and --ca both ends prove themselves by certificates of an authority. Names are those of the subject \
+alternative names.
 
 When the other end is lost, open connections are reset, listeners stay, and the tunnel is made again, at first at once and then \
 every half minute. New connections wait up to 5 s for it.

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 use narrows::Error;
@@ -16,6 +16,7 @@ use narrows_copy::direct::keys::{self, Keys, Token};
 use narrows_copy::direct::proof;
 use narrows_host::{calibration, means, signals};
 use narrows_tunnel::Tunnel;
+use narrows_tunnel::certificates::{Files, Stamp};
 use narrows_tunnel::engine;
 use narrows_tunnel::forward::{self, Forward};
 use narrows_tunnel::limits::FLOWS_MAX;
@@ -31,6 +32,8 @@ use crate::{files, report};
 const PORT: u16 = 7702;
 /// Interval at which signals are checked.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Interval at which files of certificates are looked at.
+const RENEW_EVERY: Duration = Duration::from_secs(1);
 /// Descriptors for everything but connections.
 const DESCRIPTORS_KEPT: usize = 256;
 
@@ -39,10 +42,15 @@ pub(crate) fn run(args: &TunnelArgs) -> Result<ExitCode> {
     let mut settings = settings(args)?;
     let mut token = None;
     if let Some(address) = &args.listen {
-        let keys = load_keys(args)?;
-        let config = proof::server_config(&keys, PROTOCOL)?;
+        let config = match certificates(args) {
+            Some(files) => files.server()?,
+            None => {
+                let keys = load_keys(args)?;
+                token = Some(keys.token()?.to_string());
+                proof::server_config(&keys, PROTOCOL)?
+            }
+        };
         settings.listen = resolve(address)?.into_iter().map(|a| (a, Arc::clone(&config))).collect();
-        token = Some(keys.token()?.to_string());
     }
     if args.stdio {
         settings.stdio = Some(relay_stdio()?.into());
@@ -55,8 +63,9 @@ pub(crate) fn run(args: &TunnelArgs) -> Result<ExitCode> {
     if let Some(token) = token.filter(|_| !args.quiet) {
         tell_token(args, &token)?;
     }
-    let stopped = Stopped::watch()?;
-    watch(args, &tunnel, &stopped)
+    let mut renewal = Renewal::new(args)?;
+    let stopped = Stopped::watch(renewal.is_some())?;
+    watch(args, &tunnel, &stopped, renewal.as_mut())
 }
 
 fn settings(args: &TunnelArgs) -> Result<Settings> {
@@ -103,8 +112,12 @@ fn uplink(args: &TunnelArgs, to: &OsStr) -> Result<Uplink> {
         }
         (None, Some(address)) => {
             let (host, port) = host_and_port(address)?;
-            let config = proof::client_config(&load_token(args)?, PROTOCOL)?;
-            let name = ServerName::try_from(proof::NAME)?;
+            let (config, name) = match certificates(args) {
+                Some(files) => (files.client()?, host.clone()),
+                None => (proof::client_config(&load_token(args)?, PROTOCOL)?, proof::NAME.to_owned()),
+            };
+            let cannot = || Error::misuse(format!("{host} is no name that a certificate can have"));
+            let name = ServerName::try_from(name).map_err(|_| cannot())?;
             Ok(Uplink::Tls { host, port, config, name })
         }
         (Some(_), Some(_)) => Err(Error::misuse("-e is for hosts that ssh reaches; narrows:// needs none").into()),
@@ -168,15 +181,70 @@ fn tell_token(args: &TunnelArgs, token: &str) -> Result<()> {
     Ok(())
 }
 
+fn certificates(args: &TunnelArgs) -> Option<Files> {
+    let (cert, key, ca) = (args.cert.clone()?, args.key.clone()?, args.ca.clone()?);
+    Some(Files { cert, key, ca, names: args.allow_name.clone() })
+}
+
+/// Reads certificates again when they change.
+struct Renewal {
+    files: Files,
+    stamp: Stamp,
+    serves: bool,
+    looked: Instant,
+    asked: Arc<AtomicBool>,
+}
+
+impl Renewal {
+    fn new(args: &TunnelArgs) -> Result<Option<Self>> {
+        let Some(files) = certificates(args) else { return Ok(None) };
+        let asked = Arc::new(AtomicBool::new(false));
+        signal_hook::flag::register(libc::SIGHUP, Arc::clone(&asked))?;
+        let (stamp, looked) = (files.stamp(), Instant::now());
+        Ok(Some(Self { files, stamp, serves: args.listen.is_some(), looked, asked }))
+    }
+
+    fn look(&mut self, tunnel: &Tunnel) {
+        let asked = self.asked.swap(false, Ordering::Relaxed);
+        if !asked && self.looked.elapsed() < RENEW_EVERY {
+            return;
+        }
+        self.looked = Instant::now();
+        let stamp = self.files.stamp();
+        if !asked && stamp == self.stamp {
+            return;
+        }
+        let (server, client) = if self.serves {
+            (Some(self.files.server()), None)
+        } else {
+            (None, Some(self.files.client()))
+        };
+        match (server.transpose(), client.transpose()) {
+            (Ok(server), Ok(client)) => {
+                tunnel.reload(server, client);
+                self.stamp = stamp;
+                report::note("the certificates were read again");
+            }
+            // A file may be half written: it is tried again when it changes, or at the next signal.
+            (Err(e), _) | (_, Err(e)) => {
+                if stamp != std::mem::replace(&mut self.stamp, stamp.clone()) || asked {
+                    report::note(format_args!("the certificates of before are used: {e}"));
+                }
+            }
+        }
+    }
+}
+
 /// Signals that end a tunnel.
 struct Stopped(Arc<AtomicUsize>);
 
 impl Stopped {
-    fn watch() -> Result<Self> {
+    /// `renews`: SIGHUP is for something else.
+    fn watch(renews: bool) -> Result<Self> {
         let signal = Arc::new(AtomicUsize::new(0));
         let again = Arc::new(AtomicBool::new(false));
         for number in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT] {
-            if !signals::is_ignored(number) {
+            if !signals::is_ignored(number) && !(renews && number == libc::SIGHUP) {
                 // The second one ends it at once.
                 signal_hook::flag::register_conditional_default(number, Arc::clone(&again))?;
                 signal_hook::flag::register(number, Arc::clone(&again))?;
@@ -192,7 +260,7 @@ impl Stopped {
 }
 
 /// Tells what the tunnel reports, until it is over.
-fn watch(args: &TunnelArgs, tunnel: &Tunnel, stopped: &Stopped) -> Result<ExitCode> {
+fn watch(args: &TunnelArgs, tunnel: &Tunnel, stopped: &Stopped, mut renewal: Option<&mut Renewal>) -> Result<ExitCode> {
     let mut draining = false;
     loop {
         match tunnel.reports.recv_timeout(LOOK_EVERY) {
@@ -201,6 +269,9 @@ fn watch(args: &TunnelArgs, tunnel: &Tunnel, stopped: &Stopped) -> Result<ExitCo
             Ok(report) => tell(args, report)?,
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return Err(anyhow!("the tunnel failed; this is a bug")),
+        }
+        if let Some(renewal) = &mut renewal {
+            renewal.look(tunnel);
         }
         if let Some(signal) = stopped.received().filter(|_| !draining) {
             if signal != libc::SIGTERM || args.drain == 0 {
