@@ -134,6 +134,11 @@ impl Engine {
         Share { of_all: Rc::clone(&self.held), held: 0 }
     }
 
+    /// The most that a direction may hold that holds nothing yet.
+    pub(super) fn memory_max(&self) -> usize {
+        memory_max(0, self.held.get())
+    }
+
     /// Bytes that all flows hold.
     pub fn held(&self) -> usize {
         self.held.get()
@@ -155,8 +160,12 @@ impl Share {
 
     /// The most that it may hold now: what is left, and in any case a little.
     pub(super) fn memory_max(&self) -> usize {
-        (self.held + MEMORY_TOTAL.saturating_sub(self.of_all.get())).max(MEMORY_MIN)
+        memory_max(self.held, self.of_all.get())
     }
+}
+
+fn memory_max(held: usize, held_by_all: usize) -> usize {
+    (held + MEMORY_TOTAL.saturating_sub(held_by_all)).max(MEMORY_MIN)
 }
 
 impl Drop for Share {

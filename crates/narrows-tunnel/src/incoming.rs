@@ -183,7 +183,7 @@ impl Incoming {
     }
 
     /// Records the memory that it holds, and limits what its receiver may.
-    fn count(&mut self, engine: &Engine) {
+    pub(super) fn count(&mut self, engine: &Engine) {
         let held = self.held();
         if held == 0 && self.stream.is_none() {
             self.share = None;

@@ -33,7 +33,7 @@ impl Lookups {
             let _place = place;
             tell((host.as_str(), port).to_socket_addrs().map(|found| found.take(ADDRESSES_MAX).collect()));
         };
-        std::thread::Builder::new().name("narrows-lookup".into()).stack_size(256 << 10).spawn(look).is_ok()
+        std::thread::Builder::new().name("narrows-lookup".into()).stack_size(512 << 10).spawn(look).is_ok()
     }
 }
 

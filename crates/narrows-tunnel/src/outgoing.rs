@@ -56,12 +56,13 @@ pub(super) struct Outgoing {
     /// Bytes that the session was given for them.
     pub(super) wire: u64,
     carrier: u8,
+    /// While it holds anything.
+    share: Option<Share>,
 }
 
 struct Stream {
     sender: Sender,
     queue: Queue,
-    share: Share,
     marks: Marks,
     /// Raw bytes pushed.
     pushed: u64,
@@ -90,13 +91,17 @@ pub(super) struct Context<'a> {
 
 impl Outgoing {
     /// Bytes that may be read from the local connection now.
-    pub(super) fn room(&self, session: &Session, flow: FlowId) -> usize {
-        let Some(stream) = &self.stream else { return session.room(flow) };
+    pub(super) fn room(&self, session: &Session, flow: FlowId, engine: &Engine) -> usize {
+        let memory_max = self.share.as_ref().map_or_else(|| engine.memory_max(), Share::memory_max);
+        let Some(stream) = &self.stream else {
+            return session.room(flow).min(memory_max.saturating_sub(session.queued(flow)));
+        };
         if stream.closing {
             return 0;
         }
-        let room = stream.sender.room().min(stream.may_hold().saturating_sub(stream.held(session, flow)));
-        let crumb = ROOM_MIN.min(stream.sender.segment_len()).min(stream.may_hold() / BLOCK_SHARE);
+        let may_hold = stream.may_hold().min(memory_max);
+        let room = stream.sender.room().min(may_hold.saturating_sub(stream.held(session, flow)));
+        let crumb = ROOM_MIN.min(stream.sender.segment_len()).min(may_hold / BLOCK_SHARE);
         if room < crumb { 0 } else { room }
     }
 
@@ -132,7 +137,7 @@ impl Outgoing {
                 self.give(bytes.split_to(plain), false, context);
             }
             if bytes.is_empty() {
-                return;
+                return self.count(context);
             }
             self.stream = Some(Box::new(Stream::new(context)));
         }
@@ -151,7 +156,7 @@ impl Outgoing {
     /// Gives the session frames that are ready, a few at a time, so that methods are chosen late.
     fn fill(&mut self, context: &mut Context<'_>) {
         loop {
-            let Some(stream) = &mut self.stream else { return };
+            let Some(stream) = &mut self.stream else { break };
             let len = Outbox::write_len(stream.sender.summary().rate_bytes_per_s);
             if context.session.queued(context.flow) >= len {
                 break;
@@ -161,9 +166,17 @@ impl Outgoing {
             self.give(frame.body, true, context);
         }
         self.end_if_drained();
-        if let Some(stream) = &mut self.stream {
-            let held = stream.held(context.session, context.flow);
-            stream.share.count(held);
+        self.count(context);
+    }
+
+    /// Records the memory that it holds.
+    fn count(&mut self, context: &Context<'_>) {
+        let queued = context.session.queued(context.flow);
+        let held = self.stream.as_ref().map_or(queued, |s| s.held(context.session, context.flow));
+        if held == 0 && self.stream.is_none() {
+            self.share = None;
+        } else {
+            self.share.get_or_insert_with(|| context.engine.share()).count(held);
         }
     }
 
@@ -259,7 +272,6 @@ impl Stream {
         Self {
             sender: context.engine.sender(),
             queue: context.engine.encoding(context.key),
-            share: context.engine.share(),
             marks: Marks::default(),
             pushed: 0,
             jobs: 0,
@@ -291,7 +303,7 @@ impl Stream {
         let ratio = if summary.wire_bytes > 0 { summary.ratio().clamp(1.0, RATIO_MAX) } else { 1.0 };
         let by_rate = (summary.rate_bytes_per_s * ratio * HOLD_S) as usize;
         let by_rate = if summary.rate_bytes_per_s == 0.0 { HOLD_MAX } else { by_rate };
-        by_rate.clamp(HOLD_MIN, HOLD_MAX).min(self.share.memory_max())
+        by_rate.clamp(HOLD_MIN, HOLD_MAX)
     }
 
     fn push(&mut self, bytes: Block, bulk: bool, context: &mut Context<'_>) {

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -104,7 +104,7 @@ pub(super) struct Pump {
     begun: Instant,
     now_ns: u64,
     settings: Settings,
-    reports: Sender<Report>,
+    reports: SyncSender<Report>,
     counters: Arc<Counters>,
     engine: Engine,
     lookups: Lookups,
@@ -140,7 +140,7 @@ pub(super) struct Pump {
 }
 
 /// Starts a tunnel on a thread of its own.
-pub(super) fn start(settings: Settings, reports: Sender<Report>, counters: Arc<Counters>) -> io::Result<Inlet> {
+pub(super) fn start(settings: Settings, reports: SyncSender<Report>, counters: Arc<Counters>) -> io::Result<Inlet> {
     let (orders, inbox) = channel();
     let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
     let inlet = Inlet { orders: Arc::new(Mutex::new(orders)), bell: Arc::clone(&bell) };
@@ -173,7 +173,7 @@ pub(super) fn start(settings: Settings, reports: Sender<Report>, counters: Arc<C
             sessions: Vec::new(),
             touched: Vec::new(),
             dialers: HashMap::new(),
-            hosts: Shares::new(2 * flows_max),
+            hosts: Shares::new(flows_max),
             session_hosts: Shares::new(SESSIONS_MAX),
             strangers: VecDeque::new(),
             rates: Rates::new(GREETINGS_BURST, GREETINGS_PER_S),
@@ -428,8 +428,8 @@ impl Pump {
     }
 
     fn report(&self, report: Report) {
-        // The owner may have gone.
-        let _ = self.reports.send(report);
+        // The owner may have gone, or not listen: then it misses this.
+        let _ = self.reports.try_send(report);
     }
 }
 

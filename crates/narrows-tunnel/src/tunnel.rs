@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
 use rustls::{ClientConfig, ServerConfig};
@@ -10,6 +10,9 @@ use rustls::{ClientConfig, ServerConfig};
 use super::counters::Counters;
 use super::pump::{self, Inlet, Order};
 use super::settings::{Report, Settings};
+
+/// Reports that wait for an owner who does not listen; further ones are dropped.
+const REPORTS_MAX: usize = 4096;
 
 /// A tunnel that runs on a thread of its own until it is over or the process ends.
 pub struct Tunnel {
@@ -26,7 +29,7 @@ impl Tunnel {
     /// # Errors
     /// If a listener is not possible, or the system gives no thread or descriptor.
     pub fn start(settings: Settings) -> io::Result<Self> {
-        let (tell, reports) = channel();
+        let (tell, reports) = sync_channel(REPORTS_MAX);
         let counters = Arc::new(Counters::default());
         let inlet = pump::start(settings, tell, Arc::clone(&counters))?;
         Ok(Self { inlet, reports, counters })

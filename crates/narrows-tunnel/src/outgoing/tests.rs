@@ -122,7 +122,7 @@ impl Way {
 
     fn send(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
-            let room = self.out.room(&self.sessions[0], self.flow).min(bytes.len());
+            let room = self.out.room(&self.sessions[0], self.flow, &self.engines[0]).min(bytes.len());
             if room == 0 {
                 // Time passes, as it would while a carrier works.
                 self.now_ns += 1_000_000;

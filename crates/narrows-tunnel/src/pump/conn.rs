@@ -98,7 +98,7 @@ impl Conn {
         let mut moved = 0;
         let mut context = Context { engine, session, flow: self.flow, key, now_ns };
         while self.readable && !self.local_ended && moved < TURN {
-            let room = self.up.room(context.session, self.flow);
+            let room = self.up.room(context.session, self.flow, context.engine);
             if room == 0 {
                 break;
             }
@@ -170,6 +170,7 @@ impl Conn {
                 }
             }
         }
+        self.down.count(engine);
         if took > 0 {
             session.took(self.flow, took, now_ns);
         }

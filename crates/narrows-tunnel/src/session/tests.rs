@@ -3,7 +3,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::frame::{BODY_MAX, GREETING};
-use crate::limits::{BULK_BYTES, CREDIT_FIRST};
+use crate::limits::{BULK_BYTES, CREDIT_FIRST, LISTENERS_MAX};
 
 const DIALER: [u8; 16] = [7; 16];
 const SECOND: u64 = 1_000_000_000;
