@@ -4,11 +4,14 @@ mod common;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::{Ends, Far, PATIENCE, acceptor, dialer, forward, keys, target, text, wait_for, wait_until};
 use narrows_tunnel::Tunnel;
-use narrows_tunnel::settings::{Report, Settings};
+use narrows_tunnel::session::Timing;
+use narrows_tunnel::settings::{Report, Settings, Uplink};
 
 fn over(tunnel: &Tunnel) -> String {
     let begun = Instant::now();
@@ -160,28 +163,126 @@ fn a_drained_tunnel_lets_connections_end() {
     assert_eq!(over(&server), "");
 }
 
+#[test]
+fn a_peer_that_falls_silent_is_given_up() {
+    let far = Far::echo();
+    let keys = keys();
+    let timing = Timing { ping_after_ns: 100_000_000, dead_after_ns: 400_000_000, ..Timing::default() };
+    let (server, address) = acceptor(&keys, "127.0.0.1:0", Settings { timing, ..Settings::default() });
+    let relay = Relay::new(&address);
+    let local = vec![forward("0", &target(far.port))];
+    let client = dialer(&keys, &relay.address, Settings { local, timing, ..Settings::default() });
+    let listening = wait_for(&client, |report| match report {
+        Report::Listening { from, .. } => Some(from),
+        _ => None,
+    });
+    wait_for(&client, |report| (report == Report::Up).then_some(()));
+    let mut open = TcpStream::connect(&listening).unwrap();
+    open.set_read_timeout(Some(PATIENCE)).unwrap();
+    open.write_all(b"hello").unwrap();
+    open.read_exact(&mut [0; 5]).unwrap();
+    // Quiet for longer than silence may last: pings keep it alive.
+    std::thread::sleep(Duration::from_millis(900));
+    open.write_all(b"hello").unwrap();
+    open.read_exact(&mut [0; 5]).unwrap();
+    relay.freeze();
+    assert_eq!(open.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    wait_until("the acceptor gives it up too", || server.counters.flows_now.get() == 0);
+}
+
+#[test]
+fn silent_connections_keep_nobody_out() {
+    let far = Far::echo();
+    let keys = keys();
+    let (server, address) = acceptor(&keys, "127.0.0.1:0", Settings::default());
+    narrows_host::means::allow_descriptors();
+    // More than one host may begin at once.
+    let _silent: Vec<TcpStream> = (0..300).map(|_| TcpStream::connect(&address).unwrap()).collect();
+    wait_until("strangers turned away", || server.counters.strangers_over_limit.get() >= 200);
+    let local = vec![forward("0", &target(far.port))];
+    let client = dialer(&keys, &address, Settings { local, keeps_trying: true, ..Settings::default() });
+    wait_for(&client, |report| (report == Report::Up).then_some(()));
+}
+
+#[test]
+fn a_program_carries_it_whatever_it_prints_first() {
+    if !narrows_test::has("socat") {
+        return;
+    }
+    let far = Far::echo();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("socket");
+    let other_end = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let serving = std::thread::spawn(move || {
+        let stdio = Some(other_end.accept().unwrap().0.into());
+        let settings =
+            Settings { stdio, allow: narrows_tunnel::rules::Rules::any(), flows_max: 100, ..Settings::default() };
+        over(&Tunnel::start(settings).unwrap())
+    });
+    let script = format!("echo Welcome to this host; exec socat - UNIX-CONNECT:{}", path.display());
+    let command = ["sh".into(), "-c".into(), script.into()].into();
+    let local = vec![forward("0", &target(far.port))];
+    let uplink = Some(Uplink::Shell { command });
+    let client = Tunnel::start(Settings { uplink, local, flows_max: 100, carriers: 2, ..Settings::default() }).unwrap();
+    let listening = wait_for(&client, |report| match report {
+        Report::Listening { from, .. } => Some(from),
+        _ => None,
+    });
+    wait_for(&client, |report| (report == Report::Up).then_some(()));
+    let mut open = TcpStream::connect(&listening).unwrap();
+    open.set_read_timeout(Some(PATIENCE)).unwrap();
+    let sent = text(1_000_000);
+    let (mut writer, copy) = (open.try_clone().unwrap(), sent.clone());
+    let writing = std::thread::spawn(move || writer.write_all(&copy).unwrap());
+    let mut got = vec![0; sent.len()];
+    open.read_exact(&mut got).unwrap();
+    writing.join().unwrap();
+    assert!(got == sent);
+    client.drain(Duration::ZERO);
+    assert_eq!(over(&client), "");
+    drop(client);
+    assert_eq!(serving.join().unwrap(), "", "it ends with its carrier");
+}
+
+#[test]
+fn a_program_that_fails_is_a_failure() {
+    for script in ["exit 127", "cat /dev/zero", "echo no such program"] {
+        let uplink = Some(Uplink::Shell { command: ["sh".into(), "-c".into(), script.into()].into() });
+        let error = over(&Tunnel::start(Settings { uplink, flows_max: 10, ..Settings::default() }).unwrap());
+        assert!(!error.is_empty(), "{script}");
+    }
+}
+
 /// Passes connections on to an address, until they are cut.
 struct Relay {
     address: String,
-    sockets: std::sync::Arc<std::sync::Mutex<Vec<[TcpStream; 2]>>>,
+    sockets: Arc<Mutex<Vec<[TcpStream; 2]>>>,
+    frozen: Arc<AtomicBool>,
 }
 
 impl Relay {
     fn new(to: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let sockets = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
-        let (to, kept) = (to.to_owned(), std::sync::Arc::clone(&sockets));
+        let (sockets, frozen) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(false)));
+        let (to, kept, stops) = (to.to_owned(), Arc::clone(&sockets), Arc::clone(&frozen));
         std::thread::spawn(move || {
             for near in listener.incoming().map_while(Result::ok) {
                 let Ok(far) = TcpStream::connect(&to) else { continue };
                 kept.lock().unwrap().push([near.try_clone().unwrap(), far.try_clone().unwrap()]);
                 let (near2, far2) = (near.try_clone().unwrap(), far.try_clone().unwrap());
-                std::thread::spawn(move || pass(near, far));
-                std::thread::spawn(move || pass(far2, near2));
+                for (from, to) in [(near, far), (far2, near2)] {
+                    let stops = Arc::clone(&stops);
+                    std::thread::spawn(move || pass(from, to, &stops));
+                }
             }
         });
-        Self { address, sockets }
+        Self { address, sockets, frozen }
+    }
+
+    /// Nothing passes any more, and nobody is told.
+    fn freeze(&self) {
+        self.frozen.store(true, Ordering::Relaxed);
     }
 
     /// Both sides see the end of all connections.
@@ -201,9 +302,12 @@ impl Relay {
     }
 }
 
-fn pass(mut from: TcpStream, mut to: TcpStream) {
+fn pass(mut from: TcpStream, mut to: TcpStream, stops: &AtomicBool) {
     let mut buffer = vec![0; 64 << 10];
     while let Ok(n @ 1..) = from.read(&mut buffer) {
+        while stops.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(50));
+        }
         if to.write_all(&buffer[..n]).is_err() {
             return;
         }
