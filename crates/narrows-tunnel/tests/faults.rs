@@ -138,29 +138,38 @@ fn reverse_ports_are_free_again_for_who_comes_back() {
 }
 
 #[test]
-fn a_drained_tunnel_lets_connections_end() {
+fn a_drained_tunnel_lets_connections_end_and_another_takes_over() {
     let far = Far::echo();
-    let mut ends = Ends::new(&[("0", &target(far.port))]);
-    let mut client = ends.connect(0);
-    client.write_all(b"before").unwrap();
-    client.read_exact(&mut [0; 6]).unwrap();
-    let server = ends.acceptor.take().unwrap();
-    server.drain(PATIENCE);
-    wait_for(&ends.dialer, |report| matches!(report, Report::Lost { .. }).then_some(()));
-    client.write_all(b"after").unwrap();
-    client.read_exact(&mut [0; 5]).unwrap();
-    let mut refused = ends.connect(0);
-    assert_eq!(refused.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
-    drop(client);
-    assert_eq!(over(&server), "");
+    let keys = keys();
+    let (old, address) = acceptor(&keys, "127.0.0.1:0", Settings::default());
+    let local = vec![forward("0", &target(far.port))];
+    let client = dialer(&keys, &address, Settings { local, ..Settings::default() });
+    let listening = wait_for(&client, |report| match report {
+        Report::Listening { from, .. } => Some(from),
+        _ => None,
+    });
+    wait_for(&client, |report| (report == Report::Up).then_some(()));
+    let speak = |socket: &mut TcpStream| {
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.write_all(b"hello").unwrap();
+        socket.read_exact(&mut [0; 5]).unwrap();
+    };
+    let mut open = TcpStream::connect(&listening).unwrap();
+    speak(&mut open);
+    old.drain(PATIENCE);
+    wait_for(&client, |report| matches!(report, Report::Lost { .. }).then_some(()));
+    speak(&mut open);
+    let (new, _) = acceptor(&keys, &address, Settings::default());
+    let mut next = TcpStream::connect(&listening).unwrap();
+    speak(&mut next);
+    speak(&mut open);
+    assert_eq!((old.counters.flows_now.get(), new.counters.flows_now.get()), (1, 1));
+    drop(open);
+    assert_eq!(over(&old), "");
+    speak(&mut next);
     // After its time it ends in any case.
-    let mut ends = Ends::new(&[("0", &target(far.port))]);
-    let mut client = ends.connect(0);
-    client.write_all(b"before").unwrap();
-    client.read_exact(&mut [0; 6]).unwrap();
-    let server = ends.acceptor.take().unwrap();
-    server.drain(Duration::from_millis(100));
-    assert_eq!(over(&server), "");
+    new.drain(Duration::from_millis(100));
+    assert_eq!(over(&new), "");
 }
 
 #[test]

@@ -11,10 +11,10 @@ use crate::hello::Hello;
 use crate::limits::CARRIERS_MAX;
 use crate::reason::Reason;
 use crate::session::{Event, FlowId, Role, Session};
-use crate::settings::Report;
 
 pub(super) struct SessionPlace {
     pub(super) session: Session,
+    role: Role,
     pub(super) hello: Hello,
     pub(super) carriers: [Option<Key>; CARRIERS_MAX],
     pub(super) flows: HashMap<FlowId, Key>,
@@ -37,6 +37,7 @@ impl Pump {
         let session = Session::new(role, hello, self.settings.timing);
         let place = SessionPlace {
             session,
+            role,
             hello,
             carriers: [None; CARRIERS_MAX],
             flows: HashMap::new(),
@@ -72,8 +73,14 @@ impl Pump {
                 Event::Listening { number, result } => self.remote_listening(number, result),
             }
         }
-        if self.sessions[at].as_ref().is_some_and(|s| !s.session.has_carriers()) {
-            self.end_session(at);
+        let Some(place) = &self.sessions[at] else { return };
+        if !place.session.has_carriers() {
+            return self.end_session(at);
+        }
+        // A dialer keeps the session of an acceptor that leaves for the connections that are open.
+        let is_old = place.role == Role::Dialer && place.session.is_leaving() && !self.is_uplink(at);
+        if is_old && place.flows.is_empty() {
+            self.drop_session(at, Reason::Leaving);
         }
     }
 
@@ -115,7 +122,7 @@ impl Pump {
         let text = narrows_host::words::shown(text.as_bytes());
         let why = if text.is_empty() { reason.to_string() } else { text };
         if self.is_uplink(at) {
-            self.report(Report::Lost { why });
+            self.leave_uplink(at, &why);
         }
     }
 

@@ -243,6 +243,26 @@ impl Pump {
         }
     }
 
+    /// The acceptor opens nothing more: its session goes on for what is open, and another is begun.
+    pub(super) fn leave_uplink(&mut self, at: usize, why: &str) {
+        let number = {
+            let Some(place) = &self.sessions[at] else { return };
+            let Some(uplink) = &mut self.uplink else { return };
+            uplink.session = None;
+            for (slot, carrier) in uplink.slots.iter_mut().zip(place.carriers) {
+                if carrier.is_some() || matches!(slot, Slot::Waiting(_)) {
+                    *slot = Slot::Idle;
+                }
+            }
+            uplink.slots.iter().position(|slot| *slot == Slot::Idle).unwrap_or(0) as u8
+        };
+        if let Some(uplink) = &mut self.uplink {
+            uplink.hold_until_ns = self.now_ns + HOLD_NS;
+            uplink.gave_up = false;
+        }
+        self.dial_lost(number, why);
+    }
+
     /// The session of the uplink has no carrier any more; the next carrier begins another.
     pub(super) fn uplink_ended(&mut self, at: usize) {
         if let Some(uplink) = self.uplink.as_mut().filter(|uplink| uplink.session == Some(at)) {
