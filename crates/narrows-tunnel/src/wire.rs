@@ -17,12 +17,18 @@ use super::socket;
 const READ_MIN: usize = 16 << 10;
 const READ_MAX: usize = 128 << 10;
 
+/// The link is measured after so many bytes or so much time: a measurement takes three system calls,
+/// which a short message should not pay for.
+const MEASURE_BYTES: u64 = 8 << 10;
+const MEASURE_NS: u64 = 5_000_000;
+
 /// A carrier's socket.
 pub(super) struct Wire {
     pub(super) socket: OwnedFd,
     tls: Option<Box<Connection>>,
-    /// Received records that TLS has not taken.
+    /// Received records, how many of their bytes there are, and how many TLS has taken.
     received: Vec<u8>,
+    filled: usize,
     taken: usize,
     /// Bytes for the socket.
     records: Vec<u8>,
@@ -36,6 +42,11 @@ pub(super) struct Wire {
     /// Measures the link, if it is TCP.
     meter: Option<Meter>,
     monitor: LinkMonitor,
+    /// Bytes that the socket took since the last measurement, and when that was.
+    unmeasured: u64,
+    measured_ns: u64,
+    /// The last measurement, if nothing was written since.
+    latest: Option<LinkSample>,
 }
 
 impl Wire {
@@ -53,6 +64,7 @@ impl Wire {
             socket,
             tls: None,
             received: Vec::new(),
+            filled: 0,
             taken: 0,
             records: Vec::new(),
             sent: 0,
@@ -63,6 +75,9 @@ impl Wire {
             writable: true,
             meter: None,
             monitor: LinkMonitor::default(),
+            unmeasured: 0,
+            measured_ns: 0,
+            latest: None,
         }
     }
 
@@ -97,9 +112,9 @@ impl Wire {
                             }
                             Ok(n) => filled += n,
                             Err(e) if e.kind() != io::ErrorKind::WouldBlock => return Err(e),
-                            Err(_) if self.taken == self.received.len() => break,
+                            Err(_) if self.taken == self.filled => break,
                             Err(_) => {
-                                self.taken += tls.read_tls(&mut &self.received[self.taken..])?;
+                                self.taken += tls.read_tls(&mut &self.received[self.taken..self.filled])?;
                                 tls.process_new_packets().map_err(protocol_error)?;
                             }
                         }
@@ -138,11 +153,13 @@ impl Wire {
         if !self.readable {
             return Ok(false);
         }
-        self.taken = 0;
-        self.received.resize(self.read_len, 0);
-        let read = socket::read(&self.socket, &mut self.received);
-        self.received.truncate(read.ok().flatten().unwrap_or(0));
-        match read? {
+        (self.taken, self.filled) = (0, 0);
+        if self.received.len() < self.read_len {
+            self.received.resize(self.read_len, 0);
+        }
+        let read = socket::read(&self.socket, &mut self.received[..self.read_len])?;
+        self.filled = read.unwrap_or(0);
+        match read {
             None => {
                 self.readable = false;
                 // An idle carrier keeps no buffer.
@@ -192,14 +209,21 @@ impl Wire {
             }
         }
         if accepted > 0 {
-            self.measure(accepted, now_ns);
+            self.latest = None;
+            self.unmeasured += accepted;
+            if self.unmeasured >= MEASURE_BYTES || now_ns >= self.measured_ns + MEASURE_NS {
+                self.measure(now_ns);
+            }
         }
         Ok(self.records.is_empty())
     }
 
-    fn measure(&mut self, accepted: u64, now_ns: u64) {
+    fn measure(&mut self, now_ns: u64) {
         let Some(meter) = &mut self.meter else { return };
+        self.measured_ns = now_ns;
+        let accepted = std::mem::take(&mut self.unmeasured);
         let sample = meter.look(&self.socket, now_ns);
+        self.latest = Some(sample);
         self.monitor.observe(&LinkSample { accepted, ..sample });
         meter.set_rate(&self.socket, self.monitor.rate_bytes_per_s());
     }
@@ -211,7 +235,7 @@ impl Wire {
             let progress = Progress { given: self.given, left: in_kernel, acked: None };
             return Look { progress, begin_ns, ..Look::default() };
         };
-        let sample = meter.look(&self.socket, now_ns);
+        let sample = self.latest.take().unwrap_or_else(|| meter.look(&self.socket, now_ns));
         let progress = Progress {
             given: self.given,
             left: in_kernel.saturating_sub(sample.unsent_after),

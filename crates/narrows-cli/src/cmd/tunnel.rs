@@ -214,11 +214,8 @@ impl Renewal {
         if !asked && stamp == self.stamp {
             return;
         }
-        let (server, client) = if self.serves {
-            (Some(self.files.server()), None)
-        } else {
-            (None, Some(self.files.client()))
-        };
+        let (server, client) =
+            if self.serves { (Some(self.files.server()), None) } else { (None, Some(self.files.client())) };
         match (server.transpose(), client.transpose()) {
             (Ok(server), Ok(client)) => {
                 tunnel.reload(server, client);
