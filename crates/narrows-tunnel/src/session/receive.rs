@@ -141,7 +141,8 @@ impl Session {
                 }
                 let frames = f.inn.move_to(to)?;
                 frames.into_iter().for_each(|frame| self.deliver(frame, now_ns));
-                if !self.is_up(to) && self.flows.contains_key(&flow) {
+                // A dialer may have added it and not heard its hello yet.
+                if self.carrier(to).is_none() && self.flows.contains_key(&flow) {
                     self.reset(flow, Reason::Lost);
                     self.events.push_back(Event::Reset { flow, reason: Reason::Lost });
                 }

@@ -446,6 +446,22 @@ fn a_move_to_a_carrier_that_is_gone_loses_the_flow() {
 }
 
 #[test]
+fn a_move_may_overtake_the_hello_of_its_carrier() {
+    let mut pair = Pair::new(1);
+    let flow = pair.flow();
+    pair.ends[0].add_carrier(1, Parser::new(0), 0);
+    let mut bytes = Vec::new();
+    put(&mut bytes, Kind::Move, flow, b"\x01");
+    pair.ends[0].receive(0, Block::from_vec(bytes), 0).unwrap();
+    let mut bytes = Hello { carrier: 1, ..hello() }.greet();
+    put(&mut bytes, Kind::Raw, flow, b"moved");
+    pair.ends[0].receive(1, Block::from_vec(bytes), 0).unwrap();
+    pair.hear(0);
+    assert_eq!(pair.take_seen(0), ["up 1"]);
+    assert_eq!(pair.got[0][&flow], b"moved");
+}
+
+#[test]
 fn a_peer_that_asks_and_never_reads_is_read_no_more() {
     let mut pair = Pair::new(1);
     let mut pings = Vec::new();

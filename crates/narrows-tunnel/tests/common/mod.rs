@@ -3,7 +3,9 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use narrows_copy::direct::keys::Keys;
@@ -179,5 +181,66 @@ impl Ends {
 
     pub(crate) fn any() -> Rules {
         Rules::any()
+    }
+}
+
+/// Passes connections on to an address, until they are cut.
+pub(crate) struct Relay {
+    pub(crate) address: String,
+    sockets: Arc<Mutex<Vec<[TcpStream; 2]>>>,
+    frozen: Arc<AtomicBool>,
+}
+
+impl Relay {
+    pub(crate) fn new(to: &str) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let (sockets, frozen) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(false)));
+        let (to, kept, stops) = (to.to_owned(), Arc::clone(&sockets), Arc::clone(&frozen));
+        std::thread::spawn(move || {
+            for near in listener.incoming().map_while(Result::ok) {
+                let Ok(far) = TcpStream::connect(&to) else { continue };
+                kept.lock().unwrap().push([near.try_clone().unwrap(), far.try_clone().unwrap()]);
+                let (near2, far2) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+                for (from, to) in [(near, far), (far2, near2)] {
+                    let stops = Arc::clone(&stops);
+                    std::thread::spawn(move || pass(from, to, &stops));
+                }
+            }
+        });
+        Self { address, sockets, frozen }
+    }
+
+    /// Nothing passes any more, and nobody is told.
+    pub(crate) fn freeze(&self) {
+        self.frozen.store(true, Ordering::Relaxed);
+    }
+
+    /// Both sides see the end of all connections.
+    pub(crate) fn cut(&self) {
+        for [near, far] in self.sockets.lock().unwrap().drain(..) {
+            let _ = near.shutdown(std::net::Shutdown::Both);
+            let _ = far.shutdown(std::net::Shutdown::Both);
+        }
+    }
+
+    /// Only the side that connected sees it.
+    pub(crate) fn forget(&self) {
+        for [near, far] in self.sockets.lock().unwrap().drain(..) {
+            let _ = near.shutdown(std::net::Shutdown::Both);
+            std::mem::forget(far);
+        }
+    }
+}
+
+fn pass(mut from: TcpStream, mut to: TcpStream, stops: &AtomicBool) {
+    let mut buffer = vec![0; 64 << 10];
+    while let Ok(n @ 1..) = from.read(&mut buffer) {
+        while stops.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        if to.write_all(&buffer[..n]).is_err() {
+            return;
+        }
     }
 }
