@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use narrows::block::Block;
 use narrows::{Error, Result};
 
+use super::FlowId;
 use crate::frame::{BODY_MAX, Frame, Kind};
 use crate::limits::{BULK_BYTES, BULK_NS, CREDIT_FIRST, CREDIT_MAX};
 
@@ -177,7 +178,21 @@ pub(super) struct In {
 
 pub(super) struct Ahead {
     pub(super) carrier: u8,
-    frames: Vec<Frame>,
+    /// Bytes by kind. Short frames are joined, so that they cost no more than their bytes.
+    frames: Vec<(Kind, Vec<u8>)>,
+}
+
+impl Ahead {
+    fn push(&mut self, frame: &Frame) -> Result<()> {
+        match self.frames.last_mut() {
+            Some((Kind::Finish, _)) => return Err(Error::corrupt("a flow has frames behind its end")),
+            Some((kind, joined)) if *kind == frame.kind && joined.len() + frame.body.len() <= BODY_MAX => {
+                joined.extend_from_slice(&frame.body);
+            }
+            _ => self.frames.push((frame.kind, frame.body.to_vec())),
+        }
+        Ok(())
+    }
 }
 
 impl In {
@@ -210,12 +225,7 @@ impl In {
         if ahead.carrier != carrier {
             return Err(Error::corrupt("a flow moves to two carriers"));
         }
-        // Each frame with a body uses credit; others are limited to the one finish.
-        if frame.body.is_empty() && ahead.frames.last().is_some_and(|last| last.body.is_empty()) {
-            return Err(Error::corrupt("a flow has frames behind its end"));
-        }
-        ahead.frames.push(frame);
-        Ok(None)
+        ahead.push(&frame).map(|()| None)
     }
 
     fn in_order(&mut self, frame: Frame) -> Result<Frame> {
@@ -227,14 +237,15 @@ impl In {
     }
 
     /// The flow continues on another carrier: returns the frames that waited for this.
-    pub(super) fn move_to(&mut self, carrier: u8) -> Result<Vec<Frame>> {
+    pub(super) fn move_to(&mut self, flow: FlowId, carrier: u8) -> Result<Vec<Frame>> {
         let waiting = self.ahead.take();
         if self.moved || self.ended || carrier == self.carrier || waiting.as_ref().is_some_and(|w| w.carrier != carrier)
         {
             return Err(Error::corrupt("a move that is not allowed"));
         }
         (self.carrier, self.moved) = (carrier, true);
-        waiting.map_or(Ok(Vec::new()), |w| w.frames.into_iter().map(|frame| self.in_order(frame)).collect())
+        let frames = waiting.map_or_else(Vec::new, |w| w.frames).into_iter();
+        frames.map(|(kind, body)| self.in_order(Frame { kind, flow, body: Block::from_vec(body) })).collect()
     }
 
     /// Counts bytes that were taken. Returns the credit to be given now, 0: none yet. Where half a
@@ -332,22 +343,31 @@ mod tests {
         assert!(inn.arrive(2, data(2)).unwrap().is_none());
         assert!(inn.arrive(2, finish()).unwrap().is_none());
         assert!(inn.arrive(0, data(3)).unwrap().is_some());
-        let waited: Vec<_> = inn.move_to(2).unwrap().iter().map(|f| f.body.len()).collect();
+        let waited: Vec<_> = inn.move_to(2, 2).unwrap().iter().map(|f| f.body.len()).collect();
         assert_eq!(waited, [2, 0]);
         assert!(inn.ended);
     }
 
     #[test]
+    fn tiny_frames_ahead_of_a_move_are_joined() {
+        let mut inn = In::new(0);
+        (0..BODY_MAX + 1).for_each(|_| assert!(inn.arrive(1, data(1)).unwrap().is_none()));
+        assert_eq!(inn.ahead.as_ref().unwrap().frames.len(), 2);
+        let lens: Vec<_> = inn.move_to(2, 1).unwrap().iter().map(|f| f.body.len()).collect();
+        assert_eq!(lens, [BODY_MAX, 1]);
+    }
+
+    #[test]
     fn moves_that_make_no_sense_are_refused() {
         let mut inn = In::new(0);
-        assert!(inn.move_to(0).is_err(), "to where it is");
+        assert!(inn.move_to(2, 0).is_err(), "to where it is");
         inn.arrive(2, data(1)).unwrap();
         assert!(inn.arrive(3, data(1)).is_err(), "to two carriers");
-        assert!(inn.move_to(3).is_err(), "to another than where it continued");
+        assert!(inn.move_to(2, 3).is_err(), "to another than where it continued");
         let mut inn = In::new(0);
-        inn.move_to(1).unwrap();
+        inn.move_to(2, 1).unwrap();
         assert!(inn.arrive(0, data(1)).is_err(), "back");
-        assert!(inn.move_to(2).is_err(), "twice");
+        assert!(inn.move_to(2, 2).is_err(), "twice");
         assert!(inn.arrive(1, finish()).unwrap().is_some());
         assert!(inn.arrive(1, data(1)).is_err(), "behind the end");
         let mut inn = In::new(0);

@@ -139,7 +139,7 @@ impl Session {
                 if usize::from(to) >= CARRIERS_MAX || number != f.inn.carrier {
                     return Err(wrong_body());
                 }
-                let frames = f.inn.move_to(to)?;
+                let frames = f.inn.move_to(flow, to)?;
                 frames.into_iter().for_each(|frame| self.deliver(frame, now_ns));
                 // A dialer may have added it and not heard its hello yet.
                 if self.carrier(to).is_none() && self.flows.contains_key(&flow) {
