@@ -69,6 +69,11 @@ struct Stream {
 }
 
 impl Incoming {
+    /// A direction that begins with bytes of this end.
+    pub(super) fn behind(bytes: Vec<u8>) -> Self {
+        Self { raw: Block::from_vec(bytes), ..Self::default() }
+    }
+
     /// Takes received bytes.
     pub(super) fn push(&mut self, coded: bool, bytes: Block) {
         self.wire += bytes.len() as u64;

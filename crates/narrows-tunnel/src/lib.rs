@@ -19,6 +19,7 @@ pub mod limits;
 mod lookup;
 mod marks;
 mod outgoing;
+pub mod proxy;
 mod pump;
 pub mod rate;
 pub mod reason;

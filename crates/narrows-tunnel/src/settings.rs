@@ -1,7 +1,7 @@
 //! What a tunnel is to do.
 
 use std::ffi::OsString;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -41,6 +41,10 @@ pub struct Settings {
     pub timing: Timing,
     /// Most connections at a time.
     pub flows_max: usize,
+    /// Addresses whose connections to local listeners begin with a PROXY header.
+    pub proxy_from: Vec<IpAddr>,
+    /// Whether connections to targets begin with a PROXY header.
+    pub send_proxy: bool,
     /// Whether a dialer goes on trying before it was connected for the first time.
     pub keeps_trying: bool,
 }

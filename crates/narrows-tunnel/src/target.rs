@@ -5,13 +5,11 @@ use std::path::PathBuf;
 
 use narrows::{Error, Result};
 
-use super::frame::FLOW_MAX;
-
 /// Longest name of a host, as in DNS and SOCKS.
 pub const HOST_MAX: usize = 255;
 /// Longest path of a unix socket on Linux.
 pub const PATH_MAX: usize = 107;
-/// Longest address of a client as text.
+/// Longest address of a client as text: that of an IPv6 address with a zone and a port.
 const CLIENT_MAX: usize = 64;
 
 const TCP: u8 = 0;
@@ -28,18 +26,21 @@ pub enum Endpoint {
     Unix(PathBuf),
 }
 
+/// Where a flow goes, and whose it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    pub to: To,
+    /// Address of the client as text, if it has one.
+    pub client: String,
+}
+
 /// Where a flow goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Target {
+pub enum To {
     /// To an address of the acceptor's network.
     Endpoint(Endpoint),
-    /// To where the dialer wants the connections of one of its listeners.
-    Listener {
-        /// Number of the listener.
-        number: u64,
-        /// Address of the client, as text.
-        client: String,
-    },
+    /// To where the dialer wants the connections of the listener with this number.
+    Listener(u64),
 }
 
 impl Endpoint {
@@ -98,13 +99,14 @@ impl fmt::Display for Endpoint {
 impl Target {
     /// The body of an open frame.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut out = Vec::new();
-        match self {
-            Self::Endpoint(endpoint) => endpoint.put(&mut out),
-            Self::Listener { number, client } => {
+        let client = &self.client.as_bytes()[..self.client.len().min(CLIENT_MAX)];
+        let mut out = vec![client.len() as u8];
+        out.extend_from_slice(client);
+        match &self.to {
+            To::Endpoint(endpoint) => endpoint.put(&mut out),
+            To::Listener(number) => {
                 out.push(LISTENER);
                 out.extend_from_slice(&number.to_le_bytes()[..6]);
-                out.extend_from_slice(&client.as_bytes()[..client.len().min(CLIENT_MAX)]);
             }
         }
         out
@@ -115,14 +117,34 @@ impl Target {
     /// # Errors
     /// `Corrupt`
     pub fn parse(body: &[u8]) -> Result<Self> {
-        let [LISTENER, n0, n1, n2, n3, n4, n5, client @ ..] = body else {
-            return Ok(Self::Endpoint(Endpoint::parse(body, false)?));
+        let parts = body.split_first().and_then(|(len, rest)| rest.split_at_checked(usize::from(*len)));
+        let (client, to) = parts.ok_or_else(|| Error::corrupt("a flow has no target"))?;
+        let client = std::str::from_utf8(client).ok().filter(|c| c.len() <= CLIENT_MAX);
+        let client = client.ok_or_else(|| Error::corrupt("the address of a client is no text"))?.to_owned();
+        let to = match to {
+            [LISTENER, number @ ..] if number.len() == 6 => {
+                let mut bytes = [0; 8];
+                bytes[..6].copy_from_slice(number);
+                To::Listener(u64::from_le_bytes(bytes))
+            }
+            endpoint => To::Endpoint(Endpoint::parse(endpoint, false)?),
         };
-        let number = u64::from_le_bytes([*n0, *n1, *n2, *n3, *n4, *n5, 0, 0]);
-        debug_assert!(number <= FLOW_MAX);
-        match std::str::from_utf8(client) {
-            Ok(client) if client.len() <= CLIENT_MAX => Ok(Self::Listener { number, client: client.into() }),
-            _ => Err(Error::corrupt("the address of a client is no text")),
+        Ok(Self { to, client })
+    }
+}
+
+/// A target without the address of its client.
+impl From<Endpoint> for Target {
+    fn from(endpoint: Endpoint) -> Self {
+        Self { to: To::Endpoint(endpoint), client: String::new() }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.to {
+            To::Endpoint(endpoint) => endpoint.fmt(f),
+            To::Listener(number) => write!(f, "listener {number}"),
         }
     }
 }
@@ -130,6 +152,7 @@ impl Target {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::frame::FLOW_MAX;
 
     fn tcp(host: &str, port: u16) -> Endpoint {
         Endpoint::Tcp { host: host.into(), port }
@@ -139,14 +162,17 @@ mod tests {
     fn targets_come_back_as_they_were() {
         let long = "h".repeat(HOST_MAX);
         let path = Endpoint::Unix(format!("/{}", "p".repeat(PATH_MAX - 1)).into());
-        for target in [
-            Target::Endpoint(tcp("db.example", 5432)),
-            Target::Endpoint(tcp(&long, 65535)),
-            Target::Endpoint(path.clone()),
-            Target::Listener { number: FLOW_MAX, client: "[::1]:80".into() },
-            Target::Listener { number: 0, client: String::new() },
+        for to in [
+            To::Endpoint(tcp("db.example", 5432)),
+            To::Endpoint(tcp(&long, 65535)),
+            To::Endpoint(path.clone()),
+            To::Listener(FLOW_MAX),
+            To::Listener(0),
         ] {
-            assert_eq!(Target::parse(&target.to_bytes()).unwrap(), target);
+            for client in ["", "[::1]:80", &"c".repeat(CLIENT_MAX)] {
+                let target = Target { to: to.clone(), client: client.into() };
+                assert_eq!(Target::parse(&target.to_bytes()).unwrap(), target);
+            }
         }
         for bind in [tcp("", 0), tcp("*", 80), path] {
             assert_eq!(Endpoint::parse(&bind.to_bytes(), true).unwrap(), bind);
@@ -155,18 +181,22 @@ mod tests {
 
     #[test]
     fn what_is_no_target_is_refused() {
-        let long = [&[0, 80, 0][..], &[b'h'; HOST_MAX + 1]].concat();
-        let long_path = [&[1][..], &[b'p'; PATH_MAX + 1]].concat();
-        let client = [&[2, 1, 0, 0, 0, 0, 0][..], &[b'c'; CLIENT_MAX + 1]].concat();
-        let bad: [&[u8]; 11] = [
+        let long = [&[0, 0, 80, 0][..], &[b'h'; HOST_MAX + 1]].concat();
+        let long_path = [&[0, 1][..], &[b'p'; PATH_MAX + 1]].concat();
+        let client = [&[CLIENT_MAX as u8 + 1][..], &[b'c'; CLIENT_MAX + 1], &[0, 80, 0, b'h']].concat();
+        let bad: [&[u8]; 15] = [
             b"",
             &[0],
-            &[0, 1, 0],
-            &[0, 1, 0, 0xff],
-            &[0, 1, 0, b'a', 0],
             &[1],
-            &[1, b'/', 0],
-            &[3, 0, 0, 0],
+            &[5, b'c', 0, 1, 0, b'a'],
+            &[1, 0xff, 0, 1, 0, b'a'],
+            &[0, 0],
+            &[0, 0, 1, 0],
+            &[0, 0, 1, 0, 0xff],
+            &[0, 0, 1, 0, b'a', 0],
+            &[0, 1],
+            &[0, 1, b'/', 0],
+            &[0, 3, 0, 0, 0],
             &long,
             &long_path,
             &client,
@@ -174,6 +204,7 @@ mod tests {
         for body in bad {
             assert!(Target::parse(body).is_err(), "{body:?}");
         }
-        assert!(Target::parse(&[2, 0, 0, 0]).is_err());
+        assert!(Target::parse(&[0, 2, 0, 0, 0]).is_err());
+        assert!(Target::parse(&[0, 2, 0, 0, 0, 0, 0, 0, 0]).is_err());
     }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use common::{Ends, Far, PATIENCE, forward, noise, target, text, wait_until};
 use narrows_tunnel::forward::listener;
+use narrows_tunnel::proxy;
 use narrows_tunnel::rules::Rules;
 use narrows_tunnel::settings::Settings;
 
@@ -303,4 +304,61 @@ fn bulk_gets_further_carriers_and_everything_arrives() {
     }
     threads.into_iter().for_each(|t| t.join().unwrap());
     assert!(ends.dialer.counters.carriers_up.get() > 2, "{:?}", ends.dialer.counters.all());
+}
+
+/// A server that reads a PROXY header and says whose connection it is, then echoes.
+fn told() -> Far {
+    Far::new(|mut socket| {
+        let mut seen = Vec::new();
+        loop {
+            let mut byte = [0];
+            socket.read_exact(&mut byte).unwrap();
+            seen.push(byte[0]);
+            match proxy::parse(&seen) {
+                proxy::Next::Wait => {}
+                proxy::Next::Found { client, .. } => {
+                    writeln!(socket, "{client:?}").unwrap();
+                    return common::echo(socket);
+                }
+                proxy::Next::Wrong => panic!("{}", seen.escape_ascii()),
+            }
+        }
+    })
+}
+
+fn line(socket: &mut TcpStream) -> String {
+    let mut line = Vec::new();
+    while line.last() != Some(&b'\n') {
+        let mut byte = [0];
+        socket.read_exact(&mut byte).unwrap();
+        line.push(byte[0]);
+    }
+    String::from_utf8(line).unwrap()
+}
+
+#[test]
+fn servers_are_told_the_real_client_by_proxy_headers() {
+    let far = told();
+    let (local, remote) = (vec![forward("0", &target(far.port))], vec![forward("0", &target(far.port))]);
+    let sends = || Settings { send_proxy: true, ..Settings::default() };
+    let ends = Ends::with(Settings { local, remote, ..sends() }, sends());
+    for i in 0..2 {
+        let mut client = ends.connect(i);
+        client.write_all(b"at once").unwrap();
+        let own = client.local_addr().unwrap();
+        assert_eq!(line(&mut client), format!("Some({own})\n"), "{i}");
+        client.read_exact(&mut [0; 7]).unwrap();
+    }
+    // A listed client says whose connection it brings.
+    let local = vec![forward("0", &target(far.port))];
+    let proxy_from = vec!["127.0.0.1".parse().unwrap()];
+    let ends = Ends::with(Settings { local, proxy_from, ..Settings::default() }, sends());
+    let mut client = ends.connect(0);
+    client.write_all(b"PROXY TCP4 203.0.113.9 10.0.0.1 4711 80\r\nhello").unwrap();
+    assert_eq!(line(&mut client), "Some(203.0.113.9:4711)\n");
+    client.read_exact(&mut [0; 5]).unwrap();
+    // And nothing else.
+    let mut client = ends.connect(0);
+    client.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    assert!(matches!(client.read(&mut [0]), Ok(0) | Err(_)));
 }

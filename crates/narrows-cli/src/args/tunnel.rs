@@ -1,6 +1,7 @@
 //! Command-line definition of `narrows tunnel`.
 
 use std::ffi::OsString;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args as ClapArgs};
@@ -68,6 +69,12 @@ pub(crate) struct TunnelArgs {
     /// client wants the name or address of the host, a server takes all of --ca]
     #[arg(long, value_name = "NAME", requires = "cert", action = ArgAction::Append)]
     pub(crate) allow_name: Vec<String>,
+    /// Begin connections to targets with a PROXY header (version 2) that tells the client's address
+    #[arg(long)]
+    pub(crate) send_proxy: bool,
+    /// Connections from ADDR to -L begin with a PROXY header (version 1 or 2); may be repeated
+    #[arg(long, value_name = "ADDR", action = ArgAction::Append, conflicts_with_all = ["listen", "stdio"])]
+    pub(crate) proxy_from: Vec<IpAddr>,
     /// Connections with the other end that are kept open, 1 to 4; bulk gets further ones by itself
     #[arg(long, value_name = "N", default_value = "2", value_parser = clap::value_parser!(u8).range(1..=CARRIERS_MAX as i64))]
     pub(crate) carriers: u8,

@@ -89,6 +89,8 @@ fn settings(args: &TunnelArgs) -> Result<Settings> {
         engine: engine::Settings { policy, calibration: calibration::load(args.verbose) },
         flows_max: means::descriptors().saturating_sub(DESCRIPTORS_KEPT).clamp(16, FLOWS_MAX),
         keeps_trying: args.keep_trying,
+        send_proxy: args.send_proxy,
+        proxy_from: args.proxy_from.clone(),
         ..Settings::default()
     };
     let Some(to) = &args.to else { return Ok(settings) };

@@ -50,7 +50,7 @@ impl Way {
             given: 0,
         };
         way.pass(1);
-        let target = Target::Endpoint(Endpoint::Tcp { host: "a".into(), port: 1 });
+        let target = Target::from(Endpoint::Tcp { host: "a".into(), port: 1 });
         way.flow = way.sessions[0].open(&target).unwrap();
         way
     }

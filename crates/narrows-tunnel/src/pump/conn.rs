@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
+use narrows::block::Block;
 use narrows_host::shares::Share;
 
 use super::{Kind, Pump};
@@ -55,6 +56,14 @@ pub(super) enum Stage {
     Open(OwnedFd),
 }
 
+/// What was read of a connection before it was carried.
+pub(super) enum Early {
+    Nothing,
+    Bytes(Vec<u8>),
+    /// Behind the request of a SOCKS client, which waits for an answer.
+    Socks(Vec<u8>),
+}
+
 /// What comes next for a connection.
 enum Next {
     Wait,
@@ -67,6 +76,11 @@ enum Next {
 }
 
 impl Conn {
+    /// The same, which gives the local connection these bytes first.
+    pub(super) fn behind(self, bytes: Vec<u8>) -> Self {
+        Self { down: Incoming::behind(bytes), ..self }
+    }
+
     pub(super) fn new(session: usize, flow: FlowId, stage: Stage, share: Option<Share>) -> Self {
         Self {
             session,
@@ -107,7 +121,7 @@ impl Conn {
             let read = socket::read(socket, &mut buffer.bytes_mut()[..len]);
             let read_len = read.as_ref().ok().copied().flatten().unwrap_or(0);
             let block = if read_len > 0 && read_len < buffer.capacity() / SPARSE {
-                let short = narrows::block::Block::from_vec(buffer.bytes_mut()[..read_len].to_vec());
+                let short = Block::from_vec(buffer.bytes_mut()[..read_len].to_vec());
                 context.engine.buffers.recycle(&buffer.freeze(0));
                 short
             } else {
@@ -202,9 +216,8 @@ impl Pump {
         share
     }
 
-    /// Carries a connection that was accepted here. `socks`: it is a SOCKS client, and has sent so much
-    /// behind its request.
-    pub(super) fn carry(&mut self, session: usize, socket: OwnedFd, target: &Target, socks: Option<Vec<u8>>) {
+    /// Carries a connection that was accepted here, and has been read from as `early` says.
+    pub(super) fn carry(&mut self, session: usize, socket: OwnedFd, target: &Target, early: Early) {
         let share = self.place_for(session);
         let place = self.sessions[session].as_mut().filter(|_| share.is_some());
         let Some((flow, share)) = place.and_then(|place| place.session.open(target)).zip(share) else {
@@ -212,8 +225,17 @@ impl Pump {
         };
         self.counters.flows_opened.add(1);
         let mut conn = Conn::new(session, flow, Stage::Open(socket), share);
-        conn.socks = socks;
-        self.begin(conn);
+        match early {
+            Early::Nothing => drop(self.begin(conn)),
+            Early::Socks(bytes) => {
+                conn.socks = Some(bytes);
+                self.begin(conn);
+            }
+            Early::Bytes(bytes) => {
+                let key = self.begin(conn);
+                self.push_early(key, bytes);
+            }
+        }
     }
 
     pub(super) fn begin(&mut self, conn: Conn) -> Key {
@@ -310,7 +332,7 @@ impl Pump {
     }
 
     /// Bytes of a flow have come, or its end.
-    pub(super) fn arrived(&mut self, session: usize, flow: FlowId, bytes: Option<(bool, narrows::block::Block)>) {
+    pub(super) fn arrived(&mut self, session: usize, flow: FlowId, bytes: Option<(bool, Block)>) {
         let Some((key, conn)) = self.conn_of(session, flow) else { return };
         match bytes {
             Some((coded, bytes)) => conn.down.push(coded, bytes),
@@ -321,19 +343,24 @@ impl Pump {
 
     /// The peer has reached the target of a flow.
     pub(super) fn reached(&mut self, session: usize, flow: FlowId) {
-        let now_ns = self.now_ns;
-        let Self { sessions, places, engine, .. } = self;
-        let Some(place) = &mut sessions[session] else { return };
-        let Some(key) = place.flows.get(&flow).copied() else { return };
-        let Some(Kind::Conn(conn)) = places[key as u32 as usize].kind.as_mut() else { return };
+        let Some((key, conn)) = self.conn_of(session, flow) else { return };
         let Some(early) = conn.socks.take() else { return };
         // Its buffer is empty; ten bytes fit.
         if let Stage::Open(socket) = &conn.stage {
             let _ = socket::write(socket, &socks::answer(Ok(())));
         }
+        self.push_early(key, early);
+    }
+
+    /// Passes on what was read before a connection was carried.
+    fn push_early(&mut self, key: Key, early: Vec<u8>) {
+        let now_ns = self.now_ns;
+        let Self { sessions, places, engine, .. } = self;
+        let Some(Kind::Conn(conn)) = places[key as u32 as usize].kind.as_mut() else { return };
+        let Some(place) = &mut sessions[conn.session] else { return };
         if !early.is_empty() {
-            let mut context = Context { engine, session: &mut place.session, flow, key, now_ns };
-            conn.up.push(narrows::block::Block::from_vec(early), &mut context);
+            let mut context = Context { engine, session: &mut place.session, flow: conn.flow, key, now_ns };
+            conn.up.push(Block::from_vec(early), &mut context);
         }
         self.queue(key);
     }

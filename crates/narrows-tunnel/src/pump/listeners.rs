@@ -2,14 +2,16 @@
 
 use std::os::fd::OwnedFd;
 
+use super::conn::Early;
 use super::{Kind, Pump};
 use crate::engine::Key;
 use crate::limits::UNDECIDED_MAX;
+use crate::proxy;
 use crate::reason::Reason;
 use crate::settings::Report;
 use crate::socket::{self, Accepted, Listener};
 use crate::socks::{self, Conversation, Next};
-use crate::target::{Endpoint, Target};
+use crate::target::{Endpoint, Target, To};
 
 /// Connections accepted at a time.
 const ACCEPTS: usize = 256;
@@ -35,10 +37,27 @@ enum Purpose {
     },
 }
 
-/// A SOCKS client that has not said where to.
+/// A connection that has not said where to, or whose it is.
 pub(super) struct Undecided {
     socket: OwnedFd,
-    conversation: Conversation,
+    client: String,
+    awaits: Awaits,
+}
+
+enum Awaits {
+    Socks(Conversation),
+    /// A PROXY header, of which this has come.
+    Proxy {
+        to: Endpoint,
+        seen: Vec<u8>,
+    },
+}
+
+/// What an undecided connection is.
+enum Decided {
+    NotYet,
+    Over,
+    To(Target, Early),
 }
 
 impl Pump {
@@ -120,9 +139,9 @@ impl Pump {
     }
 
     fn accepted(&mut self, key: Key, accepted: Accepted) {
-        let many = self.undecided >= UNDECIDED_MAX;
         let Some(Kind::Listener(place)) = self.kind(key) else { return };
         let Accepted { socket, peer } = accepted;
+        let client = peer.map_or_else(String::new, |peer| peer.to_string());
         match &place.purpose {
             Purpose::Carriers(i) => {
                 let i = *i;
@@ -131,62 +150,69 @@ impl Pump {
                 }
             }
             Purpose::Remote { session, number } => {
-                let client = peer.map_or_else(String::new, |peer| peer.to_string());
-                let (session, number) = (*session, *number);
-                self.carry(session, socket, &Target::Listener { number, client }, None);
+                let (session, to) = (*session, To::Listener(*number));
+                self.carry(session, socket, &Target { to, client }, Early::Nothing);
             }
             Purpose::Forward(to) => {
-                let target = Target::Endpoint(to.clone());
+                let to = to.clone();
+                let from = peer.map(|peer| peer.ip().to_canonical());
+                if from.is_some_and(|from| self.settings.proxy_from.contains(&from)) {
+                    return self.ask(socket, client, Awaits::Proxy { to, seen: Vec::new() });
+                }
                 match self.uplink_session() {
-                    Some(session) => self.carry(session, socket, &target, None),
+                    Some(session) => {
+                        let target = Target { to: To::Endpoint(to), client };
+                        self.carry(session, socket, &target, Early::Nothing);
+                    }
                     None => socket::abort(socket),
                 }
             }
-            Purpose::Socks if many => socket::abort(socket),
-            Purpose::Socks => {
-                self.undecided += 1;
-                let undecided = Undecided { socket, conversation: Conversation::default() };
-                let key = self.add(Kind::Undecided(Box::new(undecided)));
-                let Self { places, watch, .. } = self;
-                if let Some(Kind::Undecided(u)) = &places[key as u32 as usize].kind {
-                    super::watch(watch, &u.socket, key);
-                }
-                let at_ns = self.now_ns + UNDECIDED_NS;
-                self.set_timer(key, Some(at_ns));
-                self.undecided_ready(key);
-            }
+            Purpose::Socks => self.ask(socket, client, Awaits::Socks(Conversation::default())),
         }
     }
 
-    /// Reads what a SOCKS client says.
+    /// Waits for what a connection says first.
+    fn ask(&mut self, socket: OwnedFd, client: String, awaits: Awaits) {
+        if self.undecided >= UNDECIDED_MAX {
+            return socket::abort(socket);
+        }
+        self.undecided += 1;
+        let key = self.add(Kind::Undecided(Box::new(Undecided { socket, client, awaits })));
+        let Self { places, watch, .. } = self;
+        if let Some(Kind::Undecided(u)) = &places[key as u32 as usize].kind {
+            super::watch(watch, &u.socket, key);
+        }
+        let at_ns = self.now_ns + UNDECIDED_NS;
+        self.set_timer(key, Some(at_ns));
+        self.undecided_ready(key);
+    }
+
+    /// Reads what an undecided connection says.
     pub(super) fn undecided_ready(&mut self, key: Key) {
         loop {
             let Some(Kind::Undecided(undecided)) = self.kind(key) else { return };
             let mut buffer = [0; socks::REQUEST_MAX];
-            let read = match socket::read(&undecided.socket, &mut buffer) {
+            let decided = match socket::read(&undecided.socket, &mut buffer) {
                 Ok(None) => return,
-                Ok(Some(n)) if n > 0 => n,
-                _ => return self.end_undecided(key),
+                Ok(Some(n)) if n > 0 => undecided.take(&buffer[..n]),
+                _ => Decided::Over,
             };
-            let next = undecided.conversation.take(&buffer[..read]);
-            let (Next::Wait(answer) | Next::Connect { answer, .. } | Next::Refuse(answer)) = &next;
-            // A few bytes always fit into an empty buffer.
-            if !answer.is_empty() && socket::write(&undecided.socket, answer).ok().flatten() != Some(answer.len()) {
-                return self.end_undecided(key);
-            }
-            match next {
-                Next::Wait(_) => {}
-                Next::Refuse(_) => return self.end_undecided(key),
-                Next::Connect { to, rest, .. } => {
+            match decided {
+                Decided::NotYet => {}
+                Decided::Over => return self.end_undecided(key),
+                Decided::To(target, early) => {
                     let session = self.uplink_session();
                     let Some(Kind::Undecided(undecided)) = self.take(key) else { return };
                     self.undecided -= 1;
-                    return match session {
-                        Some(session) => self.carry(session, undecided.socket, &Target::Endpoint(to), Some(rest)),
-                        None => {
+                    match session {
+                        Some(session) => self.carry(session, undecided.socket, &target, early),
+                        // An abort would take the answer back.
+                        None if matches!(early, Early::Socks(_)) => {
                             let _ = socket::write(&undecided.socket, &socks::answer(Err(Reason::Other)));
                         }
-                    };
+                        None => socket::abort(undecided.socket),
+                    }
+                    return;
                 }
             }
         }
@@ -237,6 +263,41 @@ impl Pump {
             Ok(listener) => Ok(listener),
             Err(e) if e.kind() == std::io::ErrorKind::AddrInUse => Err((Reason::Busy, "the address is in use".into())),
             Err(e) => Err((Reason::Other, narrows_host::words::e_text(&e))),
+        }
+    }
+}
+
+impl Undecided {
+    fn take(&mut self, bytes: &[u8]) -> Decided {
+        match &mut self.awaits {
+            Awaits::Proxy { to, seen } => {
+                seen.extend_from_slice(bytes);
+                match proxy::parse(seen) {
+                    proxy::Next::Wait => Decided::NotYet,
+                    proxy::Next::Wrong => Decided::Over,
+                    proxy::Next::Found { len, client } => {
+                        let client = client.map_or_else(|| std::mem::take(&mut self.client), |c| c.to_string());
+                        let target = Target { to: To::Endpoint(to.clone()), client };
+                        Decided::To(target, Early::Bytes(seen.split_off(len)))
+                    }
+                }
+            }
+            Awaits::Socks(conversation) => {
+                let next = conversation.take(bytes);
+                let (Next::Wait(answer) | Next::Connect { answer, .. } | Next::Refuse(answer)) = &next;
+                // A few bytes always fit into an empty buffer.
+                if !answer.is_empty() && socket::write(&self.socket, answer).ok().flatten() != Some(answer.len()) {
+                    return Decided::Over;
+                }
+                match next {
+                    Next::Wait(_) => Decided::NotYet,
+                    Next::Refuse(_) => Decided::Over,
+                    Next::Connect { to, rest, .. } => {
+                        let target = Target { to: To::Endpoint(to), client: std::mem::take(&mut self.client) };
+                        Decided::To(target, Early::Socks(rest))
+                    }
+                }
+            }
         }
     }
 }

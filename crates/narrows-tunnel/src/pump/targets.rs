@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
+use narrows_host::words::shown;
 use rustix::io::Errno;
 
 use super::conn::{Conn, Stage};
@@ -12,8 +13,8 @@ use crate::lookup::Found;
 use crate::reason::Reason;
 use crate::session::{FlowId, is_of_dialer};
 use crate::settings::Report;
-use crate::socket;
-use crate::target::{Endpoint, Target};
+use crate::target::{Endpoint, Target, To};
+use crate::{proxy, socket};
 
 /// Time in which a target must answer at one address, and in all.
 const ADDRESS_NS: u64 = 10_000_000_000;
@@ -24,7 +25,7 @@ impl Pump {
     pub(super) fn incoming(&mut self, session: usize, flow: FlowId, target: &Target) {
         let refuse = |pump: &mut Self, reason, text: &str| {
             pump.counters.flows_refused.add(1);
-            pump.report(Report::Flow { text: format!("{target:?}: {text}") });
+            pump.report(Report::Flow { text: format!("{}: {text}", shown(target.to_string().as_bytes())) });
             if let Some(place) = &mut pump.sessions[session] {
                 place.session.refuse(flow, reason, text);
             }
@@ -33,26 +34,36 @@ impl Pump {
         if self.draining_until_ns.is_some() {
             return refuse(self, Reason::Leaving, "the other end stops");
         }
-        let endpoint = match target {
-            Target::Endpoint(endpoint) if self.settings.allow.may_allow(endpoint) => endpoint.clone(),
-            Target::Endpoint(_) => return refuse(self, Reason::Forbidden, "not allowed (--allow)"),
-            Target::Listener { number, .. } => match self.remote_target(*number) {
+        let endpoint = match &target.to {
+            To::Endpoint(endpoint) if self.settings.allow.may_allow(endpoint) => endpoint.clone(),
+            To::Endpoint(_) => return refuse(self, Reason::Forbidden, "not allowed (--allow)"),
+            To::Listener(number) => match self.remote_target(*number) {
                 Some(endpoint) => endpoint,
                 None => return refuse(self, Reason::Forbidden, "no such listener"),
             },
         };
         let Some(share) = self.place_for(session) else { return refuse(self, Reason::Busy, "too many connections") };
+        let preamble = if self.settings.send_proxy {
+            let server = match &endpoint {
+                Endpoint::Tcp { host, port } => host.parse().ok().map(|ip| SocketAddr::new(ip, *port)),
+                Endpoint::Unix(_) => None,
+            };
+            proxy::header(target.client.parse().ok(), server)
+        } else {
+            Vec::new()
+        };
         match endpoint {
             Endpoint::Unix(path) => match socket::connect_unix(&path) {
                 Ok(socket) => {
-                    let conn = Conn::new(session, flow, Stage::Open(socket), share);
+                    let conn = Conn::new(session, flow, Stage::Open(socket), share).behind(preamble);
                     self.opened_here(session, flow);
                     self.begin(conn);
                 }
                 Err(e) => refuse(self, reason_of(&e), &e.to_string()),
             },
             Endpoint::Tcp { host, port } => {
-                let key = self.begin(Conn::new(session, flow, Stage::Finding { host: host.clone(), port }, share));
+                let conn = Conn::new(session, flow, Stage::Finding { host: host.clone(), port }, share);
+                let key = self.begin(conn.behind(preamble));
                 let inlet = self.inlet.clone();
                 // An address is known at once, without a thread and its bell.
                 if let Ok(ip) = host.parse() {

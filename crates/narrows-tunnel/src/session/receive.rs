@@ -9,7 +9,7 @@ use crate::frame::{Frame, Kind};
 use crate::hello::Hello;
 use crate::limits::{CARRIERS_MAX, FLOWS_MAX, LISTENERS_MAX};
 use crate::reason::Reason;
-use crate::target::{Endpoint, Target};
+use crate::target::{Endpoint, Target, To};
 
 impl Session {
     /// Takes bytes of a carrier.
@@ -91,7 +91,7 @@ impl Session {
     fn take_open(&mut self, number: u8, flow: FlowId, body: &[u8]) -> Result<()> {
         let target = Target::parse(body)?;
         let by_dialer = is_of_dialer(flow);
-        let of_listener = matches!(target, Target::Listener { .. });
+        let of_listener = matches!(target.to, To::Listener(_));
         let opened = self.carriers[usize::from(number)].as_ref().and_then(|c| c.opened);
         let in_turn = flow > 0 && opened.is_none_or(|last| flow > last) && !self.flows.contains_key(&flow);
         if by_dialer == (self.role == Role::Dialer) || of_listener == by_dialer || !in_turn {

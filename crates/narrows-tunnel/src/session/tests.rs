@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::frame::{BODY_MAX, GREETING};
 use crate::limits::{BULK_BYTES, CREDIT_FIRST, LISTENERS_MAX};
+use crate::target::To;
 
 const DIALER: [u8; 16] = [7; 16];
 const SECOND: u64 = 1_000_000_000;
@@ -26,7 +27,7 @@ fn hello() -> Hello {
 }
 
 fn target() -> Target {
-    Target::Endpoint(Endpoint::Tcp { host: "db".into(), port: 5432 })
+    Endpoint::Tcp { host: "db".into(), port: 5432 }.into()
 }
 
 impl Pair {
@@ -340,7 +341,7 @@ fn listeners_are_asked_for_and_their_flows_come_from_the_acceptor() {
     pair.ends[1].listening(4, Err((Reason::Forbidden, "no")));
     pair.run();
     assert_eq!(pair.take_seen(0)[1..], ["listening 3 Ok(\"127.0.0.1:8080\")", "listening 4 Err((Forbidden, \"no\"))"]);
-    let flow = pair.ends[1].open(&Target::Listener { number: 3, client: "::1".into() }).unwrap();
+    let flow = pair.ends[1].open(&Target { to: To::Listener(3), client: "::1".into() }).unwrap();
     assert_eq!(flow, 1);
     pair.send(1, flow, b"hi");
     pair.run();
@@ -375,7 +376,7 @@ fn judged(frames: &[(Kind, u64, &[u8])]) -> std::result::Result<usize, ErrorKind
 #[test]
 fn hostile_frames_end_their_carrier() {
     let db = target().to_bytes();
-    let of_listener = Target::Listener { number: 1, client: String::new() }.to_bytes();
+    let of_listener = Target { to: To::Listener(1), client: String::new() }.to_bytes();
     let much = vec![0; BODY_MAX];
     let bad: &[&[(Kind, u64, &[u8])]] = &[
         &[(Kind::Hello, 0, &[0; 24])],
