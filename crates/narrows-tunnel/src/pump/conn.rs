@@ -459,3 +459,15 @@ impl Conn {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Thousands of idle flows are the usual state of a tunnel between two sites.
+    #[test]
+    fn an_idle_connection_is_small() {
+        let size = size_of::<Conn>();
+        assert!(size <= 640, "{size} bytes");
+    }
+}
