@@ -12,7 +12,7 @@ use narrows_tunnel::limits::CARRIERS_MAX;
 #[command(after_long_help = TUNNEL_HELP, disable_version_flag = true)]
 pub(crate) struct TunnelArgs {
     /// The other end: narrows://HOST[:PORT], or [USER@]HOST that ssh reaches
-    #[arg(value_name = "WHERE", required_unless_present_any = ["listen", "stdio"], conflicts_with_all = ["listen", "stdio"])]
+    #[arg(value_name = "WHERE", conflicts_with_all = ["listen", "stdio"])]
     pub(crate) to: Option<OsString>,
     /// Accept connections here, and continue them from the other end: [BIND:]PORT:HOST:PORT; a path of a
     /// unix socket may stand for either end; may be repeated

@@ -93,7 +93,13 @@ fn settings(args: &TunnelArgs) -> Result<Settings> {
         proxy_from: args.proxy_from.clone(),
         ..Settings::default()
     };
-    let Some(to) = &args.to else { return Ok(settings) };
+    let Some(to) = &args.to else {
+        if args.listen.is_some() || args.stdio {
+            return Ok(settings);
+        }
+        let text = "name the other end, narrows://HOST:PORT or [USER@]HOST, or be it yourself: --listen ADDR:PORT";
+        return Err(Error::misuse(text).into());
+    };
     if args.local.is_empty() && args.remote.is_empty() && args.dynamic.is_empty() {
         return Err(Error::misuse("nothing to forward: give -L, -R or -D, such as -L 5432:localhost:5432").into());
     }
@@ -193,6 +199,7 @@ struct Renewal {
     files: Files,
     stamp: Stamp,
     serves: bool,
+    quiet: bool,
     looked: Instant,
     asked: Arc<AtomicBool>,
 }
@@ -203,7 +210,7 @@ impl Renewal {
         let asked = Arc::new(AtomicBool::new(false));
         signal_hook::flag::register(libc::SIGHUP, Arc::clone(&asked))?;
         let (stamp, looked) = (files.stamp(), Instant::now());
-        Ok(Some(Self { files, stamp, serves: args.listen.is_some(), looked, asked }))
+        Ok(Some(Self { files, stamp, serves: args.listen.is_some(), quiet: args.quiet, looked, asked }))
     }
 
     fn look(&mut self, tunnel: &Tunnel) {
@@ -222,7 +229,9 @@ impl Renewal {
             (Ok(server), Ok(client)) => {
                 tunnel.reload(server, client);
                 self.stamp = stamp;
-                report::note("the certificates were read again");
+                if !self.quiet {
+                    report::note("the certificates were read again");
+                }
             }
             // A file may be half written: it is tried again when it changes, or at the next signal.
             (Err(e), _) | (_, Err(e)) => {
