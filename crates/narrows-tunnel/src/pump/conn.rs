@@ -370,7 +370,6 @@ impl Pump {
         let Some((key, _)) = self.conn_of(session, flow) else { return };
         let Some(Kind::Conn(conn)) = self.take(key) else { return };
         self.count_off(&conn);
-        self.counters.flows_reset.add(1);
         if !text.is_empty() {
             self.report(Report::Flow { text: format!("{reason}: {}", narrows_host::words::shown(text.as_bytes())) });
         }

@@ -67,7 +67,10 @@ impl Pump {
                 }
                 Event::Data { flow, coded, bytes } => self.arrived(at, flow, Some((coded, bytes))),
                 Event::Finished { flow } => self.arrived(at, flow, None),
-                Event::Reset { flow, reason } => self.gone(at, flow, reason, ""),
+                Event::Reset { flow, reason } => {
+                    self.counters.flows_reset.add(1);
+                    self.gone(at, flow, reason, "");
+                }
                 Event::Goaway { reason, text } => self.peer_leaves(at, reason, &text),
                 Event::Listen { number, bind } => self.listen_for(at, number, &bind),
                 Event::Listening { number, result } => self.remote_listening(number, result),

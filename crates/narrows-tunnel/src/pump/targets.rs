@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-use narrows_host::words::shown;
+use narrows_host::words::{e_text, shown};
 use rustix::io::Errno;
 
 use super::conn::{Conn, Stage};
@@ -59,7 +59,7 @@ impl Pump {
                     self.opened_here(session, flow);
                     self.begin(conn);
                 }
-                Err(e) => refuse(self, reason_of(&e), &e.to_string()),
+                Err(e) => refuse(self, reason_of(&e), &e_text(&e)),
             },
             Endpoint::Tcp { host, port } => {
                 let conn = Conn::new(session, flow, Stage::Finding { host: host.clone(), port }, share);
@@ -94,7 +94,7 @@ impl Pump {
         let (host, port, by_dialer) = (host.clone(), *port, is_of_dialer(conn.flow));
         let addresses = match found {
             Ok(addresses) => addresses,
-            Err(e) => return self.refuse_conn(key, Reason::Unreachable, &format!("{host}: {e}")),
+            Err(e) => return self.refuse_conn(key, Reason::Unreachable, &format!("{host}: {}", e_text(&e))),
         };
         let mut permitted: VecDeque<SocketAddr> = addresses.into();
         if by_dialer {
@@ -130,7 +130,7 @@ impl Pump {
             }
         }
         let e = failed.unwrap_or_else(|| std::io::Error::other("the name has no address"));
-        self.refuse_conn(key, reason_of(&e), &e.to_string());
+        self.refuse_conn(key, reason_of(&e), &e_text(&e));
     }
 
     /// A connection attempt has made progress, or its time is over.
