@@ -26,6 +26,9 @@ pub(super) const MESSAGE_NS: u64 = 20_000;
 /// History of each direction under `balance`, as in `run`: 0.85 of the gain of 16 KiB on messages.
 const MESSAGE_HISTORY: usize = 8 << 10;
 
+/// Streams whose memory is worth returning to the system: some 5 MB.
+const GARBAGE: usize = 128;
+
 /// Number of a connection, by which workers name whose job they did.
 pub type Key = u64;
 
@@ -58,6 +61,8 @@ pub struct Engine {
     pub contexts: Contexts,
     pub buffers: BufferPool,
     held: Rc<Cell<usize>>,
+    /// Streams that ended since memory was returned to the system.
+    ended: usize,
 }
 
 impl Engine {
@@ -73,7 +78,25 @@ impl Engine {
             contexts: Contexts::default(),
             buffers: BufferPool::default(),
             held: Rc::default(),
+            ended: 0,
         }
+    }
+
+    /// A stream has ended.
+    pub(super) fn stream_ended(&mut self) {
+        self.ended += 1;
+    }
+
+    /// Whether so many streams have ended that their memory is worth returning to the system.
+    pub(super) fn has_garbage(&self) -> bool {
+        self.ended >= GARBAGE
+    }
+
+    /// Returns the memory of streams that ended to the system.
+    pub(super) fn tidy(&mut self) {
+        self.ended = 0;
+        self.buffers.trim();
+        stream::return_free_memory();
     }
 
     /// A sender of one stream of a flow. Its peer has said nothing of its codecs.

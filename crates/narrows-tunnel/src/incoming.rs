@@ -133,6 +133,7 @@ impl Incoming {
                 }
                 if stream.receiver.is_finished() && stream.jobs == 0 {
                     self.stream = None;
+                    engine.stream_ended();
                     self.unparted = true;
                     continue;
                 }

@@ -165,7 +165,9 @@ impl Outgoing {
             self.give(Block::from_vec(frame.header.to_vec()), true, context);
             self.give(frame.body, true, context);
         }
-        self.end_if_drained();
+        if self.end_if_drained() {
+            context.engine.stream_ended();
+        }
         self.count(context);
     }
 
@@ -180,11 +182,13 @@ impl Outgoing {
         }
     }
 
-    fn end_if_drained(&mut self) {
-        if self.stream.as_ref().is_some_and(|s| s.closing && s.jobs == 0 && s.sender.is_drained()) {
+    fn end_if_drained(&mut self) -> bool {
+        let ends = self.stream.as_ref().is_some_and(|s| s.closing && s.jobs == 0 && s.sender.is_drained());
+        if ends {
             self.stream = None;
             (self.plain, self.parts) = (0, true);
         }
+        ends
     }
 
     fn close_stream(&mut self, context: &mut Context<'_>) {

@@ -47,6 +47,9 @@ const EVENTS: usize = 256;
 const ROUNDS: usize = 8;
 /// Unused buffers go back to the system after this time.
 const TIDY_AFTER: Duration = Duration::from_secs(1);
+/// Memory of streams that ended goes back to the system at most this often, since it takes some
+/// milliseconds.
+const TIDY_EVERY_NS: u64 = 10_000_000_000;
 const BELL: u64 = u64::MAX;
 
 /// Orders to a tunnel, from any thread.
@@ -134,6 +137,8 @@ pub(super) struct Pump {
     over: Option<Option<String>>,
     /// Buffers were used since they were last trimmed.
     untidy: bool,
+    /// When memory was last returned to the system.
+    tidied_ns: u64,
 
     output: Vec<u8>,
     sent: Vec<Sent>,
@@ -184,6 +189,7 @@ pub(super) fn start(settings: Settings, reports: SyncSender<Report>, counters: A
             draining_until_ns: None,
             over: None,
             untidy: false,
+            tidied_ns: 0,
             output: Vec::new(),
             sent: Vec::new(),
         };
@@ -230,6 +236,10 @@ impl Pump {
             self.hear_orders();
             self.call_due();
             self.work();
+            if self.engine.has_garbage() && self.now_ns >= self.tidied_ns + TIDY_EVERY_NS {
+                self.engine.tidy();
+                self.tidied_ns = self.now_ns;
+            }
             self.drain();
         }
         let error = self.over.take().flatten();
@@ -248,7 +258,8 @@ impl Pump {
         let timer = self.timers.first().map(|(at, _)| Duration::from_nanos(at.saturating_sub(now_ns)));
         let sessions = self.sessions.iter().flatten().filter_map(|s| s.session.next_wakeup_ns()).min();
         let uplink = self.uplink.as_ref().and_then(UplinkState::next_wakeup_ns);
-        let others = [sessions, uplink, self.draining_until_ns].into_iter().flatten().min();
+        let tidy = self.engine.has_garbage().then_some(self.tidied_ns + TIDY_EVERY_NS);
+        let others = [sessions, uplink, self.draining_until_ns, tidy].into_iter().flatten().min();
         let others = others.map(|at| Duration::from_nanos(at.saturating_sub(now_ns)));
         [timer, others, self.untidy.then_some(TIDY_AFTER)].into_iter().flatten().min()
     }
@@ -327,11 +338,15 @@ impl Pump {
                 }
                 self.advance(key);
             }
-            let mut flushed = touched;
-            flushed.append(&mut self.touched);
-            flushed.sort_unstable();
-            flushed.dedup();
-            flushed.iter().for_each(|at| self.flush_session(*at));
+            let mut touched = touched;
+            touched.append(&mut self.touched);
+            touched.sort_unstable();
+            touched.dedup();
+            for at in touched {
+                // A carrier that had its turn may have brought something.
+                self.hear_session(at);
+                self.flush_session(at);
+            }
             self.tick();
         }
         let held = self.engine.held();

@@ -362,3 +362,23 @@ fn servers_are_told_the_real_client_by_proxy_headers() {
     client.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
     assert!(matches!(client.read(&mut [0]), Ok(0) | Err(_)));
 }
+
+#[test]
+fn nothing_is_forgotten_in_a_turn() {
+    // More than a carrier moves in one turn, again and again, with nothing else that would wake an end.
+    let far = Far::new(|mut socket| {
+        let mut all = Vec::new();
+        socket.read_to_end(&mut all).unwrap();
+        socket.write_all(&all.len().to_le_bytes()).unwrap();
+    });
+    let ends = Ends::new(&[("0", &target(far.port))]);
+    let sent = noise(30_000_000);
+    for _ in 0..4 {
+        let mut client = ends.connect(0);
+        client.write_all(&sent).unwrap();
+        client.shutdown(Shutdown::Write).unwrap();
+        let mut len = [0; 8];
+        client.read_exact(&mut len).unwrap();
+        assert_eq!(usize::from_le_bytes(len), sent.len());
+    }
+}

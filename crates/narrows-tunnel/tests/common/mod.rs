@@ -13,6 +13,7 @@ use narrows_copy::direct::proof;
 use narrows_tunnel::Tunnel;
 use narrows_tunnel::forward::Forward;
 use narrows_tunnel::rules::Rules;
+use narrows_tunnel::session::Timing;
 use narrows_tunnel::settings::{PROTOCOL, Report, Settings, Uplink};
 
 /// Limit for everything that is waited for.
@@ -153,7 +154,11 @@ impl Ends {
         Self::with(Settings { local, ..Settings::default() }, Settings::default())
     }
 
+    /// Without pings: nothing but events may keep bytes moving.
     pub(crate) fn with(dialer: Settings, acceptor: Settings) -> Self {
+        const HOUR: u64 = 3_600_000_000_000;
+        let timing = Timing { ping_after_ns: HOUR, dead_after_ns: 2 * HOUR, ..Timing::default() };
+        let (dialer, acceptor) = (Settings { timing, ..dialer }, Settings { timing, ..acceptor });
         let keys = keys();
         let (acceptor, address) = self::acceptor(&keys, "127.0.0.1:0", acceptor);
         let wanted = dialer.local.len() + dialer.dynamic.len() + dialer.remote.len();
