@@ -26,6 +26,7 @@ pub(crate) mod run;
 pub(crate) mod status;
 pub(crate) mod store;
 pub(crate) mod train;
+pub(crate) mod tunnel;
 
 const HELP: &str = "\
 EXIT STATUS
@@ -135,6 +136,8 @@ pub(crate) enum Command {
     Agent(agent::AgentArgs),
     /// List the programs that run under `run`, and the state of their connections
     Status(status::StatusArgs),
+    /// Carry connections to another network, encrypted and compressed
+    Tunnel(tunnel::TunnelArgs),
     /// Send a file or stdin to a `narrows recv`
     Send(SendArgs),
     /// Receive one stream from a `narrows send`

@@ -32,6 +32,7 @@ mod send;
 mod serve;
 mod status;
 mod train;
+mod tunnel;
 mod unpack;
 
 /// Runs the subcommand and returns its exit status.
@@ -47,9 +48,9 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         Command::Pack(args) => return pack::run(&args),
         Command::Unpack(args) => return unpack::run(&args),
         Command::Mount(args) => return mount::run(&args),
-
         Command::Repack(args) => return repack::run(&args),
         Command::Run(args) => return Ok(run::run(&args)),
+        Command::Tunnel(args) => return tunnel::run(&args),
         Command::Agent(args) => agent::run(&args)?,
         Command::Status(args) => status::run(&args)?,
         Command::Serve(args) => serve::run(&args)?,

@@ -269,6 +269,12 @@ pub(super) fn shell_command(shell: &OsStr) -> Result<Command> {
     Ok(command)
 }
 
+/// The words that start the remote shell of `-e`, with the options that ssh gets.
+pub fn shell_words(shell: &OsStr) -> Result<Vec<OsString>> {
+    let command = shell_command(shell)?;
+    Ok([command.get_program()].into_iter().chain(command.get_args()).map(OsStr::to_owned).collect())
+}
+
 /// Adds the port of a place to the remote shell, which is possible only for ssh.
 pub fn shell_for(shell: &OsStr, place: &Place) -> Result<OsString> {
     let mut shell = shell.to_owned();

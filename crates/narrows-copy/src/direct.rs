@@ -3,7 +3,7 @@
 
 pub mod keys;
 pub mod listener;
-mod proof;
+pub mod proof;
 
 use std::io::{self, Read};
 use std::net::{IpAddr, TcpStream, ToSocketAddrs};

@@ -1,9 +1,10 @@
 //! State of the host that the programs of Narrows share: calibration, what is remembered of peers,
-//! memory and descriptors, priorities, signals, hints about files, files that appear whole, and words for
-//! people.
+//! memory and descriptors, priorities, signals, hints about files, files that appear whole, words for
+//! people, and which connections are encrypted.
 
 pub mod cache;
 pub mod calibration;
+pub mod encrypted;
 pub mod hints;
 pub mod idle;
 pub mod means;

@@ -9,12 +9,12 @@ use narrows::frame::PREFACE_LEN;
 use narrows::pool::Queue;
 use narrows::receiver::{DecodeDone, DecodeJob, Receiver, RecvSummary};
 use narrows::stream;
+use narrows_host::encrypted::FirstBytes;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
 use super::allowance::Reading;
 use super::compressor::{INLINE_NS, MEMORY_MIN, MESSAGE_LEN, RECEIVED_MAX, Share};
-use super::encrypted::FirstBytes;
 use super::shared::{Order, PumpContext};
 use super::socket::{self, Waiting};
 

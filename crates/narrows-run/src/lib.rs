@@ -19,7 +19,6 @@ mod channel;
 pub mod compressor;
 mod connection;
 mod dialing;
-mod encrypted;
 mod error;
 mod failures;
 mod gate;

@@ -8,11 +8,11 @@ use narrows::pool::Queue;
 use narrows::sender::{Done, Job, LinkSample, Sender, Summary};
 use narrows::stream;
 use narrows::transport::{Meter, Outbox};
+use narrows_host::encrypted::FirstBytes;
 use rustix::io::Errno;
 
 use super::allowance::{Allowance, Buffer};
 use super::compressor::{INLINE_LEN, INLINE_NS, MESSAGE_LEN, MESSAGE_NS, Share};
-use super::encrypted::FirstBytes;
 use super::shared::{Order, PumpContext};
 use super::socket::Waiting;
 use super::sys;

@@ -155,6 +155,12 @@ pub fn start_writeback(file: &impl std::os::fd::AsFd, offset: u64, len: u64) {
     sys::start_writeback(file.as_fd(), offset, len);
 }
 
+/// Returns memory to the system that was freed in small pieces: after many flows have ended in a
+/// program that goes on. It takes some milliseconds for 100 MB.
+pub fn return_free_memory() {
+    sys::return_free_memory();
+}
+
 /// Returns the tables of slow codecs to the system as soon as a block is done, for programs that
 /// must use little memory. It changes the C library's allocator for the whole process, so a library
 /// must never call it by itself.

@@ -69,6 +69,15 @@ pub(crate) fn return_large_blocks() {
     }
 }
 
+/// Returns freed memory to the system that the C library's allocator keeps.
+pub(crate) fn return_free_memory() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    {
+        // SAFETY: no pointers; the allocator locks its own arenas.
+        unsafe { libc::malloc_trim(0) };
+    }
+}
+
 /// Starts writing a range of a file back to the disk, without waiting for it.
 #[cfg(unix)]
 pub(crate) fn start_writeback(fd: std::os::fd::BorrowedFd<'_>, offset: u64, len: u64) {

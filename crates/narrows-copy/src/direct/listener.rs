@@ -155,7 +155,7 @@ impl State {
 impl Server {
     /// Without `keys`, all users of this host are trusted.
     pub fn new(served: Served, keys: Option<&Keys>, means: Means, verbose: bool) -> Result<Arc<Self>> {
-        let tls = keys.map(proof::server).transpose()?;
+        let tls = keys.map(|keys| proof::server_config(keys, proof::PROTOCOL)).transpose()?;
         let (strangers_max, copies_max) = (means.strangers(), means.copies());
         let (told_max, places) = (TOLD_MAX.min(copies_max), Shares::new(copies_max));
         Ok(Arc::new(Self { served, tls, verbose, strangers_max, told_max, places, state: Mutex::default() }))

@@ -19,8 +19,10 @@ use rustls::{
 use super::keys::{FINGERPRINT_LEN, Keys, SECRET_LEN, Token};
 use crate::error::{Blame, Error, Result};
 
-/// Application protocol (ALPN, RFC 7301), so that no other service is taken for this one.
-const PROTOCOL: &[u8] = b"narrows-cp/1";
+/// Application protocol of copies (ALPN, RFC 7301), so that no other service is taken for this one.
+pub(super) const PROTOCOL: &[u8] = b"narrows-cp/1";
+/// TLS asks for a name, which raw keys do not use.
+pub const NAME: &str = "narrows";
 /// Prefix of the secret of an Ed25519 key in PKCS #8 (RFC 8410, section 7).
 const PKCS8_HEAD: [u8; 16] = [0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20];
 
@@ -33,6 +35,12 @@ pub(super) fn random_secret() -> Result<[u8; SECRET_LEN]> {
 
 /// The TLS connection of a client with this token.
 pub(super) fn client(token: &Token) -> Result<ClientConnection> {
+    let name = ServerName::try_from(NAME).blame_for(Error::Bug, "the name is no name")?;
+    ClientConnection::new(client_config(token, PROTOCOL)?, name).blame(Error::Bug)
+}
+
+/// The TLS configuration of a client with this token.
+pub fn client_config(token: &Token, protocol: &[u8]) -> Result<Arc<ClientConfig>> {
     let provider = provider();
     let own = Arc::new(certified(&token.client)?);
     let verifier = Accepted { fingerprint: token.fingerprint, provider: Arc::clone(&provider) };
@@ -42,16 +50,15 @@ pub(super) fn client(token: &Token) -> Result<ClientConnection> {
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(verifier))
         .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(own)));
-    config.alpn_protocols = vec![PROTOCOL.to_vec()];
+    config.alpn_protocols = vec![protocol.to_vec()];
     config.enable_sni = false;
     // Every connection authenticates again.
     config.resumption = rustls::client::Resumption::disabled();
-    let name = ServerName::try_from("narrows").blame_for(Error::Bug, "the name is no name")?;
-    ClientConnection::new(Arc::new(config), name).blame(Error::Bug)
+    Ok(Arc::new(config))
 }
 
 /// The TLS configuration for all connections of a server.
-pub(super) fn server(keys: &Keys) -> Result<Arc<ServerConfig>> {
+pub fn server_config(keys: &Keys, protocol: &[u8]) -> Result<Arc<ServerConfig>> {
     let provider = provider();
     let own = Arc::new(certified(&keys.server)?);
     let fingerprint = fingerprint_of_secret(&keys.client)?;
@@ -61,7 +68,7 @@ pub(super) fn server(keys: &Keys) -> Result<Arc<ServerConfig>> {
         .blame(Error::Bug)?
         .with_client_cert_verifier(Arc::new(verifier))
         .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(own)));
-    config.alpn_protocols = vec![PROTOCOL.to_vec()];
+    config.alpn_protocols = vec![protocol.to_vec()];
     config.send_tls13_tickets = 0;
     Ok(Arc::new(config))
 }

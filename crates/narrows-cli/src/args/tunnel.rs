@@ -1,0 +1,126 @@
+//! Command-line definition of `narrows tunnel`.
+
+use std::ffi::OsString;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::{ArgAction, Args as ClapArgs};
+use narrows::policy::PolicySpec;
+use narrows_tunnel::limits::CARRIERS_MAX;
+
+#[derive(ClapArgs)]
+#[command(after_long_help = TUNNEL_HELP, disable_version_flag = true)]
+pub(crate) struct TunnelArgs {
+    /// The other end: narrows://HOST[:PORT], or [USER@]HOST that ssh reaches
+    #[arg(value_name = "WHERE", conflicts_with_all = ["listen", "stdio"])]
+    pub(crate) to: Option<OsString>,
+    /// Accept connections here, and continue them from the other end: [BIND:]PORT:HOST:PORT; a path of a
+    /// unix socket may stand for either end; may be repeated
+    #[arg(short = 'L', value_name = "FORWARD", action = ArgAction::Append, conflicts_with_all = ["listen", "stdio"])]
+    pub(crate) local: Vec<String>,
+    /// The reverse: accept connections at the other end, and continue them from here; may be repeated
+    #[arg(short = 'R', value_name = "FORWARD", action = ArgAction::Append, conflicts_with_all = ["listen", "stdio"])]
+    pub(crate) remote: Vec<String>,
+    /// Be a SOCKS 5 proxy here, whose connections continue from the other end: [BIND:]PORT; may be repeated
+    #[arg(short = 'D', value_name = "[BIND:]PORT", action = ArgAction::Append, conflicts_with_all = ["listen", "stdio"])]
+    pub(crate) dynamic: Vec<String>,
+    /// The program that reaches [USER@]HOST, where it starts `narrows tunnel --stdio`, such as `ssh -p 2222`
+    /// [default: ssh]
+    #[arg(short = 'e', value_name = "PROGRAM")]
+    pub(crate) shell: Option<OsString>,
+    /// Name of narrows on the host that ssh reaches
+    #[arg(long, value_name = "PROGRAM", default_value = "narrows")]
+    pub(crate) remote_narrows: String,
+    /// Be the end that others connect to, on ADDR:PORT
+    #[arg(long, value_name = "ADDR:PORT", conflicts_with = "stdio")]
+    pub(crate) listen: Option<String>,
+    /// Be the other end on stdin and stdout, for -e
+    #[arg(long)]
+    pub(crate) stdio: bool,
+    /// What the other ends may reach from here: HOST:PORT, *:PORT, HOST:*, /path of a unix socket, or any; may
+    /// be repeated [default: with --listen this host's loopback, with --stdio any]
+    #[arg(long, value_name = "RULE", action = ArgAction::Append)]
+    pub(crate) allow: Vec<String>,
+    /// Where the other ends may listen here (-R), as for --allow [default: with --listen loopback, with
+    /// --stdio any]
+    #[arg(long, value_name = "RULE", action = ArgAction::Append)]
+    pub(crate) allow_listen: Vec<String>,
+    /// File with the token of the other end [default: $NARROWS_TOKEN]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+    /// Write the token to FILE, for its owner only, instead of printing it; with --listen
+    #[arg(long, value_name = "FILE", requires = "listen")]
+    pub(crate) token_out: Option<PathBuf>,
+    /// File with the keys of this end, with --listen; it is made if it is missing [default:
+    /// ~/.local/state/narrows/tunnel.key]
+    #[arg(long, value_name = "FILE", requires = "listen")]
+    pub(crate) key_file: Option<PathBuf>,
+    /// Prove this end by a certificate, in PEM, instead of a token; with --key and --ca. The files are read
+    /// again when they change and on SIGHUP, and open connections stay
+    #[arg(long, value_name = "FILE", requires_all = ["key", "ca"], conflicts_with_all = ["token_file", "token_out", "key_file"])]
+    pub(crate) cert: Option<PathBuf>,
+    /// The private key of --cert
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    pub(crate) key: Option<PathBuf>,
+    /// Authorities whose certificates the other end may have
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    pub(crate) ca: Option<PathBuf>,
+    /// Name, DNS or URI, of which the other end's certificate must have one; may be repeated [default: a
+    /// client wants the name or address of the host, a server takes all of --ca]
+    #[arg(long, value_name = "NAME", requires = "cert", action = ArgAction::Append)]
+    pub(crate) allow_name: Vec<String>,
+    /// Begin connections to targets with a PROXY header (version 2) that tells the client's address
+    #[arg(long)]
+    pub(crate) send_proxy: bool,
+    /// Connections from ADDR to -L begin with a PROXY header (version 1 or 2); may be repeated
+    #[arg(long, value_name = "ADDR", action = ArgAction::Append, conflicts_with_all = ["listen", "stdio"])]
+    pub(crate) proxy_from: Vec<IpAddr>,
+    /// Connections with the other end that are kept open, 1 to 4; bulk gets further ones by itself
+    #[arg(long, value_name = "N", default_value = "2", value_parser = clap::value_parser!(u8).range(1..=CARRIERS_MAX as i64))]
+    pub(crate) carriers: u8,
+    /// Go on trying although the other end was never reached
+    #[arg(long)]
+    pub(crate) keep_trying: bool,
+    /// After SIGTERM, let open connections go on for so many seconds
+    #[arg(long, value_name = "SECONDS", default_value = "0")]
+    pub(crate) drain: u32,
+    /// Policy for what this end sends, as for `narrows run` [default: balance]
+    #[arg(long, value_name = "SPEC")]
+    pub(crate) policy: Option<PolicySpec>,
+    /// Print connections that were refused or broken, and the coming and going of other ends
+    #[arg(long, short)]
+    pub(crate) verbose: bool,
+    /// Print errors only
+    #[arg(long, short, conflicts_with = "verbose")]
+    pub(crate) quiet: bool,
+    /// Print what listens as JSON lines on stdout
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+const TUNNEL_HELP: &str = "\
+A tunnel makes what one host can reach reachable from another: databases, registries, brokers, whole networks (-D). Its \
+connections share a few encrypted ones, so a new connection costs no handshake, and what they carry is compressed as the link \
+and the data allow. Encrypted data passes as it is.
+
+Both ends of narrows:// prove themselves by the token that the listening end writes. Whoever has it can reach what --allow \
+permits, which without --allow is the loopback of the listening end: every port that listens on 127.0.0.1 or ::1 there.
+
+With --cert, --key and --ca both ends prove themselves by certificates of an authority. Names are those of the subject \
+alternative names.
+
+When the other end is lost, open connections are reset, listeners stay, and the tunnel is made again, at first at once and then \
+every half minute. New connections wait up to 5 s for it.
+
+EXIT STATUS
+  0 if it ended after --drain, 1 if it cannot listen or the other end was never reached, 2 for wrong usage. After SIGINT and \
+SIGTERM it terminates by that signal.
+
+EXAMPLES
+  A database that listens on 127.0.0.1:5432 of another host:
+    db$ narrows tunnel --listen 0.0.0.0:7702 --allow localhost:5432 --token-out tunnel.token
+    me$ narrows tunnel -L 5432:localhost:5432 narrows://db:7702 --token-file tunnel.token
+  The same where only ssh is open:
+    narrows tunnel -L 5432:localhost:5432 me@db
+  A proxy for a browser, and a port of this host at the other end:
+    narrows tunnel -D 1080 -R 8080:localhost:80 narrows://db:7702 --token-file tunnel.token";

@@ -1,0 +1,316 @@
+//! `narrows tunnel`: the commands of its documentation, wrong usage, and ends that die.
+
+use std::fs;
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+
+use serde_json::Value;
+
+mod common;
+
+use common::copies::shell;
+use common::sshd::Sshd;
+use common::*;
+
+/// An end of a tunnel, and what it has printed as JSON.
+struct End {
+    child: Child,
+    lines: Receiver<Value>,
+}
+
+impl End {
+    fn start(command: &mut Command) -> Self {
+        let mut child = command.arg("--json").stderr(Stdio::inherit()).spawn().unwrap();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let (told, lines) = channel();
+        std::thread::spawn(move || {
+            for line in stdout.lines().map_while(Result::ok) {
+                let _ = told.send(serde_json::from_str(&line).unwrap_or_else(|e| panic!("{line}: {e}")));
+            }
+        });
+        Self { child, lines }
+    }
+
+    /// The next line with this member.
+    fn said(&self, member: &str) -> String {
+        loop {
+            let line = self.lines.recv_timeout(PATIENCE).unwrap_or_else(|e| panic!("{member}: {e}"));
+            if let Some(value) = line.get(member) {
+                return value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            }
+        }
+    }
+
+    fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn tunnel(home: &Path) -> Command {
+    let mut command = narrows(home);
+    command.env("XDG_STATE_HOME", home).env_remove("NARROWS_TOKEN").arg("tunnel");
+    command
+}
+
+/// A server that sends back what it gets; its port.
+fn echo() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for mut socket in listener.incoming().map_while(Result::ok) {
+            std::thread::spawn(move || {
+                let mut buffer = vec![0; 64 << 10];
+                while let Ok(n @ 1..) = socket.read(&mut buffer) {
+                    if socket.write_all(&buffer[..n]).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    port
+}
+
+fn connect(address: &str) -> TcpStream {
+    let socket = TcpStream::connect(address).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket
+}
+
+/// Sends bytes through an echo.
+fn exchange(socket: &mut TcpStream, sent: &[u8]) {
+    let (mut writer, copy) = (socket.try_clone().unwrap(), sent.to_vec());
+    let writing = std::thread::spawn(move || writer.write_all(&copy).unwrap());
+    let mut got = vec![0; sent.len()];
+    socket.read_exact(&mut got).unwrap();
+    writing.join().unwrap();
+    assert!(got == sent);
+}
+
+#[test]
+fn a_database_on_another_host_is_two_commands() {
+    let home = home();
+    let home = home.path();
+    let (port, token) = (echo(), home.join("tunnel.token"));
+    let mut server = tunnel(home);
+    server.args(["--listen", "127.0.0.1:0", "--allow", &format!("localhost:{port}"), "--token-out"]).arg(&token);
+    let server = End::start(&mut server);
+    let address = server.said("serving");
+    wait_for(|| token.exists());
+    assert_eq!(fs::metadata(&token).unwrap().permissions().mode() & 0o777, 0o600);
+    assert!(home.join("narrows/tunnel.key").exists(), "not the key of serve");
+    let mut client = tunnel(home);
+    client.args(["-L", &format!("0:localhost:{port}"), &format!("narrows://{address}"), "--token-file"]).arg(&token);
+    let mut client = End::start(&mut client);
+    let listening = client.said("listening");
+    assert_eq!(client.said("up"), "true");
+    let mut socket = connect(&listening);
+    exchange(&mut socket, b"select 1");
+    exchange(&mut socket, &text(2_000_000));
+    exchange(&mut socket, &random(2_000_000));
+    // It ends by the signal, as its caller expects, and never silently for who is connected.
+    client.signal("-TERM");
+    let status = client.child.wait().unwrap();
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(libc::SIGTERM));
+    assert!(connect_fails(&listening));
+}
+
+fn connect_fails(address: &str) -> bool {
+    TcpStream::connect(address).is_err()
+}
+
+fn wait_for(is: impl Fn() -> bool) {
+    let begun = std::time::Instant::now();
+    while !is() {
+        assert!(begun.elapsed() < PATIENCE, "it never happens");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn wrong_usage_is_said_in_one_line() {
+    let home = home();
+    let home = home.path();
+    let refused = |args: &[&str], words: &str| {
+        let output = finish(tunnel(home).args(args).spawn().unwrap());
+        assert_eq!(code(&output), 2, "{args:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains(words), "{args:?}: {}", stderr(&output));
+    };
+    refused(&[], "--listen");
+    refused(&["narrows://host"], "-L, -R or -D");
+    refused(&["-L", "5432", "narrows://host"], "PORT:HOST:PORT");
+    refused(&["-D", "x", "narrows://host"], "[BIND:]PORT");
+    refused(&["-L", "1:a:1", "narrows://host"], "--token-file");
+    refused(&["-L", "1:a:1", "narrows://"], "narrows://HOST:PORT");
+    refused(&["-L", "1:a:1", "-e", "ssh", "narrows://host"], "-e");
+    refused(&["-L", "1:a:1", "--", "-oProxyCommand=x"], "narrows://");
+    refused(&["--listen", "127.0.0.1:0", "--allow", "x"], "HOST:PORT");
+    refused(&["--listen", "127.0.0.1:0", "-L", "1:a:1"], "cannot be used with");
+    refused(&["--listen", "127.0.0.1:0", "--cert", "x"], "--key");
+    refused(&["--listen", "127.0.0.1:0", "--policy", "storage"], "--policy");
+}
+
+#[test]
+fn who_is_not_reached_is_said_and_is_a_failure() {
+    let home = home();
+    let home = home.path();
+    let server = End::start(tunnel(home).args(["--listen", "127.0.0.1:0", "--token-out"]).arg(home.join("token")));
+    let address = server.said("serving");
+    wait_for(|| home.join("token").exists());
+    // Another server's token.
+    let other = home.join("other");
+    fs::create_dir(&other).unwrap();
+    let stranger = End::start(tunnel(&other).args(["--listen", "127.0.0.1:0", "--token-out"]).arg(other.join("token")));
+    stranger.said("serving");
+    wait_for(|| other.join("token").exists());
+    let failed = |address: &str, words: &str| {
+        let mut command = tunnel(home);
+        command.args(["-L", "0:localhost:1", &format!("narrows://{address}"), "--token-file"]);
+        let output = finish(command.arg(other.join("token")).spawn().unwrap());
+        assert_eq!(code(&output), 1, "{}", stderr(&output));
+        assert!(stderr(&output).contains(words), "{}", stderr(&output));
+    };
+    failed(&address, "token");
+    failed(&format!("127.0.0.1:{}", free_port()), "refused");
+    failed("no.such.host.invalid:1", "no.such.host.invalid");
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let output = finish(tunnel(home).args(["--listen", &taken.local_addr().unwrap().to_string()]).spawn().unwrap());
+    assert_eq!(code(&output), 1);
+    assert!(stderr(&output).contains("cannot listen on 127.0.0.1"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_killed_server_resets_and_comes_back() {
+    let home = home();
+    let home = home.path();
+    let (port, token) = (echo(), home.join("token"));
+    let address = format!("127.0.0.1:{}", free_port());
+    let serve = || End::start(tunnel(home).args(["--listen", &address, "--token-out"]).arg(&token));
+    let server = serve();
+    server.said("serving");
+    wait_for(|| token.exists());
+    let mut client = tunnel(home);
+    client.args(["-L", &format!("0:127.0.0.1:{port}"), &format!("narrows://{address}"), "--token-file"]).arg(&token);
+    let client = End::start(&mut client);
+    let listening = client.said("listening");
+    assert_eq!(client.said("up"), "true");
+    let mut socket = connect(&listening);
+    exchange(&mut socket, b"before");
+    drop(server);
+    assert_eq!(socket.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset, "never a silent end");
+    assert_eq!(client.said("up"), "false");
+    let _server = serve();
+    assert_eq!(client.said("up"), "true");
+    exchange(&mut connect(&listening), &text(100_000));
+}
+
+#[test]
+fn a_remote_shell_is_enough() {
+    let home = home();
+    let home = home.path();
+    let port = echo();
+    let mut client = tunnel(home);
+    client.arg("-e").arg(shell(home)).args(["--remote-narrows", env!("CARGO_BIN_EXE_narrows")]);
+    client.args(["-L", &format!("0:127.0.0.1:{port}"), "-R", &format!("0:127.0.0.1:{port}"), "host"]);
+    let client = End::start(&mut client);
+    let listening = client.said("listening");
+    let remote = client.said("remote");
+    for address in [listening, remote] {
+        let mut socket = connect(&address);
+        exchange(&mut socket, b"hello");
+        exchange(&mut socket, &text(3_000_000));
+    }
+    // Nothing there that speaks.
+    let mut command = tunnel(home);
+    command.arg("-e").arg(shell(home)).args(["--remote-narrows", "false", "-L", "0:localhost:1", "host"]);
+    let output = finish(command.spawn().unwrap());
+    assert_eq!(code(&output), 1, "{}", stderr(&output));
+}
+
+#[test]
+fn ssh_carries_it() {
+    let home = home();
+    let home = home.path();
+    let Some(sshd) = Sshd::start(home) else { return };
+    let port = echo();
+    let mut client = tunnel(home);
+    client.args(["-e", &sshd.shell(), "--remote-narrows", env!("CARGO_BIN_EXE_narrows")]);
+    client.args(["-L", &format!("0:127.0.0.1:{port}"), "127.0.0.1"]);
+    let client = End::start(&mut client);
+    let listening = client.said("listening");
+    assert_eq!(client.said("up"), "true");
+    let mut socket = connect(&listening);
+    exchange(&mut socket, b"hello");
+    exchange(&mut socket, &text(3_000_000));
+}
+
+#[test]
+fn certificates_are_read_again_while_connections_are_open() {
+    if !narrows_test::has("openssl") {
+        return;
+    }
+    let home = home();
+    let home = home.path();
+    let openssl = |words: &str| {
+        let output = Command::new("openssl").current_dir(home).args(words.split(' ')).output().unwrap();
+        assert!(output.status.success(), "{words}: {}", stderr(&output));
+    };
+    fs::write(home.join("names"), "subjectAltName=IP:127.0.0.1\n").unwrap();
+    // One certificate for both ends, anew for each authority.
+    let renew = || {
+        let key = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes";
+        openssl(&format!("req -x509 {key} -keyout ca.key -out new-ca.pem -days 2 -subj /CN=ca"));
+        openssl(&format!("req {key} -keyout new.key -out new.csr -subj /CN=end"));
+        openssl(
+            "x509 -req -in new.csr -CA new-ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile names -out new.pem",
+        );
+        for (new, name) in [("new-ca.pem", "ca.pem"), ("new.key", "end.key"), ("new.pem", "end.pem")] {
+            fs::rename(home.join(new), home.join(name)).unwrap();
+        }
+    };
+    renew();
+    let with_files = |command: &mut Command| {
+        for (option, file) in [("--cert", "end.pem"), ("--key", "end.key"), ("--ca", "ca.pem")] {
+            command.arg(option).arg(home.join(file));
+        }
+    };
+    let port = echo();
+    let client_of = |address: &str| {
+        let mut client = tunnel(home);
+        client.args(["-L", &format!("0:127.0.0.1:{port}"), &format!("narrows://{address}")]);
+        with_files(&mut client);
+        client
+    };
+    let mut server = tunnel(home);
+    server.args(["--listen", "127.0.0.1:0"]);
+    with_files(&mut server);
+    let server = End::start(&mut server);
+    let address = server.said("serving");
+    let old = End::start(&mut client_of(&address));
+    let mut open = connect(&old.said("listening"));
+    exchange(&mut open, b"before");
+    renew();
+    server.signal("-HUP");
+    // A new client has the new files; the server may need a moment.
+    let new = loop {
+        let new = End::start(client_of(&address).arg("--keep-trying"));
+        let listening = new.said("listening");
+        if new.said("up") == "true" {
+            break (new, listening);
+        }
+    };
+    exchange(&mut connect(&new.1), &text(100_000));
+    exchange(&mut open, b"after");
+}

@@ -1,0 +1,99 @@
+//! The first frame of a carrier (docs/format.md, section 21.2).
+
+use narrows::{Error, Result};
+
+use super::frame::{Frame, GREETING, Kind, Parser, put};
+use super::limits::CARRIERS_MAX;
+
+const VERSION: u8 = 1;
+const LEN: usize = 24;
+
+/// Which carrier this is, and of which session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hello {
+    /// Place of the carrier in its session, below [`CARRIERS_MAX`].
+    pub carrier: u8,
+    /// Random number of the dialer's program.
+    pub dialer: [u8; 16],
+    /// Counts the dialer's sessions.
+    pub session: u32,
+}
+
+impl Hello {
+    /// The first bytes of a carrier.
+    pub fn greet(&self) -> Vec<u8> {
+        let mut out = GREETING.to_vec();
+        let head = [VERSION, self.carrier, 0, 0];
+        put(&mut out, Kind::Hello, 0, &[&head[..], &self.dialer, &self.session.to_le_bytes()].concat());
+        out
+    }
+
+    /// The hello that a carrier begins with, once it has arrived.
+    ///
+    /// # Errors
+    /// `Corrupt` or `Unsupported`
+    pub fn expect(parser: &mut Parser) -> Result<Option<Self>> {
+        match parser.next_frame()? {
+            None => Ok(None),
+            Some(Frame { kind: Kind::Hello, body, .. }) => Self::parse(&body).map(Some),
+            Some(_) => Err(Error::corrupt("the carrier does not begin with a hello")),
+        }
+    }
+
+    fn parse(body: &[u8]) -> Result<Self> {
+        let Some(([version, carrier, ..], rest)) = body.split_first_chunk::<4>() else {
+            return Err(Error::corrupt("the hello of a carrier is too short"));
+        };
+        if *version != VERSION {
+            return Err(Error::unsupported(format!("the peer speaks version {version} of tunnels, this program 1")));
+        }
+        let parts = rest.split_first_chunk::<16>();
+        let parts = parts.and_then(|(dialer, session)| Some((*dialer, u32::from_le_bytes(session.try_into().ok()?))));
+        match parts {
+            Some((dialer, session)) if body.len() == LEN && usize::from(*carrier) < CARRIERS_MAX => {
+                Ok(Self { carrier: *carrier, dialer, session })
+            }
+            _ => Err(Error::corrupt("the hello of a carrier is not valid")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use narrows::ErrorKind;
+    use narrows::block::Block;
+
+    use super::*;
+
+    fn read(bytes: &[u8]) -> Result<Option<Hello>> {
+        let mut parser = Parser::new(0);
+        parser.push(Block::from_vec(bytes.to_vec()));
+        Hello::expect(&mut parser)
+    }
+
+    #[test]
+    fn a_hello_comes_back_and_a_part_of_it_is_none() {
+        let hello = Hello { carrier: 3, dialer: [9; 16], session: 70_000 };
+        let bytes = hello.greet();
+        assert_eq!(read(&bytes).unwrap(), Some(hello));
+        for len in 0..bytes.len() {
+            assert_eq!(read(&bytes[..len]).unwrap(), None, "{len}");
+        }
+    }
+
+    #[test]
+    fn others_are_refused() {
+        let mut bytes = Hello { carrier: 0, dialer: [9; 16], session: 1 }.greet();
+        let body = bytes.len() - LEN;
+        bytes[body + 1] = CARRIERS_MAX as u8;
+        assert_eq!(read(&bytes).unwrap_err().kind, ErrorKind::Corrupt);
+        bytes[body] = 2;
+        assert_eq!(read(&bytes).unwrap_err().kind, ErrorKind::Unsupported);
+        let mut other = GREETING.to_vec();
+        put(&mut other, Kind::Ping, 0, &[0; 8]);
+        assert_eq!(read(&other).unwrap_err().kind, ErrorKind::Corrupt);
+        let mut short = GREETING.to_vec();
+        put(&mut short, Kind::Hello, 0, &[1, 0, 0, 0, 1]);
+        assert_eq!(read(&short).unwrap_err().kind, ErrorKind::Corrupt);
+    }
+}

@@ -1,0 +1,35 @@
+//! `narrows tunnel`: connections of one network that continue in another.
+//!
+//! ```text
+//! local socket -- Conn: Outgoing, Incoming --- Session --- Wire -- carrier's socket
+//! ```
+//!
+//! `frame`, `hello`, `session`, `outgoing`, `incoming`, `socks`, `rules` and `forward` have no I/O and
+//! read no clock. `pump` is the one thread that moves bytes between them and sockets.
+
+pub mod backoff;
+pub mod certificates;
+pub mod counters;
+pub mod engine;
+pub mod forward;
+pub mod frame;
+pub mod hello;
+mod incoming;
+pub mod limits;
+mod lookup;
+mod marks;
+mod outgoing;
+pub mod proxy;
+mod pump;
+pub mod rate;
+pub mod reason;
+pub mod rules;
+pub mod session;
+pub mod settings;
+mod socket;
+pub mod socks;
+pub mod target;
+mod tunnel;
+mod wire;
+
+pub use tunnel::Tunnel;

@@ -1,0 +1,47 @@
+//! Limits of the protocol and of a process. Those of the protocol are in docs/format.md, section 21.
+
+/// Carriers of a session. Further ones gained nothing in copies, and each has windows of its own in
+/// the kernels of both ends.
+pub const CARRIERS_MAX: usize = 4;
+/// Open flows of a session, and of a process: as many descriptors as a service may usually have,
+/// less some for the rest.
+pub const FLOWS_MAX: usize = 16_384;
+/// Listeners that a dialer may ask for: each is a port of the acceptor.
+pub const LISTENERS_MAX: usize = 64;
+/// Bytes that a direction of a flow may carry before any credit: a request and its answer need no
+/// round trip for credit, and a thousand flows that nobody reads hold 64 MiB.
+pub const CREDIT_FIRST: u32 = 64 << 10;
+/// Most credit that may be open in one direction: 1 Gbit/s over 130 ms.
+pub const CREDIT_MAX: u32 = 16 << 20;
+/// Frames without data that wait to be written to a carrier, in bytes. Beyond it nothing is read
+/// from that carrier.
+pub const CONTROL_MAX: usize = 256 << 10;
+/// Bytes of one flow that may wait in a session: a few frames, so that choices stay fresh.
+pub const QUEUE_MAX: usize = 256 << 10;
+/// A flow that carried this much within `BULK_NS` is bulk: 1 MB/s.
+pub const BULK_BYTES: u64 = 1 << 20;
+pub const BULK_NS: u64 = 1_000_000_000;
+/// Frames of calm flows for one of bulk, while both wait. Calm flows carry less than 1 MB/s each, so
+/// a few hundred of them must not shut bulk out.
+pub const CALM_SHARE: u32 = 8;
+/// Memory that all flows of a process may hold together. Beyond it each may still hold
+/// [`MEMORY_MIN`], so that all make progress.
+pub const MEMORY_TOTAL: usize = 512 << 20;
+pub const MEMORY_MIN: usize = 64 << 10;
+/// Most that one direction holds of what its receiver has decoded or not yet, as in `run`.
+pub const RECEIVED_MAX: usize = 8 << 20;
+/// Connections whose handshake is under way. Each costs a descriptor and, from its first byte on, 30
+/// KB. At the limit the oldest of the host that has most of them makes room.
+pub const STRANGERS_MAX: usize = 1024;
+/// New carriers of one host: so many at once, and so many each second after that. A handshake takes
+/// a third of a millisecond of a core, so one host can take 2 % of one.
+pub const GREETINGS_BURST: u32 = 64;
+pub const GREETINGS_PER_S: u32 = 64;
+/// Hosts whose rate is remembered; when they are more, all are forgotten.
+pub const HOSTS_MAX: usize = 4096;
+/// Sessions of a process, of which one host can have half of those that are free.
+pub const SESSIONS_MAX: usize = 1024;
+/// Names that are looked up at a time, each by a thread.
+pub const LOOKUPS_MAX: usize = 64;
+/// SOCKS clients and other connections that have not said where to yet; 10 s each.
+pub const UNDECIDED_MAX: usize = 1024;

@@ -1,0 +1,379 @@
+//! The direction of a flow from a local connection to the session: raw bytes, or streams
+//! (docs/format.md, section 21.5). No I/O, no clock.
+//!
+//! A direction begins raw: a short exchange costs no stream. Whoever writes more than `PLAIN_MAX`
+//! gets a stream, with a history; when it has been quiet for `REST_AFTER_NS` the stream ends, so that
+//! an idle flow holds next to nothing. Encrypted bytes stay raw.
+
+use narrows::block::Block;
+use narrows::codec::Method;
+use narrows::pool::Queue;
+use narrows::sender::{Done, Job, LinkSample, Sender};
+use narrows::stream;
+use narrows::transport::Outbox;
+use narrows_host::encrypted::FirstBytes;
+
+use super::engine::{self, Engine, INLINE_LEN, INLINE_NS, Key, MESSAGE_LEN, MESSAGE_NS, Share};
+use super::marks::{Marks, Progress};
+use super::session::{FlowId, Session};
+
+/// Bytes that go raw before a stream begins. A stream has 74 bytes beside its frames, and short texts
+/// without any history hardly shrink.
+const PLAIN_MAX: usize = 1 << 10;
+/// Time without bytes after which a stream ends: pauses of people and of polls are shorter.
+pub(super) const REST_AFTER_NS: u64 = 5_000_000_000;
+/// Time between attempts to end a stream that cannot rest yet.
+const REST_AGAIN_NS: u64 = 1_000_000_000;
+/// Shortest time between two looks at the carrier.
+const LOOK_AGAIN_MIN_NS: u64 = 50_000;
+/// Raw bytes that a direction may hold: what its link takes in 70 ms, within these bounds. People take
+/// answers under 0.1 s for immediate; the least is two blocks, the most keeps workers busy on links
+/// of 1 Gbit/s.
+const HOLD_S: f64 = 0.07;
+const HOLD_MIN: usize = 64 << 10;
+const HOLD_MAX: usize = 4 << 20;
+/// Less room than this, or than a block, is not worth a read.
+const ROOM_MIN: usize = 64 << 10;
+/// A block is at most this share of what may be held: the receiver has nothing of it before it has
+/// all of it.
+const BLOCK_SHARE: usize = 4;
+/// Data that shrinks more than this is runs of one byte.
+const RATIO_MAX: f64 = 16.0;
+/// A late block is encoded again on this thread if that is short.
+const RESCUE_NS: u64 = 500_000;
+
+/// State of the direction.
+#[derive(Default)]
+pub(super) struct Outgoing {
+    stream: Option<Box<Stream>>,
+    /// Bytes that went raw since the last stream, or since the last rest.
+    plain: usize,
+    /// The next bytes go raw even if there are many: they part two streams.
+    parts: bool,
+    first: FirstBytes,
+    /// Bytes of the local connection so far.
+    pub(super) bytes: u64,
+    /// Bytes that the session was given for them.
+    pub(super) wire: u64,
+    carrier: u8,
+    /// While it holds anything.
+    share: Option<Share>,
+}
+
+struct Stream {
+    sender: Sender,
+    queue: Queue,
+    marks: Marks,
+    /// Raw bytes pushed.
+    pushed: u64,
+    /// Jobs with the workers.
+    jobs: usize,
+    /// Start of the sender's clock.
+    begun_ns: u64,
+    /// When the last raw bytes came.
+    fed_ns: u64,
+    /// The last look at the carrier, on the sender's clock.
+    looked_ns: u64,
+    /// Bytes that were queued before the stream began: the carrier takes them first.
+    foreign: usize,
+    compresses: bool,
+    closing: bool,
+}
+
+/// What a direction works with.
+pub(super) struct Context<'a> {
+    pub(super) engine: &'a mut Engine,
+    pub(super) session: &'a mut Session,
+    pub(super) flow: FlowId,
+    pub(super) key: Key,
+    pub(super) now_ns: u64,
+}
+
+impl Outgoing {
+    /// Bytes that may be read from the local connection now.
+    pub(super) fn room(&self, session: &Session, flow: FlowId, engine: &Engine) -> usize {
+        let memory_max = self.share.as_ref().map_or_else(|| engine.memory_max(), Share::memory_max);
+        let Some(stream) = &self.stream else {
+            return session.room(flow).min(memory_max.saturating_sub(session.queued(flow)));
+        };
+        if stream.closing {
+            return 0;
+        }
+        let may_hold = stream.may_hold().min(memory_max);
+        let room = stream.sender.room().min(may_hold.saturating_sub(stream.held(session, flow)));
+        let crumb = ROOM_MIN.min(stream.sender.segment_len()).min(may_hold / BLOCK_SHARE);
+        if room < crumb { 0 } else { room }
+    }
+
+    pub(super) fn has_stream(&self) -> bool {
+        self.stream.is_some()
+    }
+
+    /// Length for the next read of bulk.
+    pub(super) fn read_len(&self) -> usize {
+        self.stream.as_ref().map_or(64 << 10, |s| s.sender.segment_len())
+    }
+
+    /// Takes bytes of the local connection; not while there is no room.
+    pub(super) fn push(&mut self, mut bytes: Block, context: &mut Context<'_>) {
+        self.bytes += bytes.len() as u64;
+        self.first.look(&bytes);
+        if let Some(stream) = self.stream.as_mut().filter(|s| s.compresses && self.first.are_encrypted()) {
+            // It began plain (STARTTLS).
+            stream.compresses = false;
+            context.engine.give_up_on(&mut stream.sender);
+        }
+        if self.stream.is_none() {
+            let plain = if self.first.are_encrypted() || self.plain + bytes.len() <= PLAIN_MAX {
+                bytes.len()
+            } else if std::mem::take(&mut self.parts) {
+                bytes.len().min(PLAIN_MAX)
+            } else {
+                0
+            };
+            if plain > 0 {
+                self.parts = false;
+                self.plain = self.plain.saturating_add(plain);
+                self.give(bytes.split_to(plain), false, context);
+            }
+            if bytes.is_empty() {
+                return self.count(context);
+            }
+            self.stream = Some(Box::new(Stream::new(context)));
+        }
+        if let Some(stream) = &mut self.stream {
+            let bulk = bytes.len() > INLINE_LEN;
+            stream.push(bytes, bulk, context);
+        }
+        self.fill(context);
+    }
+
+    fn give(&mut self, bytes: Block, coded: bool, context: &mut Context<'_>) {
+        self.wire += bytes.len() as u64;
+        context.session.send(context.flow, bytes, coded);
+    }
+
+    /// Gives the session frames that are ready, a few at a time, so that methods are chosen late.
+    fn fill(&mut self, context: &mut Context<'_>) {
+        loop {
+            let Some(stream) = &mut self.stream else { break };
+            let len = Outbox::write_len(stream.sender.summary().rate_bytes_per_s);
+            if context.session.queued(context.flow) >= len {
+                break;
+            }
+            let Some(frame) = stream.sender.poll_transmit() else { break };
+            self.give(Block::from_vec(frame.header.to_vec()), true, context);
+            self.give(frame.body, true, context);
+        }
+        if self.end_if_drained() {
+            context.engine.stream_ended();
+        }
+        self.count(context);
+    }
+
+    /// Records the memory that it holds.
+    fn count(&mut self, context: &Context<'_>) {
+        let queued = context.session.queued(context.flow);
+        let held = self.stream.as_ref().map_or(queued, |s| s.held(context.session, context.flow));
+        if held == 0 && self.stream.is_none() {
+            self.share = None;
+        } else {
+            self.share.get_or_insert_with(|| context.engine.share()).count(held);
+        }
+    }
+
+    fn end_if_drained(&mut self) -> bool {
+        let ends = self.stream.as_ref().is_some_and(|s| s.closing && s.jobs == 0 && s.sender.is_drained());
+        if ends {
+            self.stream = None;
+            (self.plain, self.parts) = (0, true);
+        }
+        ends
+    }
+
+    fn close_stream(&mut self, context: &mut Context<'_>) {
+        if let Some(stream) = self.stream.as_mut().filter(|s| !s.closing) {
+            stream.closing = true;
+            let now_ns = stream.now_ns(context.now_ns);
+            stream.sender.close(now_ns);
+            stream.work(true, context);
+        }
+        self.fill(context);
+    }
+
+    /// The local connection has ended. True once the session has everything.
+    pub(super) fn finish(&mut self, context: &mut Context<'_>) -> bool {
+        self.close_stream(context);
+        self.stream.is_none()
+    }
+
+    /// A worker has encoded a block.
+    pub(super) fn encoded(&mut self, done: Done, context: &mut Context<'_>) {
+        if let Some(stream) = &mut self.stream {
+            stream.jobs -= 1;
+            let now_ns = stream.now_ns(context.now_ns);
+            stream.sender.finish(done, now_ns);
+            stream.work(true, context);
+        }
+        self.fill(context);
+    }
+
+    /// The carrier has taken `len` bytes of this flow, or was looked at.
+    pub(super) fn on_carrier(&mut self, len: usize, carrier: u8, look: &Look, context: &mut Context<'_>) {
+        let moved = std::mem::replace(&mut self.carrier, carrier) != carrier;
+        if let Some(stream) = &mut self.stream {
+            if moved {
+                stream.marks.restart();
+            }
+            stream.on_carrier(len, look, context);
+            stream.work(false, context);
+        }
+        self.fill(context);
+    }
+
+    /// When [`Outgoing::on_time`] is due. `waits`: bytes of the flow wait for a carrier or for credit,
+    /// of which an event will tell.
+    pub(super) fn next_wakeup_ns(&self, waits: bool) -> Option<u64> {
+        let stream = self.stream.as_ref()?;
+        let rest_ns = (stream.fed_ns + REST_AFTER_NS).max(stream.begun_ns + stream.looked_ns + REST_AGAIN_NS);
+        let look_ns =
+            stream.sender.next_wakeup().map(|at| stream.look_again_ns().max(at.saturating_add(stream.begun_ns)));
+        let rest_ns = (!stream.closing).then_some(rest_ns);
+        rest_ns.into_iter().chain(look_ns.filter(|_| !waits)).min()
+    }
+
+    /// The time of [`Outgoing::next_wakeup_ns`] has come.
+    pub(super) fn on_time(&mut self, carrier: u8, look: &Look, context: &mut Context<'_>) {
+        self.on_carrier(0, carrier, look, context);
+        let Some(stream) = &mut self.stream else { return };
+        let now_ns = stream.now_ns(context.now_ns);
+        if let Some(job) = stream.sender.on_link_dry(now_ns) {
+            if job.method == Method::STORE || job.estimate_ns < RESCUE_NS {
+                stream.run(job, context);
+            } else {
+                stream.submit(job, context);
+            }
+            stream.work(false, context);
+        }
+        if context.now_ns >= stream.fed_ns + REST_AFTER_NS && stream.held(context.session, context.flow) == 0 {
+            return self.close_stream(context);
+        }
+        self.fill(context);
+    }
+}
+
+/// A look at the carrier of a flow.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Look {
+    pub(super) progress: Progress,
+    pub(super) begin_ns: u64,
+    pub(super) delivery_bytes_per_s: Option<u64>,
+    pub(super) rtt_ns: Option<u64>,
+}
+
+impl Stream {
+    fn new(context: &Context<'_>) -> Self {
+        Self {
+            sender: context.engine.sender(),
+            queue: context.engine.encoding(context.key),
+            marks: Marks::default(),
+            pushed: 0,
+            jobs: 0,
+            begun_ns: context.now_ns,
+            fed_ns: context.now_ns,
+            looked_ns: 0,
+            foreign: context.session.queued(context.flow),
+            compresses: true,
+            closing: false,
+        }
+    }
+
+    fn now_ns(&self, now_ns: u64) -> u64 {
+        now_ns.saturating_sub(self.begun_ns)
+    }
+
+    /// The earliest time of the next look.
+    fn look_again_ns(&self) -> u64 {
+        self.begun_ns + self.looked_ns + LOOK_AGAIN_MIN_NS
+    }
+
+    /// Bytes that no carrier has taken.
+    fn held(&self, session: &Session, flow: FlowId) -> usize {
+        self.pushed.saturating_sub(self.sender.summary().raw_bytes) as usize + session.queued(flow)
+    }
+
+    fn may_hold(&self) -> usize {
+        let summary = self.sender.summary();
+        let ratio = if summary.wire_bytes > 0 { summary.ratio().clamp(1.0, RATIO_MAX) } else { 1.0 };
+        let by_rate = (summary.rate_bytes_per_s * ratio * HOLD_S) as usize;
+        let by_rate = if summary.rate_bytes_per_s == 0.0 { HOLD_MAX } else { by_rate };
+        by_rate.clamp(HOLD_MIN, HOLD_MAX)
+    }
+
+    fn push(&mut self, bytes: Block, bulk: bool, context: &mut Context<'_>) {
+        self.fed_ns = context.now_ns;
+        self.pushed += bytes.len() as u64;
+        let now_ns = self.now_ns(context.now_ns);
+        self.sender.push(bytes, now_ns);
+        self.work(bulk, context);
+    }
+
+    /// Cuts as many blocks as the window allows. A short block that is alone is encoded here.
+    fn work(&mut self, bulk: bool, context: &mut Context<'_>) {
+        loop {
+            let now_ns = self.now_ns(context.now_ns);
+            let Some(job) = self.sender.poll_job(now_ns) else { return };
+            let short = job.raw.len() <= INLINE_LEN && job.estimate_ns < INLINE_NS;
+            let message = job.raw.len() <= MESSAGE_LEN && job.estimate_ns < MESSAGE_NS;
+            if job.method == Method::STORE || message || short && !bulk && self.jobs == 0 {
+                self.run(job, context);
+            } else {
+                self.submit(job, context);
+            }
+        }
+    }
+
+    fn run(&mut self, job: Job, context: &mut Context<'_>) {
+        let Engine { contexts, buffers, .. } = &mut *context.engine;
+        let done = stream::encode(job, contexts, buffers);
+        let now_ns = self.now_ns(context.now_ns);
+        self.sender.finish(done, now_ns);
+    }
+
+    fn submit(&mut self, job: Job, context: &mut Context<'_>) {
+        self.jobs += 1;
+        let buffers = context.engine.buffers.clone();
+        context.engine.submit(&self.queue, context.key, move |contexts| {
+            engine::Result::Encoded(Box::new(stream::encode(job, contexts, &buffers)))
+        });
+    }
+
+    fn on_carrier(&mut self, len: usize, look: &Look, context: &Context<'_>) {
+        let foreign = len.min(self.foreign);
+        self.foreign -= foreign;
+        let len = len - foreign;
+        let (unsent_before, _) = self.marks.look(&look.progress);
+        if len > 0 {
+            self.marks.add(len, look.progress.given);
+        }
+        let (unsent_after, unacked) = self.marks.look(&look.progress);
+        let end_ns = self.now_ns(context.now_ns);
+        self.looked_ns = end_ns;
+        self.sender.on_link(LinkSample {
+            begin_ns: self.now_ns(look.begin_ns).min(end_ns),
+            end_ns,
+            unsent_before,
+            unsent_after,
+            accepted: len as u64,
+            busy_ns: None,
+            unacked: look.progress.acked.map(|_| unacked),
+            delivery_bytes_per_s: look.delivery_bytes_per_s,
+            rtt_ns: look.rtt_ns,
+        });
+        let block_max = self.may_hold() / BLOCK_SHARE;
+        self.sender.limit_blocks(block_max);
+    }
+}
+
+#[cfg(test)]
+mod tests;

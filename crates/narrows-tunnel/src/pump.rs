@@ -1,0 +1,459 @@
+//! The thread that moves all bytes of a tunnel: sockets by epoll, edge-triggered, and the state
+//! machines of sessions and flows between them.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use narrows_host::shares::Shares;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+use rustls::{ClientConfig, ServerConfig};
+
+use super::counters::Counters;
+use super::engine::{self, Engine, Key};
+use super::limits::{GREETINGS_BURST, GREETINGS_PER_S, MEMORY_TOTAL, SESSIONS_MAX};
+use super::lookup::{Found, Lookups};
+use super::rate::Rates;
+use super::reason::Reason;
+use super::session::Sent;
+use super::settings::{Report, Settings};
+
+mod carriers;
+mod conn;
+mod dialing;
+mod listeners;
+mod sessions;
+mod strangers;
+mod targets;
+mod uplink;
+
+use carriers::CarrierPlace;
+use conn::Conn;
+use dialing::Dialing;
+use listeners::{ListenerPlace, Undecided};
+use sessions::SessionPlace;
+use strangers::Stranger;
+use uplink::UplinkState;
+
+/// Events taken at a time.
+const EVENTS: usize = 256;
+/// Rounds of work between two looks at the sockets.
+const ROUNDS: usize = 8;
+/// Unused buffers go back to the system after this time.
+const TIDY_AFTER: Duration = Duration::from_secs(1);
+/// Memory of streams that ended goes back to the system at most this often, since it takes some
+/// milliseconds.
+const TIDY_EVERY_NS: u64 = 10_000_000_000;
+const BELL: u64 = u64::MAX;
+
+/// Orders to a tunnel, from any thread.
+pub(super) enum Order {
+    Worker(Key, engine::Result),
+    Found(Key, Found),
+    /// New connections are to be proved so.
+    Reload {
+        server: Option<Arc<ServerConfig>>,
+        client: Option<Arc<ClientConfig>>,
+    },
+    /// Open nothing more; end when all flows have, or after this time.
+    Drain(Duration),
+}
+
+/// Sends orders to a tunnel.
+#[derive(Clone)]
+pub(super) struct Inlet {
+    orders: Arc<Mutex<Sender<Order>>>,
+    bell: Arc<OwnedFd>,
+}
+
+impl Inlet {
+    pub(super) fn send(&self, order: Order) {
+        // Nobody hears when the tunnel is over.
+        let _ = self.orders.lock().unwrap_or_else(PoisonError::into_inner).send(order);
+        let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
+    }
+}
+
+/// A descriptor that is watched, and what it is.
+struct Place {
+    generation: u32,
+    kind: Option<Kind>,
+    /// When it wants to be called.
+    due_ns: Option<u64>,
+    /// It is in `turns`.
+    queued: bool,
+}
+
+enum Kind {
+    Listener(ListenerPlace),
+    Undecided(Box<Undecided>),
+    Stranger(Box<Stranger>),
+    Dialing(Box<Dialing>),
+    Carrier(Box<CarrierPlace>),
+    Conn(Box<Conn>),
+}
+
+pub(super) struct Pump {
+    watch: OwnedFd,
+    bell: Arc<OwnedFd>,
+    inbox: Receiver<Order>,
+    inlet: Inlet,
+    begun: Instant,
+    now_ns: u64,
+    settings: Settings,
+    reports: SyncSender<Report>,
+    counters: Arc<Counters>,
+    engine: Engine,
+    lookups: Lookups,
+
+    places: Vec<Place>,
+    free: Vec<u32>,
+    timers: BTreeSet<(u64, Key)>,
+    /// Connections to be advanced.
+    turns: VecDeque<Key>,
+
+    sessions: Vec<Option<SessionPlace>>,
+    /// Sessions whose events and carriers are to be looked at.
+    touched: Vec<usize>,
+    /// Sessions by dialer.
+    dialers: HashMap<[u8; 16], usize>,
+    hosts: Shares,
+    session_hosts: Shares,
+    strangers: VecDeque<(Key, IpAddr)>,
+    rates: Rates,
+    flows: usize,
+    undecided: usize,
+
+    uplink: Option<UplinkState>,
+    /// Everything is over with the carrier on the standard streams.
+    is_stdio: bool,
+    draining_until_ns: Option<u64>,
+    over: Option<Option<String>>,
+    /// Buffers were used since they were last trimmed.
+    untidy: bool,
+    /// When memory was last returned to the system.
+    tidied_ns: u64,
+
+    output: Vec<u8>,
+    sent: Vec<Sent>,
+}
+
+/// Starts a tunnel on a thread of its own.
+pub(super) fn start(settings: Settings, reports: SyncSender<Report>, counters: Arc<Counters>) -> io::Result<Inlet> {
+    let (orders, inbox) = channel();
+    let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+    let inlet = Inlet { orders: Arc::new(Mutex::new(orders)), bell: Arc::clone(&bell) };
+    let watch = epoll::create(CreateFlags::CLOEXEC)?;
+    epoll::add(&watch, &*bell, EventData::new_u64(BELL), EventFlags::IN | EventFlags::ET)?;
+    let tell = inlet.clone();
+    let (begun_tell, begun) = channel();
+    let for_thread = inlet.clone();
+    let run = move || {
+        // The engine belongs to this thread.
+        let engine =
+            Engine::new(settings.engine.clone(), Box::new(move |key, done| tell.send(Order::Worker(key, done))));
+        let flows_max = settings.flows_max;
+        let mut pump = Pump {
+            watch,
+            bell,
+            inbox,
+            inlet: for_thread,
+            begun: Instant::now(),
+            now_ns: 0,
+            settings,
+            reports,
+            counters,
+            engine,
+            lookups: Lookups::default(),
+            places: Vec::new(),
+            free: Vec::new(),
+            timers: BTreeSet::new(),
+            turns: VecDeque::new(),
+            sessions: Vec::new(),
+            touched: Vec::new(),
+            dialers: HashMap::new(),
+            hosts: Shares::new(flows_max),
+            session_hosts: Shares::new(SESSIONS_MAX),
+            strangers: VecDeque::new(),
+            rates: Rates::new(GREETINGS_BURST, GREETINGS_PER_S),
+            flows: 0,
+            undecided: 0,
+            uplink: None,
+            is_stdio: false,
+            draining_until_ns: None,
+            over: None,
+            untidy: false,
+            tidied_ns: 0,
+            output: Vec::new(),
+            sent: Vec::new(),
+        };
+        let opened = pump.open();
+        let failed = opened.is_err();
+        let _ = begun_tell.send(opened);
+        if !failed {
+            pump.run();
+        }
+    };
+    std::thread::Builder::new().name("narrows-tunnel".into()).spawn(run)?;
+    begun.recv().unwrap_or_else(|_| Err(io::Error::other("the tunnel did not start; this is a bug")))?;
+    Ok(inlet)
+}
+
+impl Pump {
+    fn run(&mut self) {
+        let mut events = Vec::with_capacity(EVENTS);
+        while self.over.is_none() {
+            let wait = self.patience();
+            events.clear();
+            let wait_spec = wait.and_then(|wait| rustix::event::Timespec::try_from(wait).ok());
+            match epoll::wait(&self.watch, rustix::buffer::spare_capacity(&mut events), wait_spec.as_ref()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(e) => {
+                    self.over = Some(Some(format!("cannot wait for sockets: {e}")));
+                    break;
+                }
+            }
+            self.tick();
+            if events.is_empty() && wait.is_some_and(|w| w >= TIDY_AFTER) {
+                self.engine.buffers.trim();
+                self.untidy = false;
+            }
+            self.untidy |= !events.is_empty();
+            for event in &events {
+                let (about, flags) = (event.data.u64(), event.flags);
+                if about == BELL {
+                    let _ = rustix::io::read(&*self.bell, &mut [0; 8]);
+                } else {
+                    self.happened(about, flags);
+                }
+            }
+            self.hear_orders();
+            self.call_due();
+            self.work();
+            if self.engine.has_garbage() && self.now_ns >= self.tidied_ns + TIDY_EVERY_NS {
+                self.engine.tidy();
+                self.tidied_ns = self.now_ns;
+            }
+            self.drain();
+        }
+        let error = self.over.take().flatten();
+        let _ = self.reports.send(Report::Over { error });
+    }
+
+    fn tick(&mut self) {
+        self.now_ns = self.begun.elapsed().as_nanos() as u64;
+    }
+
+    fn patience(&self) -> Option<Duration> {
+        if !self.turns.is_empty() || !self.touched.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        let now_ns = self.begun.elapsed().as_nanos() as u64;
+        let timer = self.timers.first().map(|(at, _)| Duration::from_nanos(at.saturating_sub(now_ns)));
+        let sessions = self.sessions.iter().flatten().filter_map(|s| s.session.next_wakeup_ns()).min();
+        let uplink = self.uplink.as_ref().and_then(UplinkState::next_wakeup_ns);
+        let tidy = self.engine.has_garbage().then_some(self.tidied_ns + TIDY_EVERY_NS);
+        let others = [sessions, uplink, self.draining_until_ns, tidy].into_iter().flatten().min();
+        let others = others.map(|at| Duration::from_nanos(at.saturating_sub(now_ns)));
+        [timer, others, self.untidy.then_some(TIDY_AFTER)].into_iter().flatten().min()
+    }
+
+    fn hear_orders(&mut self) {
+        while let Ok(order) = self.inbox.try_recv() {
+            match order {
+                Order::Worker(key, result) => self.worker_done(key, result),
+                Order::Found(key, found) => self.found(key, found),
+                Order::Reload { server, client } => self.reload(server, client),
+                Order::Drain(limit) => self.begin_drain(limit),
+            }
+        }
+    }
+
+    fn reload(&mut self, server: Option<Arc<ServerConfig>>, client: Option<Arc<ClientConfig>>) {
+        if let Some(server) = server {
+            self.settings.listen.iter_mut().for_each(|(_, config)| *config = Arc::clone(&server));
+        }
+        if let Some(client) = client {
+            self.set_client_config(client);
+        }
+    }
+
+    fn begin_drain(&mut self, limit: Duration) {
+        let until_ns = self.now_ns.saturating_add(limit.as_nanos() as u64);
+        self.draining_until_ns = Some(until_ns);
+        self.close_listeners();
+        for at in 0..self.sessions.len() {
+            if let Some(place) = &mut self.sessions[at] {
+                place.session.leave(Reason::Leaving, "the other end stops");
+                self.touched.push(at);
+            }
+        }
+        self.work();
+    }
+
+    fn drain(&mut self) {
+        let Some(until_ns) = self.draining_until_ns else { return };
+        if self.flows == 0 || self.now_ns >= until_ns {
+            self.over.get_or_insert(None);
+        }
+    }
+
+    /// Calls whatever is due.
+    fn call_due(&mut self) {
+        while let Some((_, key)) = self.timers.first().copied().filter(|(at, _)| *at <= self.now_ns) {
+            self.set_timer(key, None);
+            match self.kind(key) {
+                Some(Kind::Conn(_)) => self.conn_on_time(key),
+                Some(Kind::Undecided(_)) => self.end_undecided(key),
+                Some(Kind::Stranger(_)) => self.stranger_on_time(key),
+                Some(Kind::Dialing(_)) => self.dialing_on_time(key),
+                Some(Kind::Carrier(_)) => self.close(key),
+                Some(Kind::Listener(_)) => self.listener_ready(key),
+                None => {}
+            }
+        }
+        self.sessions_on_time();
+        self.uplink_on_time();
+    }
+
+    /// Moves bytes between sockets and state machines, until nothing moves or it is time to look at
+    /// the sockets again.
+    fn work(&mut self) {
+        for _ in 0..ROUNDS {
+            if self.touched.is_empty() && self.turns.is_empty() {
+                break;
+            }
+            let touched = std::mem::take(&mut self.touched);
+            touched.iter().for_each(|at| self.hear_session(*at));
+            for _ in 0..self.turns.len() {
+                let Some(key) = self.turns.pop_front() else { break };
+                if let Some(place) = self.place_mut(key) {
+                    place.queued = false;
+                }
+                self.advance(key);
+            }
+            let mut touched = touched;
+            touched.append(&mut self.touched);
+            touched.sort_unstable();
+            touched.dedup();
+            for at in touched {
+                // A carrier that had its turn may have brought something.
+                self.hear_session(at);
+                self.flush_session(at);
+            }
+            self.tick();
+        }
+        let held = self.engine.held();
+        self.counters.bytes_held.set(held as u64);
+        let window_max = MEMORY_TOTAL.saturating_sub(held) / 16;
+        let window_max = u32::try_from(window_max).unwrap_or(u32::MAX);
+        self.sessions.iter_mut().flatten().for_each(|s| s.session.set_window_max(window_max));
+    }
+
+    // --- places ---
+
+    fn add(&mut self, kind: Kind) -> Key {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.places.push(Place { generation: 0, kind: None, due_ns: None, queued: false });
+            self.places.len() as u32 - 1
+        });
+        let place = &mut self.places[index as usize];
+        place.generation = place.generation.wrapping_add(1);
+        place.kind = Some(kind);
+        u64::from(place.generation) << 32 | u64::from(index)
+    }
+
+    fn place_mut(&mut self, key: Key) -> Option<&mut Place> {
+        let place = self.places.get_mut(key as u32 as usize)?;
+        (place.generation == (key >> 32) as u32 && place.kind.is_some()).then_some(place)
+    }
+
+    fn kind(&mut self, key: Key) -> Option<&mut Kind> {
+        self.place_mut(key)?.kind.as_mut()
+    }
+
+    /// Takes a place away. Its descriptor leaves the watch when it is closed.
+    fn take(&mut self, key: Key) -> Option<Kind> {
+        self.set_timer(key, None);
+        let place = self.place_mut(key)?;
+        let kind = place.kind.take();
+        place.queued = false;
+        self.free.push(key as u32);
+        kind
+    }
+
+    fn set_timer(&mut self, key: Key, at_ns: Option<u64>) {
+        let Some(place) = self.place_mut(key) else { return };
+        let old = std::mem::replace(&mut place.due_ns, at_ns);
+        if old != at_ns {
+            if let Some(old) = old {
+                self.timers.remove(&(old, key));
+            }
+            self.timers.extend(at_ns.map(|at| (at, key)));
+        }
+    }
+
+    fn queue(&mut self, key: Key) {
+        if let Some(place) = self.place_mut(key).filter(|p| !p.queued) {
+            place.queued = true;
+            self.turns.push_back(key);
+        }
+    }
+
+    fn touch(&mut self, session: usize) {
+        if self.touched.last() != Some(&session) {
+            self.touched.push(session);
+        }
+    }
+
+    fn happened(&mut self, key: Key, flags: EventFlags) {
+        let readable = flags.intersects(EventFlags::IN | EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR);
+        let writable = flags.intersects(EventFlags::OUT | EventFlags::HUP | EventFlags::ERR);
+        match self.kind(key) {
+            Some(Kind::Conn(conn)) => {
+                conn.readable |= readable;
+                conn.writable |= writable;
+                conn.broken |= flags.contains(EventFlags::ERR);
+                conn.hung_up |= flags.intersects(EventFlags::RDHUP | EventFlags::HUP);
+                self.queue(key);
+            }
+            Some(Kind::Carrier(carrier)) => {
+                carrier.wire.readable |= readable;
+                carrier.wire.writable |= writable;
+                let session = carrier.session;
+                self.carrier_ready(key);
+                self.touch(session);
+            }
+            Some(Kind::Stranger(stranger)) => {
+                stranger.wire.readable |= readable;
+                stranger.wire.writable |= writable;
+                self.stranger_ready(key);
+            }
+            Some(Kind::Listener(_)) => self.listener_ready(key),
+            Some(Kind::Undecided(_)) => self.undecided_ready(key),
+            Some(Kind::Dialing(_)) if writable => self.dialing_ready(key),
+            _ => {}
+        }
+    }
+
+    fn report(&self, report: Report) {
+        // The owner may have gone, or not listen: then it misses this.
+        let _ = self.reports.try_send(report);
+    }
+}
+
+/// Watches a descriptor for everything, edge-triggered; one that is watched already gets a new key.
+fn watch(watch: &OwnedFd, fd: impl AsFd, key: Key) {
+    let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+    let data = EventData::new_u64(key);
+    // It fails only without memory; then the connection stalls and its timers end it.
+    if epoll::add(watch, &fd, data, flags) == Err(Errno::EXIST) {
+        let _ = epoll::modify(watch, &fd, data, flags);
+    }
+}

@@ -1,0 +1,219 @@
+//! Carriers: bytes between their sockets and their sessions.
+
+use std::process::Child;
+
+use super::{Kind, Pump};
+use crate::engine::Key;
+use crate::frame::Parser;
+use crate::limits::CARRIERS_MAX;
+use crate::outgoing::Look;
+use crate::session::FlowId;
+use crate::socket;
+use crate::wire::Wire;
+
+/// Bytes that a carrier may move in each direction before others get their turn.
+const TURN: usize = 1 << 20;
+/// Bytes taken from a session at a time at most: what comes later can still overtake the rest.
+const CHUNK_MAX: usize = 64 << 10;
+
+pub(super) struct CarrierPlace {
+    pub(super) session: usize,
+    pub(super) number: u8,
+    pub(super) wire: Wire,
+    /// The remote shell, which ends with its carrier.
+    pub(super) child: Option<Child>,
+}
+
+impl Drop for CarrierPlace {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl Pump {
+    /// Adds a carrier to a session. `parser` has given the hello to an acceptor.
+    pub(super) fn add_carrier(&mut self, session: usize, number: u8, wire: Wire, child: Option<Child>, parser: Parser) {
+        let now_ns = self.now_ns;
+        if let Some(old) = self.sessions[session].as_ref().and_then(|s| s.carriers[usize::from(number)]) {
+            self.lose_carrier(old, "replaced");
+        }
+        // Its silence ends it by the session's own clock, which TCP's is not to precede by much.
+        let silence = std::time::Duration::from_nanos(self.settings.timing.dead_after_ns);
+        socket::limit_silence(&wire.socket, silence);
+        let key = self.add(Kind::Carrier(Box::new(CarrierPlace { session, number, wire, child })));
+        let Self { places, watch, .. } = self;
+        if let Some(Kind::Carrier(carrier)) = &places[key as u32 as usize].kind {
+            super::watch(watch, &carrier.wire.socket, key);
+        }
+        let Some(place) = &mut self.sessions[session] else { return };
+        place.carriers[usize::from(number)] = Some(key);
+        place.session.add_carrier(number, parser, now_ns);
+        let resumed = place.session.resume(number, now_ns);
+        self.counters.carriers_now.add(1);
+        match resumed {
+            Ok(()) => self.queue(key),
+            Err(e) => self.lose_carrier(key, &e.to_string()),
+        }
+        self.touch(session);
+    }
+
+    /// Reads what a carrier has.
+    pub(super) fn carrier_ready(&mut self, key: Key) {
+        let now_ns = self.now_ns;
+        let Self { places, sessions, engine, .. } = self;
+        let Some(Kind::Carrier(carrier)) = places[key as u32 as usize].kind.as_mut() else { return };
+        let (at, number) = (carrier.session, carrier.number);
+        let Some(place) = &mut sessions[at] else { return };
+        let mut moved = 0;
+        let mut lost = None;
+        while moved < TURN && place.session.wants_input(number) {
+            match carrier.wire.read(&engine.buffers) {
+                Ok(None) => break,
+                Ok(Some(bytes)) if bytes.is_empty() => {
+                    lost = Some("the other end closed the connection".to_owned());
+                    break;
+                }
+                Ok(Some(bytes)) => {
+                    moved += bytes.len();
+                    if let Err(e) = place.session.receive(number, bytes, now_ns) {
+                        lost = Some(e.to_string());
+                        break;
+                    }
+                }
+                Err(e) => {
+                    lost = Some(self.words_of(&e));
+                    break;
+                }
+            }
+        }
+        self.touch(at);
+        if let Some(why) = lost {
+            // What came before the end counts.
+            self.hear_session(at);
+            return self.lose_carrier(key, &why);
+        }
+        if moved >= TURN {
+            self.queue(key);
+        }
+    }
+
+    fn words_of(&self, e: &std::io::Error) -> String {
+        if e.kind() == std::io::ErrorKind::PermissionDenied {
+            return "the other end does not accept this one's token or certificate, or has another".into();
+        }
+        narrows_host::words::e_text(e)
+    }
+
+    /// A carrier is gone.
+    pub(super) fn lose_carrier(&mut self, key: Key, why: &str) {
+        if !matches!(self.kind(key), Some(Kind::Carrier(_))) {
+            return;
+        }
+        let Some(Kind::Carrier(mut carrier)) = self.take(key) else { return };
+        let (at, number) = (carrier.session, carrier.number);
+        carrier.wire.farewell(self.now_ns);
+        drop(carrier);
+        self.counters.carriers_now.sub(1);
+        self.counters.carriers_lost.add(1);
+        if let Some(place) = &mut self.sessions[at] {
+            place.carriers[usize::from(number)] = None;
+            place.session.remove_carrier(number);
+        }
+        self.touch(at);
+        self.uplink_lost(at, number, why);
+    }
+
+    /// A peer has answered on a carrier.
+    pub(super) fn carrier_up(&mut self, at: usize, number: u8) {
+        self.counters.carriers_up.add(1);
+        self.uplink_up(at, number);
+    }
+
+    /// Writes what a session has for its carriers.
+    pub(super) fn flush_session(&mut self, at: usize) {
+        for number in 0..CARRIERS_MAX as u8 {
+            let Some(key) = self.sessions[at].as_ref().and_then(|s| s.carriers[usize::from(number)]) else { continue };
+            if let Err(e) = self.flush_carrier(at, number, key) {
+                let why = self.words_of(&e);
+                self.lose_carrier(key, &why);
+            }
+        }
+    }
+
+    fn flush_carrier(&mut self, at: usize, number: u8, key: Key) -> std::io::Result<()> {
+        let mut moved = 0;
+        loop {
+            self.tick();
+            let begin_ns = self.now_ns;
+            let Self { places, sessions, output, sent, .. } = self;
+            let Some(Kind::Carrier(carrier)) = places[key as u32 as usize].kind.as_mut() else { return Ok(()) };
+            let Some(place) = &mut sessions[at] else { return Ok(()) };
+            let wire = &mut carrier.wire;
+            if !wire.flush(begin_ns)? || wire.is_handshaking() || !wire.writable {
+                return Ok(());
+            }
+            if !place.session.has_output(number) {
+                return Ok(());
+            }
+            if moved >= TURN {
+                self.touch(at);
+                return Ok(());
+            }
+            output.clear();
+            sent.clear();
+            let had_to_wait = !place.session.wants_input(number);
+            place.session.transmit(number, wire.write_len().min(CHUNK_MAX), output, sent, begin_ns);
+            moved += output.len();
+            wire.push(output)?;
+            wire.flush(begin_ns)?;
+            if had_to_wait {
+                self.queue(key);
+            }
+            self.tell_sent(at, number, begin_ns, key);
+        }
+    }
+
+    /// Tells flows what a carrier took of them.
+    fn tell_sent(&mut self, at: usize, number: u8, begin_ns: u64, key: Key) {
+        let mut sent = std::mem::take(&mut self.sent);
+        if !sent.is_empty() {
+            self.tick();
+            let has_stream = sent.iter().any(|s| self.has_stream(at, s.flow));
+            let look = match self.kind(key) {
+                Some(Kind::Carrier(carrier)) if has_stream => {
+                    let now_ns = self.begun.elapsed().as_nanos() as u64;
+                    let Some(Kind::Carrier(carrier)) = self.kind(key) else { return };
+                    carrier.wire.look(begin_ns, now_ns)
+                }
+                _ => Look::default(),
+            };
+            sent.sort_by_key(|s| s.flow);
+            for of_flow in sent.chunk_by(|a, b| a.flow == b.flow) {
+                let len = of_flow.iter().map(|s| s.len).sum();
+                self.carried(at, of_flow[0].flow, len, number, &look);
+            }
+        }
+        sent.clear();
+        self.sent = sent;
+    }
+
+    fn has_stream(&mut self, at: usize, flow: FlowId) -> bool {
+        let key = self.sessions[at].as_ref().and_then(|s| s.flows.get(&flow).copied());
+        matches!(key.and_then(|key| self.kind(key)), Some(Kind::Conn(conn)) if conn.has_stream())
+    }
+
+    /// A look at the carrier of a flow.
+    pub(super) fn look(&mut self, at: usize, flow: FlowId) -> Option<(u8, Look)> {
+        let now_ns = self.now_ns;
+        let place = self.sessions[at].as_ref()?;
+        let number = place.session.carrier_of(flow).unwrap_or(0);
+        let key = place.carriers[usize::from(number)]?;
+        match self.kind(key) {
+            Some(Kind::Carrier(carrier)) => Some((number, carrier.wire.look(now_ns, now_ns))),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,472 @@
+//! A connection of this host that a flow carries: accepted here, or made to a target.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+
+use narrows::block::Block;
+use narrows_host::shares::Share;
+
+use super::{Kind, Pump};
+use crate::engine::{self, Engine, Key};
+use crate::incoming::Incoming;
+use crate::outgoing::{Context, Outgoing};
+use crate::reason::Reason;
+use crate::session::{FlowId, Session};
+use crate::settings::Report;
+use crate::target::Target;
+use crate::{socket, socks};
+
+/// Bytes that a connection may move in each direction before others get their turn.
+const TURN: usize = 256 << 10;
+/// Reads begin at this length and grow while they are filled.
+const READ_MIN: usize = 16 << 10;
+const READ_MAX: usize = 256 << 10;
+/// A read that leaves most of a buffer empty is copied out of it.
+const SPARSE: usize = 8;
+
+pub(super) struct Conn {
+    pub(super) session: usize,
+    pub(super) flow: FlowId,
+    pub(super) stage: Stage,
+    up: Outgoing,
+    down: Incoming,
+    pub(super) readable: bool,
+    pub(super) writable: bool,
+    /// The socket has reported an error.
+    pub(super) broken: bool,
+    /// It has reported its end, which is read behind the last bytes: no event comes for it then.
+    pub(super) hung_up: bool,
+    read_len: usize,
+    /// The local connection sends no more.
+    local_ended: bool,
+    /// The session was told so.
+    finished: bool,
+    /// The local connection was told that the peer sends no more.
+    shut: bool,
+    /// A SOCKS client waits for the answer to its request; it has sent these bytes already.
+    socks: Option<Vec<u8>>,
+    /// The part of its host in the limit of flows.
+    _share: Option<Share>,
+}
+
+pub(super) enum Stage {
+    Finding { host: String, port: u16 },
+    Connecting { socket: OwnedFd, rest: VecDeque<SocketAddr>, until_ns: u64 },
+    Open(OwnedFd),
+}
+
+/// What was read of a connection before it was carried.
+pub(super) enum Early {
+    Nothing,
+    Bytes(Vec<u8>),
+    /// Behind the request of a SOCKS client, which waits for an answer.
+    Socks(Vec<u8>),
+}
+
+/// What comes next for a connection.
+enum Next {
+    Wait,
+    /// Its turn is over, but it has more to do.
+    Again,
+    /// Both directions have ended.
+    Over,
+    /// It broke; the peer is to be told.
+    Broken(Reason),
+}
+
+impl Conn {
+    /// The same, which gives the local connection these bytes first.
+    pub(super) fn behind(self, bytes: Vec<u8>) -> Self {
+        Self { down: Incoming::behind(bytes), ..self }
+    }
+
+    pub(super) fn new(session: usize, flow: FlowId, stage: Stage, share: Option<Share>) -> Self {
+        Self {
+            session,
+            flow,
+            stage,
+            up: Outgoing::default(),
+            down: Incoming::default(),
+            readable: true,
+            writable: true,
+            broken: false,
+            hung_up: false,
+            read_len: READ_MIN,
+            local_ended: false,
+            finished: false,
+            shut: false,
+            socks: None,
+            _share: share,
+        }
+    }
+
+    fn advance(&mut self, engine: &mut Engine, session: &mut Session, key: Key, now_ns: u64) -> Next {
+        let Stage::Open(socket) = &self.stage else { return Next::Wait };
+        if self.socks.is_some() {
+            return Next::Wait;
+        }
+        if std::mem::take(&mut self.broken) && socket::error(socket).is_some() {
+            return Next::Broken(Reason::Reset);
+        }
+        let mut moved = 0;
+        let mut context = Context { engine, session, flow: self.flow, key, now_ns };
+        while self.readable && !self.local_ended && moved < TURN {
+            let room = self.up.room(context.session, self.flow, context.engine);
+            if room == 0 {
+                break;
+            }
+            let len = room.min(self.read_len).min(READ_MAX);
+            let mut buffer = context.engine.buffers.get(len);
+            let read = socket::read(socket, &mut buffer.bytes_mut()[..len]);
+            let read_len = read.as_ref().ok().copied().flatten().unwrap_or(0);
+            let block = if read_len > 0 && read_len < buffer.capacity() / SPARSE {
+                let short = Block::from_vec(buffer.bytes_mut()[..read_len].to_vec());
+                context.engine.buffers.recycle(&buffer.freeze(0));
+                short
+            } else {
+                let block = buffer.freeze(read_len);
+                context.engine.buffers.recycle(&block);
+                block
+            };
+            match read {
+                Ok(None) => self.readable = false,
+                Ok(Some(0)) => self.local_ended = true,
+                Ok(Some(n)) => {
+                    moved += n;
+                    // A short read has emptied the socket: what comes later is an event.
+                    self.readable = n == len || self.hung_up;
+                    self.read_len = if n == len { (2 * len).min(self.up.read_len()).max(READ_MIN) } else { READ_MIN };
+                    self.up.push(block, &mut context);
+                }
+                Err(_) => return Next::Broken(Reason::Reset),
+            }
+        }
+        if self.local_ended && !self.finished && self.up.finish(&mut context) {
+            self.finished = true;
+            context.session.finish(self.flow);
+        }
+        let again = moved >= TURN && self.readable;
+        match self.deliver(engine, session, key, now_ns) {
+            Ok(more) if more || again => Next::Again,
+            Ok(_) if self.finished && self.shut => Next::Over,
+            Ok(_) => Next::Wait,
+            Err(reason) => Next::Broken(reason),
+        }
+    }
+
+    /// Gives the local connection what came for it. True if there is more than its turn allows.
+    fn deliver(&mut self, engine: &mut Engine, session: &mut Session, key: Key, now_ns: u64) -> Result<bool, Reason> {
+        let Stage::Open(socket) = &self.stage else { return Ok(false) };
+        let (mut took, mut moved) = (0, 0);
+        let mut result = Ok(false);
+        while self.writable {
+            if moved >= TURN {
+                result = Ok(true);
+                break;
+            }
+            match self.down.next(&mut took, key, engine) {
+                Ok(None) => break,
+                Ok(Some(raw)) => match socket::write(socket, raw) {
+                    Ok(Some(n)) => {
+                        moved += n;
+                        drop(raw.split_to(n));
+                    }
+                    Ok(None) => self.writable = false,
+                    Err(_) => {
+                        result = Err(Reason::Reset);
+                        break;
+                    }
+                },
+                Err(_) => {
+                    result = Err(Reason::Damaged);
+                    break;
+                }
+            }
+        }
+        self.down.count(engine);
+        if took > 0 {
+            session.took(self.flow, took, now_ns);
+        }
+        if result == Ok(false) && !self.shut && self.down.is_over() {
+            socket::finish(socket);
+            self.shut = true;
+        }
+        result
+    }
+}
+
+impl Pump {
+    /// Takes a place for one more connection of a session.
+    pub(super) fn place_for(&mut self, session: usize) -> Option<Option<Share>> {
+        let host = self.sessions[session].as_ref()?.host;
+        let share = host.map(|host| {
+            let mut share = self.hosts.of(host);
+            share.grow(1).then_some(share)
+        });
+        // A dialer has one peer, with which it shares nothing.
+        let share = match share {
+            None => Some(None),
+            Some(share) => share.map(Some),
+        };
+        let share = share.filter(|_| self.flows < self.settings.flows_max);
+        if share.is_none() {
+            self.counters.flows_over_limit.add(1);
+        }
+        share
+    }
+
+    /// Carries a connection that was accepted here, and has been read from as `early` says.
+    pub(super) fn carry(&mut self, session: usize, socket: OwnedFd, target: &Target, early: Early) {
+        let share = self.place_for(session);
+        let place = self.sessions[session].as_mut().filter(|_| share.is_some());
+        let Some((flow, share)) = place.and_then(|place| place.session.open(target)).zip(share) else {
+            return socket::abort(socket);
+        };
+        self.counters.flows_opened.add(1);
+        let mut conn = Conn::new(session, flow, Stage::Open(socket), share);
+        match early {
+            Early::Nothing => drop(self.begin(conn)),
+            Early::Socks(bytes) => {
+                conn.socks = Some(bytes);
+                self.begin(conn);
+            }
+            Early::Bytes(bytes) => {
+                let key = self.begin(conn);
+                self.push_early(key, bytes);
+            }
+        }
+    }
+
+    pub(super) fn begin(&mut self, conn: Conn) -> Key {
+        let (session, flow) = (conn.session, conn.flow);
+        let key = self.add(Kind::Conn(Box::new(conn)));
+        if let Some(place) = &mut self.sessions[session] {
+            place.flows.insert(flow, key);
+        }
+        self.flows += 1;
+        self.counters.flows_now.set(self.flows as u64);
+        self.watch_conn(key);
+        self.queue(key);
+        self.touch(session);
+        key
+    }
+
+    /// Watches the socket of a connection, which may have been watched as something else.
+    pub(super) fn watch_conn(&mut self, key: Key) {
+        let Self { places, watch, .. } = self;
+        let Some(Kind::Conn(conn)) = &places[key as u32 as usize].kind else { return };
+        let (Stage::Open(socket) | Stage::Connecting { socket, .. }) = &conn.stage else { return };
+        super::watch(watch, socket, key);
+    }
+
+    // --- course ---
+
+    /// Gives a connection its turn.
+    pub(super) fn advance(&mut self, key: Key) {
+        match self.kind(key) {
+            Some(Kind::Conn(conn)) if matches!(conn.stage, Stage::Connecting { .. }) => {
+                return self.connecting(key, false);
+            }
+            Some(Kind::Conn(_)) => {}
+            Some(Kind::Carrier(_)) => return self.carrier_ready(key),
+            Some(Kind::Listener(_)) => return self.listener_ready(key),
+            _ => return,
+        }
+        let Self { places, sessions, engine, now_ns, counters, .. } = self;
+        let Some(Kind::Conn(conn)) = places[key as u32 as usize].kind.as_mut() else { return };
+        let Some(place) = &mut sessions[conn.session] else { return };
+        let before = conn.amounts();
+        let next = conn.advance(engine, &mut place.session, key, *now_ns);
+        let after = conn.amounts();
+        counters.raw_bytes_out.add(after[0] - before[0]);
+        counters.wire_bytes_out.add(after[1] - before[1]);
+        counters.raw_bytes_in.add(after[2] - before[2]);
+        counters.wire_bytes_in.add(after[3] - before[3]);
+        let waits = place.session.queued(conn.flow) > 0;
+        let (session, due_ns) = (conn.session, conn.up.next_wakeup_ns(waits));
+        self.touch(session);
+        match next {
+            Next::Wait => self.set_timer(key, due_ns),
+            Next::Again => {
+                self.set_timer(key, due_ns);
+                self.queue(key);
+            }
+            Next::Over => self.end(key, None),
+            Next::Broken(reason) => self.end(key, Some(reason)),
+        }
+    }
+
+    /// Ends a connection of this host, with a reset if there is a reason.
+    fn end(&mut self, key: Key, reason: Option<Reason>) {
+        let Some(Kind::Conn(conn)) = self.take(key) else { return };
+        self.count_off(&conn);
+        let Some(reason) = reason else { return };
+        self.counters.flows_reset.add(1);
+        if reason == Reason::Damaged {
+            self.counters.flows_damaged.add(1);
+            self.report(Report::Flow { text: "the data of a connection was damaged on its way".into() });
+        }
+        if let Some(place) = &mut self.sessions[conn.session] {
+            place.session.reset(conn.flow, reason);
+        }
+        conn.abort();
+    }
+
+    pub(super) fn count_off(&mut self, conn: &Conn) {
+        self.flows -= 1;
+        self.counters.flows_now.set(self.flows as u64);
+        if let Some(place) = &mut self.sessions[conn.session] {
+            place.flows.remove(&conn.flow);
+        }
+        self.touch(conn.session);
+    }
+
+    /// The connection of a flow.
+    fn conn_of(&mut self, session: usize, flow: FlowId) -> Option<(Key, &mut Conn)> {
+        let key = *self.sessions[session].as_ref()?.flows.get(&flow)?;
+        match self.kind(key) {
+            Some(Kind::Conn(conn)) => Some((key, conn)),
+            _ => None,
+        }
+    }
+
+    /// Bytes of a flow have come, or its end.
+    pub(super) fn arrived(&mut self, session: usize, flow: FlowId, bytes: Option<(bool, Block)>) {
+        let Some((key, conn)) = self.conn_of(session, flow) else { return };
+        match bytes {
+            Some((coded, bytes)) => conn.down.push(coded, bytes),
+            None => conn.down.end(),
+        }
+        self.queue(key);
+    }
+
+    /// The peer has reached the target of a flow.
+    pub(super) fn reached(&mut self, session: usize, flow: FlowId) {
+        let Some((key, conn)) = self.conn_of(session, flow) else { return };
+        let Some(early) = conn.socks.take() else { return };
+        // Its buffer is empty; ten bytes fit.
+        if let Stage::Open(socket) = &conn.stage {
+            let _ = socket::write(socket, &socks::answer(Ok(())));
+        }
+        self.push_early(key, early);
+    }
+
+    /// Passes on what was read before a connection was carried.
+    fn push_early(&mut self, key: Key, early: Vec<u8>) {
+        let now_ns = self.now_ns;
+        let Self { sessions, places, engine, .. } = self;
+        let Some(Kind::Conn(conn)) = places[key as u32 as usize].kind.as_mut() else { return };
+        let Some(place) = &mut sessions[conn.session] else { return };
+        if !early.is_empty() {
+            let mut context = Context { engine, session: &mut place.session, flow: conn.flow, key, now_ns };
+            conn.up.push(Block::from_vec(early), &mut context);
+        }
+        self.queue(key);
+    }
+
+    /// The flow is over; the session knows it already.
+    pub(super) fn gone(&mut self, session: usize, flow: FlowId, reason: Reason, text: &str) {
+        let Some((key, _)) = self.conn_of(session, flow) else { return };
+        let Some(Kind::Conn(conn)) = self.take(key) else { return };
+        self.count_off(&conn);
+        if !text.is_empty() {
+            self.report(Report::Flow { text: format!("{reason}: {}", narrows_host::words::shown(text.as_bytes())) });
+        }
+        if let (Some(_), Stage::Open(socket)) = (&conn.socks, &conn.stage) {
+            let _ = socket::write(socket, &socks::answer(Err(reason)));
+            return;
+        }
+        conn.abort();
+    }
+
+    /// A worker has done a job of a connection.
+    pub(super) fn worker_done(&mut self, key: Key, result: engine::Result) {
+        let now_ns = self.now_ns;
+        if self.place_mut(key).is_none() {
+            return;
+        }
+        let Self { places, sessions, engine, .. } = self;
+        let Some(Kind::Conn(conn)) = places[key as u32 as usize].kind.as_mut() else { return };
+        let Some(place) = &mut sessions[conn.session] else { return };
+        let (session, flow) = (conn.session, conn.flow);
+        let failed = match result {
+            engine::Result::Encoded(done) => {
+                conn.up.encoded(*done, &mut Context { engine, session: &mut place.session, flow, key, now_ns });
+                None
+            }
+            engine::Result::Decoded(done) => conn.down.decoded(*done, key, engine).err().map(|_| Reason::Damaged),
+            engine::Result::Failed => Some(Reason::Other),
+        };
+        self.touch(session);
+        match failed {
+            None => self.queue(key),
+            Some(reason) => self.end(key, Some(reason)),
+        }
+    }
+
+    /// A carrier has taken bytes of a flow.
+    pub(super) fn carried(
+        &mut self,
+        session: usize,
+        flow: FlowId,
+        len: usize,
+        carrier: u8,
+        look: &crate::outgoing::Look,
+    ) {
+        let now_ns = self.now_ns;
+        let Self { places, sessions, engine, .. } = self;
+        let Some(place) = &mut sessions[session] else { return };
+        let Some(key) = place.flows.get(&flow).copied() else { return };
+        let Some(Kind::Conn(conn)) = places[key as u32 as usize].kind.as_mut() else { return };
+        conn.up.on_carrier(len, carrier, look, &mut Context { engine, session: &mut place.session, flow, key, now_ns });
+        // There may be room to read more, or an end to be told.
+        self.queue(key);
+    }
+
+    pub(super) fn conn_on_time(&mut self, key: Key) {
+        let now_ns = self.now_ns;
+        let Some(Kind::Conn(conn)) = self.kind(key) else { return };
+        if matches!(conn.stage, Stage::Connecting { .. }) {
+            return self.connecting(key, true);
+        }
+        let (session, flow) = (conn.session, conn.flow);
+        let Some((carrier, look)) = self.look(session, flow) else { return };
+        let Self { places, sessions, engine, .. } = self;
+        let Some(Kind::Conn(conn)) = places[key as u32 as usize].kind.as_mut() else { return };
+        let Some(place) = &mut sessions[session] else { return };
+        conn.up.on_time(carrier, &look, &mut Context { engine, session: &mut place.session, flow, key, now_ns });
+        self.queue(key);
+    }
+}
+
+impl Conn {
+    /// Bytes so far: of the local connection and of the carrier, sent and received.
+    fn amounts(&self) -> [u64; 4] {
+        [self.up.bytes, self.up.wire, self.down.bytes, self.down.wire]
+    }
+
+    /// Whether a look at the carrier is of use.
+    pub(super) fn has_stream(&self) -> bool {
+        self.up.has_stream()
+    }
+
+    pub(super) fn abort(self) {
+        match self.stage {
+            Stage::Open(socket) | Stage::Connecting { socket, .. } => socket::abort(socket),
+            Stage::Finding { .. } => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Thousands of idle flows are the usual state of a tunnel between two sites.
+    #[test]
+    fn an_idle_connection_is_small() {
+        let size = size_of::<Conn>();
+        assert!(size <= 640, "{size} bytes");
+    }
+}

@@ -1,0 +1,320 @@
+//! Listeners: of forwards and SOCKS at this end, of dialers at an acceptor, and for carriers.
+
+use std::os::fd::OwnedFd;
+
+use super::conn::Early;
+use super::{Kind, Pump};
+use crate::engine::Key;
+use crate::limits::UNDECIDED_MAX;
+use crate::proxy;
+use crate::reason::Reason;
+use crate::settings::Report;
+use crate::socket::{self, Accepted, Listener};
+use crate::socks::{self, Conversation, Next};
+use crate::target::{Endpoint, Target, To};
+
+/// Connections accepted at a time.
+const ACCEPTS: usize = 256;
+/// Pause while no descriptor is free, until some connection ends.
+const BREATH_NS: u64 = 100_000_000;
+/// Time in which a SOCKS client must say where to.
+const UNDECIDED_NS: u64 = 10_000_000_000;
+
+pub(super) struct ListenerPlace {
+    listener: Listener,
+    purpose: Purpose,
+}
+
+enum Purpose {
+    /// Dialers; the number of the address in the settings.
+    Carriers(usize),
+    Forward(Endpoint),
+    Socks,
+    /// For the dialer of a session.
+    Remote {
+        session: usize,
+        number: u64,
+    },
+}
+
+/// A connection that has not said where to, or whose it is.
+pub(super) struct Undecided {
+    socket: OwnedFd,
+    client: String,
+    awaits: Awaits,
+}
+
+enum Awaits {
+    Socks(Conversation),
+    /// A PROXY header, of which this has come.
+    Proxy {
+        to: Endpoint,
+        seen: Vec<u8>,
+    },
+}
+
+/// What an undecided connection is.
+enum Decided {
+    NotYet,
+    Over,
+    To(Target, Early),
+}
+
+impl Pump {
+    /// Opens what the settings say.
+    pub(super) fn open(&mut self) -> std::io::Result<()> {
+        use std::io::Error;
+        let named = |address: &str, e: Error| {
+            Error::new(e.kind(), format!("cannot listen on {address}: {}", narrows_host::words::e_text(&e)))
+        };
+        for i in 0..self.settings.listen.len() {
+            let address = self.settings.listen[i].0;
+            let listener = Listener::tcp(address).map_err(|e| named(&address.to_string(), e))?;
+            self.report(Report::Serving { address: listener.address() });
+            self.add_listener(listener, Purpose::Carriers(i));
+        }
+        let local = self.settings.local.iter().map(|f| (f.from.clone(), Some(f.to.clone())));
+        let dynamic = self.settings.dynamic.iter().map(|from| (from.clone(), None));
+        for (from, to) in local.chain(dynamic).collect::<Vec<_>>() {
+            let listener = open_listener(&from).map_err(|e| named(&from.to_string(), e))?;
+            let shown = to.as_ref().map_or_else(|| "SOCKS".to_owned(), ToString::to_string);
+            self.report(Report::Listening { from: listener.address(), to: shown });
+            self.add_listener(listener, to.map_or(Purpose::Socks, Purpose::Forward));
+        }
+        self.open_stdio();
+        self.open_uplink()
+    }
+
+    fn add_listener(&mut self, listener: Listener, purpose: Purpose) -> Key {
+        let key = self.add(Kind::Listener(ListenerPlace { listener, purpose }));
+        let Self { places, watch, .. } = self;
+        if let Some(Kind::Listener(place)) = &places[key as u32 as usize].kind {
+            super::watch(watch, &place.listener, key);
+        }
+        key
+    }
+
+    /// Takes no new connections any more.
+    pub(super) fn close_listeners(&mut self) {
+        for index in 0..self.places.len() {
+            let place = &self.places[index];
+            if matches!(place.kind, Some(Kind::Listener(_))) {
+                let key = u64::from(place.generation) << 32 | index as u64;
+                self.take(key);
+            }
+        }
+    }
+
+    /// Listeners of this end look again: there is a session, or there will be none soon.
+    pub(super) fn wake_listeners(&mut self) {
+        for index in 0..self.places.len() {
+            let place = &self.places[index];
+            if matches!(place.kind, Some(Kind::Listener(_))) {
+                let key = u64::from(place.generation) << 32 | index as u64;
+                self.queue(key);
+            }
+        }
+    }
+
+    /// Accepts what waits.
+    pub(super) fn listener_ready(&mut self, key: Key) {
+        for _ in 0..ACCEPTS {
+            let Some(Kind::Listener(place)) = self.kind(key) else { return };
+            let is_local = matches!(place.purpose, Purpose::Forward(_) | Purpose::Socks);
+            if is_local && !self.may_accept() {
+                return;
+            }
+            let Some(Kind::Listener(place)) = self.kind(key) else { return };
+            match place.listener.accept() {
+                Ok(Some(accepted)) => self.accepted(key, accepted),
+                Ok(None) => return,
+                // No descriptor, or no memory.
+                Err(_) => {
+                    let at_ns = self.now_ns + BREATH_NS;
+                    return self.set_timer(key, Some(at_ns));
+                }
+            }
+        }
+        self.queue(key);
+    }
+
+    fn accepted(&mut self, key: Key, accepted: Accepted) {
+        let Some(Kind::Listener(place)) = self.kind(key) else { return };
+        let Accepted { socket, peer } = accepted;
+        let client = peer.map_or_else(String::new, |peer| peer.to_string());
+        match &place.purpose {
+            Purpose::Carriers(i) => {
+                let i = *i;
+                if let Some(peer) = peer {
+                    self.meet(i, socket, peer.ip());
+                }
+            }
+            Purpose::Remote { session, number } => {
+                let (session, to) = (*session, To::Listener(*number));
+                self.carry(session, socket, &Target { to, client }, Early::Nothing);
+            }
+            Purpose::Forward(to) => {
+                let to = to.clone();
+                let from = peer.map(|peer| peer.ip().to_canonical());
+                if from.is_some_and(|from| self.settings.proxy_from.contains(&from)) {
+                    return self.ask(socket, client, Awaits::Proxy { to, seen: Vec::new() });
+                }
+                match self.uplink_session() {
+                    Some(session) => {
+                        let target = Target { to: To::Endpoint(to), client };
+                        self.carry(session, socket, &target, Early::Nothing);
+                    }
+                    None => socket::abort(socket),
+                }
+            }
+            Purpose::Socks => self.ask(socket, client, Awaits::Socks(Conversation::default())),
+        }
+    }
+
+    /// Waits for what a connection says first.
+    fn ask(&mut self, socket: OwnedFd, client: String, awaits: Awaits) {
+        if self.undecided >= UNDECIDED_MAX {
+            return socket::abort(socket);
+        }
+        self.undecided += 1;
+        let key = self.add(Kind::Undecided(Box::new(Undecided { socket, client, awaits })));
+        let Self { places, watch, .. } = self;
+        if let Some(Kind::Undecided(u)) = &places[key as u32 as usize].kind {
+            super::watch(watch, &u.socket, key);
+        }
+        let at_ns = self.now_ns + UNDECIDED_NS;
+        self.set_timer(key, Some(at_ns));
+        self.undecided_ready(key);
+    }
+
+    /// Reads what an undecided connection says.
+    pub(super) fn undecided_ready(&mut self, key: Key) {
+        loop {
+            let Some(Kind::Undecided(undecided)) = self.kind(key) else { return };
+            let mut buffer = [0; socks::REQUEST_MAX];
+            let decided = match socket::read(&undecided.socket, &mut buffer) {
+                Ok(None) => return,
+                Ok(Some(n)) if n > 0 => undecided.take(&buffer[..n]),
+                _ => Decided::Over,
+            };
+            match decided {
+                Decided::NotYet => {}
+                Decided::Over => return self.end_undecided(key),
+                Decided::To(target, early) => {
+                    let session = self.uplink_session();
+                    let Some(Kind::Undecided(undecided)) = self.take(key) else { return };
+                    self.undecided -= 1;
+                    match session {
+                        Some(session) => self.carry(session, undecided.socket, &target, early),
+                        // An abort would take the answer back.
+                        None if matches!(early, Early::Socks(_)) => {
+                            let _ = socket::write(&undecided.socket, &socks::answer(Err(Reason::Other)));
+                        }
+                        None => socket::abort(undecided.socket),
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    pub(super) fn end_undecided(&mut self, key: Key) {
+        if let Some(Kind::Undecided(_)) = self.take(key) {
+            self.undecided -= 1;
+        }
+    }
+
+    /// A dialer asks for a listener.
+    pub(super) fn listen_for(&mut self, session: usize, number: u64, bind: &Endpoint) {
+        let answer = self.open_remote(bind).map(|listener| {
+            let address = listener.address();
+            self.report(Report::Peer { text: format!("listening on {address} for a client") });
+            let key = self.add_listener(listener, Purpose::Remote { session, number });
+            let old = self.sessions[session].as_mut().and_then(|s| s.listeners.insert(number, key));
+            if let Some(old) = old {
+                self.take(old);
+            }
+            address
+        });
+        if let Some(place) = &mut self.sessions[session] {
+            place.session.listening(number, answer.as_deref().map_err(|(reason, text)| (*reason, text.as_str())));
+        }
+        self.touch(session);
+    }
+
+    fn open_remote(&self, bind: &Endpoint) -> Result<Listener, (Reason, String)> {
+        let forbidden = || (Reason::Forbidden, "not allowed (--allow-listen)".to_owned());
+        let rules = &self.settings.allow_listen;
+        if !rules.may_allow(bind) {
+            return Err(forbidden());
+        }
+        if let Endpoint::Tcp { host, port } = bind {
+            // A name would be looked up, for which everybody would wait.
+            let is_address = host.is_empty() || host == "*" || host.parse::<std::net::IpAddr>().is_ok();
+            if !is_address {
+                return Err((Reason::Other, "name an address to listen on, not a host".into()));
+            }
+            let addresses = socket::bind_addresses(host, *port).unwrap_or_default();
+            if !addresses.iter().all(|a| rules.allow_address(host, a.ip(), *port)) {
+                return Err(forbidden());
+            }
+        }
+        match open_listener(bind) {
+            Ok(listener) => Ok(listener),
+            Err(e) if e.kind() == std::io::ErrorKind::AddrInUse => Err((Reason::Busy, "the address is in use".into())),
+            Err(e) => Err((Reason::Other, narrows_host::words::e_text(&e))),
+        }
+    }
+}
+
+impl Undecided {
+    fn take(&mut self, bytes: &[u8]) -> Decided {
+        match &mut self.awaits {
+            Awaits::Proxy { to, seen } => {
+                seen.extend_from_slice(bytes);
+                match proxy::parse(seen) {
+                    proxy::Next::Wait => Decided::NotYet,
+                    proxy::Next::Wrong => Decided::Over,
+                    proxy::Next::Found { len, client } => {
+                        let client = client.map_or_else(|| std::mem::take(&mut self.client), |c| c.to_string());
+                        let target = Target { to: To::Endpoint(to.clone()), client };
+                        Decided::To(target, Early::Bytes(seen.split_off(len)))
+                    }
+                }
+            }
+            Awaits::Socks(conversation) => {
+                let next = conversation.take(bytes);
+                let (Next::Wait(answer) | Next::Connect { answer, .. } | Next::Refuse(answer)) = &next;
+                // A few bytes always fit into an empty buffer.
+                if !answer.is_empty() && socket::write(&self.socket, answer).ok().flatten() != Some(answer.len()) {
+                    return Decided::Over;
+                }
+                match next {
+                    Next::Wait(_) => Decided::NotYet,
+                    Next::Refuse(_) => Decided::Over,
+                    Next::Connect { to, rest, .. } => {
+                        let target = Target { to: To::Endpoint(to), client: std::mem::take(&mut self.client) };
+                        Decided::To(target, Early::Socks(rest))
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Listens at the first address that is possible.
+fn open_listener(at: &Endpoint) -> std::io::Result<Listener> {
+    match at {
+        Endpoint::Unix(path) => Listener::unix(path),
+        Endpoint::Tcp { host, port } => {
+            let mut failed = std::io::Error::other("the name has no address");
+            for address in socket::bind_addresses(host, *port)? {
+                match Listener::tcp(address) {
+                    Ok(listener) => return Ok(listener),
+                    Err(e) => failed = e,
+                }
+            }
+            Err(failed)
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Sessions: what they say, and their beginning and end.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use narrows_host::shares::Share;
+
+use super::{Kind, Pump};
+use crate::engine::Key;
+use crate::hello::Hello;
+use crate::limits::CARRIERS_MAX;
+use crate::reason::Reason;
+use crate::session::{Event, FlowId, Role, Session};
+
+pub(super) struct SessionPlace {
+    pub(super) session: Session,
+    role: Role,
+    pub(super) hello: Hello,
+    pub(super) carriers: [Option<Key>; CARRIERS_MAX],
+    pub(super) flows: HashMap<FlowId, Key>,
+    /// Listeners of the dialer, by their numbers.
+    pub(super) listeners: HashMap<u64, Key>,
+    /// Host of the dialer, if this is the acceptor.
+    pub(super) host: Option<IpAddr>,
+    _share: Option<Share>,
+}
+
+impl Pump {
+    /// Begins a session without carriers.
+    pub(super) fn begin_session(
+        &mut self,
+        role: Role,
+        hello: Hello,
+        host: Option<IpAddr>,
+        share: Option<Share>,
+    ) -> usize {
+        let session = Session::new(role, hello, self.settings.timing);
+        let place = SessionPlace {
+            session,
+            role,
+            hello,
+            carriers: [None; CARRIERS_MAX],
+            flows: HashMap::new(),
+            listeners: HashMap::new(),
+            host,
+            _share: share,
+        };
+        let at = self.sessions.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.sessions.push(None);
+            self.sessions.len() - 1
+        });
+        self.sessions[at] = Some(place);
+        self.counters.sessions_now.add(1);
+        at
+    }
+
+    /// Does what the events of a session ask for.
+    pub(super) fn hear_session(&mut self, at: usize) {
+        while let Some(event) = self.sessions[at].as_mut().and_then(|s| s.session.poll_event()) {
+            match event {
+                Event::Up { carrier } => self.carrier_up(at, carrier),
+                Event::Incoming { flow, target } => self.incoming(at, flow, &target),
+                Event::Opened { flow } => self.reached(at, flow),
+                Event::Refused { flow, reason, text } => {
+                    self.counters.flows_refused.add(1);
+                    self.gone(at, flow, reason, &text);
+                }
+                Event::Data { flow, coded, bytes } => self.arrived(at, flow, Some((coded, bytes))),
+                Event::Finished { flow } => self.arrived(at, flow, None),
+                Event::Reset { flow, reason } => {
+                    self.counters.flows_reset.add(1);
+                    self.gone(at, flow, reason, "");
+                }
+                Event::Goaway { reason, text } => self.peer_leaves(at, reason, &text),
+                Event::Listen { number, bind } => self.listen_for(at, number, &bind),
+                Event::Listening { number, result } => self.remote_listening(number, result),
+            }
+        }
+        let Some(place) = &self.sessions[at] else { return };
+        if !place.session.has_carriers() {
+            return self.end_session(at);
+        }
+        // A dialer keeps the session of an acceptor that leaves for the connections that are open.
+        let is_old = place.role == Role::Dialer && place.session.is_leaving() && !self.is_uplink(at);
+        if is_old && place.flows.is_empty() {
+            self.drop_session(at, Reason::Leaving);
+        }
+    }
+
+    /// A session has no carrier any more: its flows were reset with them.
+    fn end_session(&mut self, at: usize) {
+        let Some(place) = self.sessions[at].take() else { return };
+        self.counters.sessions_now.sub(1);
+        // Flows that had ended in the session, while their local connections were still given the rest.
+        for (_, key) in place.flows {
+            if let Some(Kind::Conn(conn)) = self.take(key) {
+                conn.abort();
+                self.flows -= 1;
+                self.counters.flows_now.set(self.flows as u64);
+            }
+        }
+        for key in place.listeners.into_values() {
+            self.take(key);
+        }
+        if self.dialers.get(&place.hello.dialer) == Some(&at) {
+            self.dialers.remove(&place.hello.dialer);
+        }
+        self.uplink_ended(at);
+        if self.is_stdio {
+            self.over.get_or_insert(None);
+        }
+    }
+
+    /// Ends a session at once.
+    pub(super) fn drop_session(&mut self, at: usize, reason: Reason) {
+        let Some(place) = &mut self.sessions[at] else { return };
+        place.session.leave(reason, "");
+        self.flush_session(at);
+        let keys: Vec<Key> = self.sessions[at].iter().flat_map(|s| s.carriers.into_iter().flatten()).collect();
+        keys.into_iter().for_each(|key| self.lose_carrier(key, &reason.to_string()));
+        self.hear_session(at);
+    }
+
+    fn peer_leaves(&mut self, at: usize, reason: Reason, text: &str) {
+        let text = narrows_host::words::shown(text.as_bytes());
+        let why = if text.is_empty() { reason.to_string() } else { text };
+        if self.is_uplink(at) {
+            self.leave_uplink(at, &why);
+        }
+    }
+
+    /// Sends pings that are due and drops carriers whose peer is gone.
+    pub(super) fn sessions_on_time(&mut self) {
+        for at in 0..self.sessions.len() {
+            let now_ns = self.now_ns;
+            let Some(place) = &mut self.sessions[at] else { continue };
+            if place.session.next_wakeup_ns().is_none_or(|due| due > now_ns) {
+                continue;
+            }
+            let dead = place.session.on_time(now_ns);
+            let keys: Vec<Key> = dead.iter().filter_map(|n| place.carriers[usize::from(*n)]).collect();
+            keys.into_iter().for_each(|key| self.lose_carrier(key, "the other end does not answer"));
+            self.touch(at);
+        }
+    }
+}

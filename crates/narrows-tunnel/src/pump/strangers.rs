@@ -1,0 +1,208 @@
+//! Connections to an acceptor whose other end has not proved itself, or not said what it is.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+
+use narrows::upgrade::host_of;
+use narrows_host::shares::ALONE;
+use rustls::ServerConnection;
+
+use super::{Kind, Pump};
+use crate::engine::Key;
+use crate::frame::Parser;
+use crate::hello::Hello;
+use crate::limits::STRANGERS_MAX;
+use crate::reason::Reason;
+use crate::session::Role;
+use crate::settings::Report;
+use crate::socket;
+use crate::wire::Wire;
+
+/// Time in which a peer that was refused may read why.
+const FAREWELL_NS: u64 = 1_000_000_000;
+
+pub(super) struct Stranger {
+    pub(super) wire: Wire,
+    parser: Parser,
+    host: IpAddr,
+    /// It was refused, and is only kept to hear why.
+    leaving: bool,
+}
+
+impl Pump {
+    /// The carrier that is there already.
+    pub(super) fn open_stdio(&mut self) {
+        if let Some(socket) = self.settings.stdio.take() {
+            self.is_stdio = true;
+            self.add_stranger(Wire::plain(socket), ALONE);
+        }
+    }
+
+    /// Somebody has connected to listener `i`.
+    pub(super) fn meet(&mut self, i: usize, socket: OwnedFd, address: IpAddr) {
+        let host = host_of(address);
+        if !self.rates.allow(host, self.now_ns) {
+            self.counters.strangers_over_limit.add(1);
+            return socket::abort(socket);
+        }
+        let Some((_, config)) = self.settings.listen.get(i) else { return };
+        let Ok(connection) = ServerConnection::new(config.clone()) else { return };
+        self.add_stranger(Wire::tls(socket, connection.into()), host);
+    }
+
+    fn add_stranger(&mut self, wire: Wire, host: IpAddr) {
+        if self.strangers.len() >= STRANGERS_MAX {
+            self.turn_one_away();
+        }
+        let stranger = Stranger { wire, parser: Parser::new(0), host, leaving: false };
+        let key = self.add(Kind::Stranger(Box::new(stranger)));
+        self.strangers.push_back((key, host));
+        self.counters.strangers_now.set(self.strangers.len() as u64);
+        let Self { places, watch, .. } = self;
+        if let Some(Kind::Stranger(stranger)) = &places[key as u32 as usize].kind {
+            super::watch(watch, &stranger.wire.socket, key);
+        }
+        let at_ns = self.now_ns + self.settings.timing.hello_within_ns;
+        // Who reaches the standard streams is known, and may be asked for a password first.
+        if !self.is_stdio {
+            self.set_timer(key, Some(at_ns));
+        }
+        self.stranger_ready(key);
+    }
+
+    /// Makes room: the oldest stranger of the host that has most of them goes.
+    fn turn_one_away(&mut self) {
+        let mut of_host: HashMap<IpAddr, usize> = HashMap::new();
+        self.strangers.iter().for_each(|(_, host)| *of_host.entry(*host).or_default() += 1);
+        let Some(most) = of_host.values().max().copied() else { return };
+        let oldest = self.strangers.iter().find(|(_, host)| of_host[host] == most);
+        if let Some(key) = oldest.map(|(key, _)| *key) {
+            self.counters.strangers_over_limit.add(1);
+            self.close(key);
+        }
+    }
+
+    /// Moves the handshake of a stranger.
+    pub(super) fn stranger_ready(&mut self, key: Key) {
+        let now_ns = self.now_ns;
+        loop {
+            let Self { places, engine, .. } = self;
+            let Some(Kind::Stranger(stranger)) = places[key as u32 as usize].kind.as_mut() else { return };
+            if stranger.leaving {
+                // Read and thrown away, so that closing does not take the last words back.
+                return match stranger.wire.read(&engine.buffers) {
+                    Ok(None) => {}
+                    Ok(Some(bytes)) if !bytes.is_empty() => continue,
+                    _ => self.close(key),
+                };
+            }
+            let read = stranger.wire.read(&engine.buffers);
+            let flushed = stranger.wire.flush(now_ns);
+            match read.and_then(|read| flushed.map(|_| read)) {
+                Ok(None) => return,
+                Ok(Some(bytes)) if bytes.is_empty() => {
+                    self.counters.strangers_broken.add(1);
+                    return self.close(key);
+                }
+                Ok(Some(bytes)) => stranger.parser.push(bytes),
+                Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
+                    self.counters.strangers_refused.add(1);
+                    return self.part(key, "the client has another token or certificate");
+                }
+                Err(_) => {
+                    self.counters.strangers_broken.add(1);
+                    return self.part(key, "the TLS handshake failed; it is no tunnel");
+                }
+            }
+            match Hello::expect(&mut stranger.parser) {
+                Ok(None) => {}
+                Ok(Some(hello)) => return self.join(key, hello),
+                Err(e) => {
+                    self.counters.strangers_broken.add(1);
+                    return self.part(key, &e.to_string());
+                }
+            }
+        }
+    }
+
+    /// Says good-bye, and waits a little for it to be read.
+    fn part(&mut self, key: Key, why: &str) {
+        let now_ns = self.now_ns;
+        let Some(Kind::Stranger(stranger)) = self.kind(key) else { return };
+        stranger.wire.farewell(now_ns);
+        stranger.leaving = true;
+        let host = stranger.host;
+        self.report(Report::Peer { text: format!("{host}: {why}") });
+        self.set_timer(key, Some(now_ns + FAREWELL_NS));
+        if self.is_stdio {
+            self.over = Some(Some(why.to_owned()));
+        }
+    }
+
+    pub(super) fn stranger_on_time(&mut self, key: Key) {
+        if let Some(Kind::Stranger(stranger)) = self.kind(key)
+            && !stranger.leaving
+        {
+            self.counters.strangers_late.add(1);
+        }
+        self.close(key);
+    }
+
+    /// Closes a place without a word.
+    pub(super) fn close(&mut self, key: Key) {
+        self.take(key);
+        self.forget_stranger(key);
+        if self.is_stdio && self.sessions.iter().all(Option::is_none) {
+            self.over.get_or_insert(None);
+        }
+    }
+
+    fn forget_stranger(&mut self, key: Key) {
+        self.strangers.retain(|(other, _)| *other != key);
+        self.counters.strangers_now.set(self.strangers.len() as u64);
+    }
+
+    /// A stranger has proved itself: its connection becomes a carrier of its session.
+    fn join(&mut self, key: Key, hello: Hello) {
+        let known = self.dialers.get(&hello.dialer).copied();
+        let present = known.and_then(|at| self.sessions[at].as_ref()).map(|s| s.hello.session);
+        let Some(Kind::Stranger(stranger)) = self.kind(key) else { return };
+        let host = stranger.host;
+        let refuse = |pump: &mut Self, reason: Reason| {
+            if let Some(Kind::Stranger(stranger)) = pump.kind(key) {
+                let mut words = hello.greet();
+                crate::frame::put(&mut words, crate::frame::Kind::Goaway, 0, &reason.to_bytes(""));
+                let _ = stranger.wire.push(&words);
+            }
+            pump.part(key, &reason.to_string());
+        };
+        if present.is_some_and(|present| present > hello.session) {
+            return refuse(self, Reason::Replaced);
+        }
+        if self.draining_until_ns.is_some() {
+            return refuse(self, Reason::Leaving);
+        }
+        let at = match (known, present) {
+            (Some(at), Some(present)) if present == hello.session => at,
+            (known, _) => {
+                if let Some(at) = known {
+                    // The dialer has noticed its loss before this end did.
+                    self.drop_session(at, Reason::Replaced);
+                }
+                let mut share = self.session_hosts.of(host);
+                if !share.grow(1) {
+                    return refuse(self, Reason::Busy);
+                }
+                let at = self.begin_session(Role::Acceptor, hello, Some(host), Some(share));
+                self.dialers.insert(hello.dialer, at);
+                self.report(Report::Peer { text: format!("{host}: a client is connected") });
+                at
+            }
+        };
+        self.forget_stranger(key);
+        let Some(Kind::Stranger(stranger)) = self.take(key) else { return };
+        let Stranger { wire, parser, .. } = *stranger;
+        self.add_carrier(at, hello.carrier, wire, None, parser);
+    }
+}

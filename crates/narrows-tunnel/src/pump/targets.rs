@@ -1,0 +1,185 @@
+//! The targets of incoming flows: looked up, judged by the rules, and connected to.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+use narrows_host::words::{e_text, shown};
+use rustix::io::Errno;
+
+use super::conn::{Conn, Stage};
+use super::{Kind, Order, Pump};
+use crate::engine::Key;
+use crate::lookup::Found;
+use crate::reason::Reason;
+use crate::session::{FlowId, is_of_dialer};
+use crate::settings::Report;
+use crate::target::{Endpoint, Target, To};
+use crate::{proxy, socket};
+
+/// Time in which a target must answer at one address, and in all.
+const ADDRESS_NS: u64 = 10_000_000_000;
+const CONNECT_NS: u64 = 30_000_000_000;
+
+impl Pump {
+    /// The peer opened a flow: its target is connected to.
+    pub(super) fn incoming(&mut self, session: usize, flow: FlowId, target: &Target) {
+        let refuse = |pump: &mut Self, reason, text: &str| {
+            pump.counters.flows_refused.add(1);
+            pump.report(Report::Flow { text: format!("{}: {text}", shown(target.to_string().as_bytes())) });
+            if let Some(place) = &mut pump.sessions[session] {
+                place.session.refuse(flow, reason, text);
+            }
+            pump.touch(session);
+        };
+        if self.draining_until_ns.is_some() {
+            return refuse(self, Reason::Leaving, "the other end stops");
+        }
+        let endpoint = match &target.to {
+            To::Endpoint(endpoint) if self.settings.allow.may_allow(endpoint) => endpoint.clone(),
+            To::Endpoint(_) => return refuse(self, Reason::Forbidden, "not allowed (--allow)"),
+            To::Listener(number) => match self.remote_target(*number) {
+                Some(endpoint) => endpoint,
+                None => return refuse(self, Reason::Forbidden, "no such listener"),
+            },
+        };
+        let Some(share) = self.place_for(session) else { return refuse(self, Reason::Busy, "too many connections") };
+        let preamble = if self.settings.send_proxy {
+            let server = match &endpoint {
+                Endpoint::Tcp { host, port } => host.parse().ok().map(|ip| SocketAddr::new(ip, *port)),
+                Endpoint::Unix(_) => None,
+            };
+            proxy::header(target.client.parse().ok(), server)
+        } else {
+            Vec::new()
+        };
+        match endpoint {
+            Endpoint::Unix(path) => match socket::connect_unix(&path) {
+                Ok(socket) => {
+                    let conn = Conn::new(session, flow, Stage::Open(socket), share).behind(preamble);
+                    self.opened_here(session, flow);
+                    self.begin(conn);
+                }
+                Err(e) => refuse(self, reason_of(&e), &e_text(&e)),
+            },
+            Endpoint::Tcp { host, port } => {
+                let conn = Conn::new(session, flow, Stage::Finding { host: host.clone(), port }, share);
+                let key = self.begin(conn.behind(preamble));
+                let inlet = self.inlet.clone();
+                // An address is known at once, without a thread and its bell.
+                if let Ok(ip) = host.parse() {
+                    return self.found(key, Ok(vec![SocketAddr::new(ip, port)]));
+                }
+                if !self.lookups.start(&host, port, move |found| inlet.send(Order::Found(key, found))) {
+                    self.refuse_conn(key, Reason::Busy, "too many names are looked up");
+                }
+            }
+        }
+    }
+
+    fn opened_here(&mut self, session: usize, flow: FlowId) {
+        self.counters.flows_opened.add(1);
+        if let Some(place) = &mut self.sessions[session] {
+            place.session.opened(flow);
+        }
+        self.touch(session);
+    }
+
+    /// A name was looked up.
+    pub(super) fn found(&mut self, key: Key, found: Found) {
+        if matches!(self.kind(key), Some(Kind::Dialing(_))) {
+            return self.dialing_found(key, found);
+        }
+        let Some(Kind::Conn(conn)) = self.kind(key) else { return };
+        let Stage::Finding { host, port } = &conn.stage else { return };
+        let (host, port, by_dialer) = (host.clone(), *port, is_of_dialer(conn.flow));
+        let addresses = match found {
+            Ok(addresses) => addresses,
+            Err(e) => return self.refuse_conn(key, Reason::Unreachable, &format!("{host}: {}", e_text(&e))),
+        };
+        let mut permitted: VecDeque<SocketAddr> = addresses.into();
+        if by_dialer {
+            // Connections of own listeners go where the dialer's user said.
+            permitted.retain(|a| self.settings.allow.allow_address(&host, a.ip(), port));
+            if permitted.is_empty() {
+                return self.refuse_conn(key, Reason::Forbidden, "not allowed (--allow)");
+            }
+        }
+        self.connect_next(key, permitted, self.now_ns + CONNECT_NS, None);
+    }
+
+    /// Begins to connect to the next address.
+    fn connect_next(
+        &mut self,
+        key: Key,
+        mut rest: VecDeque<SocketAddr>,
+        until_ns: u64,
+        mut failed: Option<std::io::Error>,
+    ) {
+        while let Some(address) = rest.pop_front() {
+            match socket::connect(&address) {
+                Ok(socket) => {
+                    if let Some(Kind::Conn(conn)) = self.kind(key) {
+                        conn.writable = false;
+                        conn.stage = Stage::Connecting { socket, rest, until_ns };
+                    }
+                    self.watch_conn(key);
+                    let at_ns = until_ns.min(self.now_ns + ADDRESS_NS);
+                    return self.set_timer(key, Some(at_ns));
+                }
+                Err(e) => failed = Some(e),
+            }
+        }
+        let e = failed.unwrap_or_else(|| std::io::Error::other("the name has no address"));
+        self.refuse_conn(key, reason_of(&e), &e_text(&e));
+    }
+
+    /// A connection attempt has made progress, or its time is over.
+    pub(super) fn connecting(&mut self, key: Key, late: bool) {
+        let now_ns = self.now_ns;
+        let Some(Kind::Conn(conn)) = self.kind(key) else { return };
+        let Stage::Connecting { socket, rest, until_ns } = &mut conn.stage else { return };
+        let failed = match socket::error(socket) {
+            None if conn.writable && !late => None,
+            None if late => Some(std::io::Error::from(std::io::ErrorKind::TimedOut)),
+            None => return,
+            Some(e) => Some(e.into()),
+        };
+        if let Some(failed) = failed {
+            let (rest, until_ns) = (std::mem::take(rest), *until_ns);
+            if now_ns >= until_ns {
+                return self.refuse_conn(key, Reason::Timeout, "no answer in time");
+            }
+            return self.connect_next(key, rest, until_ns, Some(failed));
+        }
+        let stage = std::mem::replace(&mut conn.stage, Stage::Finding { host: String::new(), port: 0 });
+        let Stage::Connecting { socket, .. } = stage else { return };
+        conn.stage = Stage::Open(socket);
+        conn.readable = true;
+        let (session, flow) = (conn.session, conn.flow);
+        self.set_timer(key, None);
+        self.opened_here(session, flow);
+        self.queue(key);
+    }
+
+    pub(super) fn refuse_conn(&mut self, key: Key, reason: Reason, text: &str) {
+        let Some(Kind::Conn(conn)) = self.take(key) else { return };
+        self.counters.flows_refused.add(1);
+        self.report(Report::Flow { text: text.to_owned() });
+        if let Some(place) = &mut self.sessions[conn.session] {
+            place.session.refuse(conn.flow, reason, text);
+        }
+        self.count_off(&conn);
+    }
+}
+
+/// Why a target was not reached.
+fn reason_of(e: &std::io::Error) -> Reason {
+    match Errno::from_io_error(e) {
+        Some(Errno::CONNREFUSED | Errno::NOENT) => Reason::Refused,
+        Some(Errno::NETUNREACH | Errno::HOSTUNREACH | Errno::ADDRNOTAVAIL) => Reason::Unreachable,
+        Some(Errno::TIMEDOUT) => Reason::Timeout,
+        Some(Errno::ACCESS | Errno::PERM) => Reason::Forbidden,
+        _ if e.kind() == std::io::ErrorKind::TimedOut => Reason::Timeout,
+        _ => Reason::Other,
+    }
+}

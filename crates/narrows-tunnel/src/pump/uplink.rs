@@ -1,0 +1,304 @@
+//! The other end of a dialer: carriers are opened, kept, and opened again when they are lost.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use rustls::{ClientConfig, ClientConnection};
+
+use super::Pump;
+use crate::backoff::Backoff;
+use crate::frame::{NOISE_MAX, Parser};
+use crate::hello::Hello;
+use crate::limits::CARRIERS_MAX;
+use crate::reason::Reason;
+use crate::session::Role;
+use crate::settings::{Report, Uplink};
+use crate::target::Endpoint;
+use crate::wire::Wire;
+
+/// While there is no session, connections of this end wait so long in the queues of their listeners;
+/// then they are reset.
+const HOLD_NS: u64 = 5_000_000_000;
+
+pub(super) struct UplinkState {
+    to: Uplink,
+    dialer: [u8; 16],
+    /// Number of the present or last session.
+    number: u32,
+    /// Its place, while there is one.
+    session: Option<usize>,
+    slots: [Slot; CARRIERS_MAX],
+    backoff: Backoff,
+    /// It was up once.
+    was_up: bool,
+    /// The loss was reported.
+    is_lost: bool,
+    hold_until_ns: u64,
+    /// Listeners were told that holding is over.
+    gave_up: bool,
+}
+
+/// A carrier's place.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Slot {
+    Idle,
+    /// To be tried again at this time.
+    Waiting(u64),
+    /// Being made, or there and not answered yet.
+    Dialing,
+    Up,
+}
+
+impl UplinkState {
+    fn is_up(&self) -> bool {
+        self.slots.contains(&Slot::Up)
+    }
+
+    pub(super) fn next_wakeup_ns(&self) -> Option<u64> {
+        let retry = self.slots.iter().filter_map(|s| if let Slot::Waiting(at) = s { Some(*at) } else { None }).min();
+        let hold = (!self.is_up() && !self.gave_up).then_some(self.hold_until_ns);
+        retry.into_iter().chain(hold).min()
+    }
+}
+
+impl Pump {
+    pub(super) fn open_uplink(&mut self) -> std::io::Result<()> {
+        let Some(to) = self.settings.uplink.clone() else { return Ok(()) };
+        let mut dialer = [0; 16];
+        if rustix::rand::getrandom(&mut dialer, rustix::rand::GetRandomFlags::empty())? != dialer.len() {
+            return Err(std::io::Error::other("the system gives no random bytes"));
+        }
+        self.uplink = Some(UplinkState {
+            to,
+            dialer,
+            number: 0,
+            session: None,
+            slots: [Slot::Idle; CARRIERS_MAX],
+            backoff: Backoff::default(),
+            was_up: false,
+            is_lost: false,
+            hold_until_ns: HOLD_NS,
+            gave_up: false,
+        });
+        self.tend_uplink();
+        Ok(())
+    }
+
+    pub(super) fn set_client_config(&mut self, client: Arc<ClientConfig>) {
+        if let Some(UplinkState { to: Uplink::Tls { config, .. }, .. }) = &mut self.uplink {
+            *config = client;
+        }
+    }
+
+    pub(super) fn is_uplink(&self, at: usize) -> bool {
+        self.uplink.as_ref().is_some_and(|uplink| uplink.session == Some(at))
+    }
+
+    /// The session that connections of this end are carried by.
+    pub(super) fn uplink_session(&self) -> Option<usize> {
+        let uplink = self.uplink.as_ref().filter(|uplink| uplink.is_up())?;
+        uplink.session.filter(|at| self.sessions[*at].as_ref().is_some_and(|s| !s.session.is_leaving()))
+    }
+
+    /// Whether a connection of this end is accepted now, be it to be reset.
+    pub(super) fn may_accept(&self) -> bool {
+        self.uplink.as_ref().is_none_or(|uplink| uplink.is_up() || self.now_ns >= uplink.hold_until_ns)
+    }
+
+    pub(super) fn uplink_on_time(&mut self) {
+        let now_ns = self.now_ns;
+        let Some(uplink) = &mut self.uplink else { return };
+        if !uplink.is_up() && !uplink.gave_up && now_ns >= uplink.hold_until_ns {
+            uplink.gave_up = true;
+            self.wake_listeners();
+        }
+        self.tend_uplink();
+    }
+
+    /// Opens carriers that are wanted and not there.
+    fn tend_uplink(&mut self) {
+        let now_ns = self.now_ns;
+        let Some(uplink) = &mut self.uplink else { return };
+        let of_session =
+            uplink.session.and_then(|at| self.sessions[at].as_ref()).map_or(1, |s| s.session.carriers_wanted());
+        // Until the first one is there, others would only fail as it does. A remote shell may ask for
+        // a password each time.
+        let alone = !uplink.is_up() || matches!(uplink.to, Uplink::Shell { .. });
+        let wanted = if alone { 1 } else { of_session.max(self.settings.carriers).min(CARRIERS_MAX) };
+        let any = uplink.slots.contains(&Slot::Dialing);
+        for number in 0..CARRIERS_MAX {
+            let Some(uplink) = &mut self.uplink else { return };
+            let due = match uplink.slots[number] {
+                Slot::Idle => number < wanted && !(alone && any),
+                Slot::Waiting(at_ns) => at_ns <= now_ns,
+                Slot::Dialing | Slot::Up => false,
+            };
+            if due && self.draining_until_ns.is_none() {
+                uplink.slots[number] = Slot::Dialing;
+                self.dial(number as u8);
+            }
+        }
+    }
+
+    fn dial(&mut self, number: u8) {
+        let Some(uplink) = &self.uplink else { return };
+        match uplink.to.clone() {
+            Uplink::Tls { host, port, .. } => {
+                self.dial_host(number, &host, port);
+            }
+            Uplink::Shell { command } => match start_shell(&command) {
+                Ok((child, socket)) => {
+                    let session = self.session_for_uplink();
+                    let parser = Parser::new(NOISE_MAX);
+                    self.add_carrier(session, number, Wire::plain(socket), Some(child), parser);
+                }
+                Err(e) => {
+                    let program = command.first().map_or_else(String::new, |p| p.to_string_lossy().into_owned());
+                    let why = format!("cannot start {program}: {}", narrows_host::words::e_text(&e));
+                    self.dial_lost(number, &why);
+                }
+            },
+        }
+    }
+
+    /// A socket is connected to the acceptor.
+    pub(super) fn dialed(&mut self, number: u8, socket: OwnedFd) {
+        let Some(UplinkState { to: Uplink::Tls { config, name, .. }, .. }) = &self.uplink else { return };
+        let connection = match ClientConnection::new(Arc::clone(config), name.clone()) {
+            Ok(connection) => connection,
+            Err(e) => return self.dial_lost(number, &e.to_string()),
+        };
+        let session = self.session_for_uplink();
+        self.add_carrier(session, number, Wire::tls(socket, connection.into()), None, Parser::new(0));
+    }
+
+    fn session_for_uplink(&mut self) -> usize {
+        let Some(uplink) = &mut self.uplink else { return 0 };
+        if let Some(at) = uplink.session {
+            return at;
+        }
+        uplink.number += 1;
+        let hello = Hello { carrier: 0, dialer: uplink.dialer, session: uplink.number };
+        let at = self.begin_session(Role::Dialer, hello, None, None);
+        if let Some(uplink) = &mut self.uplink {
+            uplink.session = Some(at);
+        }
+        at
+    }
+
+    /// The acceptor has answered on a carrier.
+    pub(super) fn uplink_up(&mut self, at: usize, number: u8) {
+        if !self.is_uplink(at) {
+            return;
+        }
+        let Some(uplink) = &mut self.uplink else { return };
+        let first = !uplink.is_up();
+        uplink.slots[usize::from(number)] = Slot::Up;
+        if first {
+            uplink.backoff.reset();
+            (uplink.was_up, uplink.is_lost, uplink.gave_up) = (true, false, false);
+            let binds: Vec<Endpoint> = self.settings.remote.iter().map(|f| f.from.clone()).collect();
+            if let Some(place) = &mut self.sessions[at] {
+                binds.iter().enumerate().for_each(|(i, bind)| place.session.listen(i as u64, bind));
+            }
+            self.report(Report::Up);
+            self.wake_listeners();
+        }
+        self.tend_uplink();
+    }
+
+    /// A carrier of some session is gone.
+    pub(super) fn uplink_lost(&mut self, at: usize, number: u8, why: &str) {
+        if self.is_uplink(at) {
+            self.dial_lost(number, why);
+        }
+    }
+
+    /// A carrier is gone, or did not come.
+    pub(super) fn dial_lost(&mut self, number: u8, why: &str) {
+        let mut random = [0; 8];
+        let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
+        let now_ns = self.now_ns;
+        let Some(uplink) = &mut self.uplink else { return };
+        let was_up = uplink.slots[usize::from(number)] == Slot::Up;
+        let wait_ns = uplink.backoff.next_ns(u64::from_le_bytes(random));
+        uplink.slots[usize::from(number)] = Slot::Waiting(now_ns + wait_ns);
+        if was_up && !uplink.is_up() {
+            uplink.hold_until_ns = now_ns + HOLD_NS;
+        }
+        if !was_up {
+            self.counters.dials_failed.add(1);
+        }
+        let name = match &uplink.to {
+            Uplink::Tls { host, port, .. } => Endpoint::Tcp { host: host.clone(), port: *port }.to_string(),
+            Uplink::Shell { .. } => "the other end".into(),
+        };
+        let why = format!("{name}: {why}");
+        if !uplink.was_up && !self.settings.keeps_trying {
+            self.over.get_or_insert(Some(why));
+        } else if !uplink.is_up() && !std::mem::replace(&mut uplink.is_lost, true) {
+            self.report(Report::Lost { why });
+        }
+    }
+
+    /// The acceptor opens nothing more: its session goes on for what is open, and another is begun.
+    pub(super) fn leave_uplink(&mut self, at: usize, why: &str) {
+        let number = {
+            let Some(place) = &self.sessions[at] else { return };
+            let Some(uplink) = &mut self.uplink else { return };
+            uplink.session = None;
+            for (slot, carrier) in uplink.slots.iter_mut().zip(place.carriers) {
+                if carrier.is_some() || matches!(slot, Slot::Waiting(_)) {
+                    *slot = Slot::Idle;
+                }
+            }
+            uplink.slots.iter().position(|slot| *slot == Slot::Idle).unwrap_or(0) as u8
+        };
+        if let Some(uplink) = &mut self.uplink {
+            uplink.hold_until_ns = self.now_ns + HOLD_NS;
+            uplink.gave_up = false;
+        }
+        self.dial_lost(number, why);
+    }
+
+    /// The session of the uplink has no carrier any more; the next carrier begins another.
+    pub(super) fn uplink_ended(&mut self, at: usize) {
+        if let Some(uplink) = self.uplink.as_mut().filter(|uplink| uplink.session == Some(at)) {
+            uplink.session = None;
+            // Further carriers are wanted again when the first one is there.
+            let waiting = uplink.slots[1..].iter_mut().filter(|slot| matches!(slot, Slot::Waiting(_)));
+            waiting.for_each(|slot| *slot = Slot::Idle);
+        }
+    }
+
+    /// Where the connections of an own listener at the acceptor go.
+    pub(super) fn remote_target(&self, number: u64) -> Option<Endpoint> {
+        let forward = self.settings.remote.get(usize::try_from(number).ok()?)?;
+        Some(forward.to.clone())
+    }
+
+    /// The acceptor has answered a request for a listener.
+    pub(super) fn remote_listening(&mut self, number: u64, result: Result<String, (Reason, String)>) {
+        let forward = usize::try_from(number).ok().and_then(|i| self.settings.remote.get(i));
+        let Some(forward) = forward else { return };
+        let shown = |text: &str| narrows_host::words::shown(text.as_bytes());
+        self.report(match result {
+            Ok(address) => Report::RemoteListening { from: shown(&address), to: forward.to.to_string() },
+            Err((reason, text)) => {
+                let why = if text.is_empty() { reason.to_string() } else { shown(&text) };
+                Report::RemoteRefused { from: forward.from.to_string(), why }
+            }
+        });
+    }
+}
+
+/// Starts a program with one end of a socket pair as its standard input and output.
+fn start_shell(command: &[std::ffi::OsString]) -> std::io::Result<(std::process::Child, OwnedFd)> {
+    let (near, far) = UnixStream::pair()?;
+    let (program, words) = command.split_first().ok_or_else(|| std::io::Error::other("the command is empty"))?;
+    let output = OwnedFd::from(far.try_clone()?);
+    let started = Command::new(program).args(words).stdin(Stdio::from(OwnedFd::from(far))).stdout(output).spawn()?;
+    Ok((started, near.into()))
+}

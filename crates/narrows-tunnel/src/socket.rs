@@ -1,0 +1,252 @@
+//! Sockets that never block: connecting, listening, reading, writing, and ends as the other side is
+//! to see them.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, recv, send, shutdown,
+    socket_with, sockopt,
+};
+
+/// Connections that may wait to be accepted; the kernel may allow fewer.
+const BACKLOG: i32 = 4096;
+/// A silent peer of a TCP socket is asked after this time, then at this interval, so often; one with
+/// data in flight must confirm within `UNCONFIRMED`.
+const KEEP_IDLE: Duration = Duration::from_secs(60);
+const KEEP_EVERY: Duration = Duration::from_secs(15);
+const KEEP_COUNT: u32 = 4;
+
+/// Begins to connect. The socket becomes writable when it is done; [`error`] then tells how.
+pub(super) fn connect(to: &SocketAddr) -> io::Result<OwnedFd> {
+    let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
+    match rustix::net::connect(&socket, to) {
+        Ok(()) | Err(Errno::INPROGRESS) => {}
+        Err(e) => return Err(e.into()),
+    }
+    tune(&socket);
+    Ok(socket)
+}
+
+/// Connects to a unix socket, which needs no time.
+pub(super) fn connect_unix(path: &Path) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}
+
+/// Sends small pieces at once, and notices peers that are gone.
+pub(super) fn tune(socket: &OwnedFd) {
+    // None of these matters enough to fail for.
+    let _ = sockopt::set_tcp_nodelay(socket, true);
+    let _ = sockopt::set_socket_keepalive(socket, true);
+    let _ = sockopt::set_tcp_keepidle(socket, KEEP_IDLE);
+    let _ = sockopt::set_tcp_keepintvl(socket, KEEP_EVERY);
+    let _ = sockopt::set_tcp_keepcnt(socket, KEEP_COUNT);
+}
+
+/// Also limits the time in which sent bytes must be confirmed.
+pub(super) fn limit_silence(socket: &OwnedFd, silence: Duration) {
+    let _ = sockopt::set_tcp_user_timeout(socket, u32::try_from(silence.as_millis()).unwrap_or(u32::MAX));
+}
+
+/// The error of a socket, if it has one.
+pub(super) fn error(socket: &OwnedFd) -> Option<Errno> {
+    match sockopt::socket_error(socket) {
+        Ok(Ok(())) => None,
+        Ok(Err(e)) | Err(e) => Some(e),
+    }
+}
+
+/// Reads what is there. `None`: nothing now; 0: the end.
+pub(super) fn read(socket: &OwnedFd, buffer: &mut [u8]) -> Result<Option<usize>, Errno> {
+    loop {
+        match recv(socket, &mut *buffer, RecvFlags::DONTWAIT) {
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Ok(None),
+            result => return result.map(|(n, _)| Some(n)),
+        }
+    }
+}
+
+/// Writes what the socket takes. `None`: nothing now.
+pub(super) fn write(socket: &OwnedFd, bytes: &[u8]) -> Result<Option<usize>, Errno> {
+    loop {
+        match send(socket, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Ok(None),
+            result => return result.map(Some),
+        }
+    }
+}
+
+/// Ends the direction that is written.
+pub(super) fn finish(socket: &OwnedFd) {
+    let _ = shutdown(socket, Shutdown::Write);
+}
+
+/// Closes so that the other side sees a reset. A unix socket has none: there the other side sees an
+/// end, or a reset if it has sent something that nobody read.
+pub(super) fn abort(socket: OwnedFd) {
+    let _ = sockopt::set_socket_linger(&socket, Some(Duration::ZERO));
+    drop(socket);
+}
+
+/// Whether both ends of a TCP socket are this host.
+pub(super) fn is_same_host(socket: &OwnedFd) -> bool {
+    let address = |any: Option<rustix::net::SocketAddrAny>| SocketAddr::try_from(any?).ok();
+    let (own, peer) = (rustix::net::getsockname(socket).ok(), rustix::net::getpeername(socket).ok().flatten());
+    match (address(own), address(peer)) {
+        (Some(own), Some(peer)) => peer.ip().is_loopback() || peer.ip() == own.ip(),
+        _ => false,
+    }
+}
+
+/// A socket that listens.
+pub(super) enum Listener {
+    Tcp(TcpListener),
+    Unix { listener: UnixListener, path: PathBuf },
+}
+
+/// Who connected.
+pub(super) struct Accepted {
+    pub(super) socket: OwnedFd,
+    /// The address, if it has one.
+    pub(super) peer: Option<SocketAddr>,
+}
+
+impl Listener {
+    pub(super) fn tcp(at: SocketAddr) -> io::Result<Self> {
+        let listener = TcpListener::bind(at)?;
+        listener.set_nonblocking(true)?;
+        // The standard library asks for fewer.
+        rustix::net::listen(&listener, BACKLOG)?;
+        Ok(Self::Tcp(listener))
+    }
+
+    /// Listens on a path. A socket that is there and that nobody listens on is replaced: it is left
+    /// of a program that was killed.
+    pub(super) fn unix(path: &Path) -> io::Result<Self> {
+        let listener = match UnixListener::bind(path) {
+            Err(e) if e.kind() == io::ErrorKind::AddrInUse && is_left_over(path) => {
+                std::fs::remove_file(path)?;
+                UnixListener::bind(path)
+            }
+            result => result,
+        }?;
+        // As ssh's StreamLocalBindMask: whoever may connect has what the tunnel gives.
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+        listener.set_nonblocking(true)?;
+        rustix::net::listen(&listener, BACKLOG)?;
+        Ok(Self::Unix { listener, path: path.to_owned() })
+    }
+
+    /// The address, for people and for clients.
+    pub(super) fn address(&self) -> String {
+        match self {
+            Self::Tcp(listener) => listener.local_addr().map_or_else(|_| "?".into(), |a| a.to_string()),
+            Self::Unix { path, .. } => path.to_string_lossy().into_owned(),
+        }
+    }
+
+    /// The next connection, if there is one.
+    pub(super) fn accept(&self) -> io::Result<Option<Accepted>> {
+        let accepted = match self {
+            Self::Tcp(listener) => listener.accept().map(|(s, peer)| (OwnedFd::from(s), Some(peer))),
+            Self::Unix { listener, .. } => listener.accept().map(|(s, _)| (OwnedFd::from(s), None)),
+        };
+        match accepted {
+            Ok((socket, peer)) => {
+                if peer.is_some() {
+                    tune(&socket);
+                }
+                Ok(Some(Accepted { socket, peer }))
+            }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            // The client has gone again.
+            Err(e) if matches!(e.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted) => {
+                self.accept()
+            }
+            Err(e) => Err(e),
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(listener) => listener.as_fd(),
+            Self::Unix { listener, .. } => listener.as_fd(),
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Self::Unix { path, .. } = self {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+fn is_left_over(path: &Path) -> bool {
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|data| data.file_type().is_socket());
+    is_socket && UnixStream::connect(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused)
+}
+
+/// The addresses of a host for listening: an empty name is loopback, `*` all.
+pub(super) fn bind_addresses(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    use std::net::{Ipv4Addr, Ipv6Addr, ToSocketAddrs};
+    match host {
+        "" => Ok(vec![(Ipv4Addr::LOCALHOST, port).into()]),
+        // The IPv6 socket takes both where the system has IPv6.
+        "*" => Ok(vec![(Ipv6Addr::UNSPECIFIED, port).into(), (Ipv4Addr::UNSPECIFIED, port).into()]),
+        host => match host.parse::<IpAddr>() {
+            Ok(ip) => Ok(vec![(ip, port).into()]),
+            Err(_) => Ok((host, port).to_socket_addrs()?.collect()),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_of_a_dead_program_is_replaced_and_one_of_a_live_one_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let first = UnixListener::bind(&path).unwrap();
+        assert_eq!(Listener::unix(&path).err().unwrap().kind(), io::ErrorKind::AddrInUse);
+        drop(first);
+        let second = Listener::unix(&path).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        drop(second);
+        assert!(!path.exists());
+        std::fs::write(&path, "a file").unwrap();
+        assert!(Listener::unix(&path).is_err());
+        assert!(path.exists());
+    }
+
+    #[test]
+    fn an_abort_is_a_reset_for_the_other_side() {
+        let listener = Listener::tcp("127.0.0.1:0".parse().unwrap()).unwrap();
+        let client = std::net::TcpStream::connect(listener.address()).unwrap();
+        let accepted = loop {
+            if let Some(accepted) = listener.accept().unwrap() {
+                break accepted;
+            }
+        };
+        abort(accepted.socket);
+        let error = io::Read::read(&mut &client, &mut [0]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    }
+}

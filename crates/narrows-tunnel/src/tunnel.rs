@@ -1,0 +1,47 @@
+//! A running tunnel, as its owner sees it.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::time::Duration;
+
+use rustls::{ClientConfig, ServerConfig};
+
+use super::counters::Counters;
+use super::pump::{self, Inlet, Order};
+use super::settings::{Report, Settings};
+
+/// Reports that wait for an owner who does not listen; further ones are dropped.
+const REPORTS_MAX: usize = 4096;
+
+/// A tunnel that runs on a thread of its own until it is over or the process ends.
+pub struct Tunnel {
+    inlet: Inlet,
+    /// What it has to tell, in order; the last is [`Report::Over`].
+    pub reports: Receiver<Report>,
+    /// What it has done.
+    pub counters: Arc<Counters>,
+}
+
+impl Tunnel {
+    /// Starts a tunnel. Its listeners are there when this returns.
+    ///
+    /// # Errors
+    /// If a listener is not possible, or the system gives no thread or descriptor.
+    pub fn start(settings: Settings) -> io::Result<Self> {
+        let (tell, reports) = sync_channel(REPORTS_MAX);
+        let counters = Arc::new(Counters::default());
+        let inlet = pump::start(settings, tell, Arc::clone(&counters))?;
+        Ok(Self { inlet, reports, counters })
+    }
+
+    /// Proves further connections to and from other ends in this way; those that are there stay.
+    pub fn reload(&self, server: Option<Arc<ServerConfig>>, client: Option<Arc<ClientConfig>>) {
+        self.inlet.send(Order::Reload { server, client });
+    }
+
+    /// Opens nothing more, and is over when all connections have ended, or after `limit`.
+    pub fn drain(&self, limit: Duration) {
+        self.inlet.send(Order::Drain(limit));
+    }
+}
