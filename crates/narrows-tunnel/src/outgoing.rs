@@ -155,8 +155,7 @@ impl Outgoing {
 
     /// Gives the session frames that are ready, a few at a time, so that methods are chosen late.
     fn fill(&mut self, context: &mut Context<'_>) {
-        loop {
-            let Some(stream) = &mut self.stream else { break };
+        while let Some(stream) = &mut self.stream {
             let len = Outbox::write_len(stream.sender.summary().rate_bytes_per_s);
             if context.session.queued(context.flow) >= len {
                 break;

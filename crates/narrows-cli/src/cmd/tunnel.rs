@@ -252,7 +252,8 @@ impl Stopped {
         let signal = Arc::new(AtomicUsize::new(0));
         let again = Arc::new(AtomicBool::new(false));
         for number in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT] {
-            if !signals::is_ignored(number) && !(renews && number == libc::SIGHUP) {
+            let is_for_renewal = renews && number == libc::SIGHUP;
+            if !is_for_renewal && !signals::is_ignored(number) {
                 // The second one ends it at once.
                 signal_hook::flag::register_conditional_default(number, Arc::clone(&again))?;
                 signal_hook::flag::register(number, Arc::clone(&again))?;
