@@ -30,11 +30,13 @@ pub const MEMORY_TOTAL: usize = 512 << 20;
 pub const MEMORY_MIN: usize = 64 << 10;
 /// Most that one direction holds of what its receiver has decoded or not yet, as in `run`.
 pub const RECEIVED_MAX: usize = 8 << 20;
-/// Connections whose handshake is under way. Each costs a descriptor and, from its first byte on, 30
-/// KB. At the limit the oldest of the host that has most of them makes room.
+/// Connections whose handshake is under way: each costs a descriptor and a TLS state, and many more
+/// clients than use one server come back at once when it has restarted. At the limit the oldest of the
+/// host that has most of them makes room.
 pub const STRANGERS_MAX: usize = 1024;
-/// New carriers of one host: so many at once, and so many each second after that. A handshake takes
-/// a third of a millisecond of a core, so one host can take 2 % of one.
+/// New carriers of one host: so many at once, and so many each second after that. A handshake is the
+/// dearest thing that a stranger can ask for; sixteen dialers behind one address get their four
+/// carriers at once.
 pub const GREETINGS_BURST: u32 = 64;
 pub const GREETINGS_PER_S: u32 = 64;
 /// Hosts whose rate is remembered; when they are more, all are forgotten.
