@@ -432,6 +432,37 @@ fn a_file_of_exabytes_takes_no_memory() {
     assert!(there.is_err(), "no file system has such files");
 }
 
+/// Paths of 4 KB that share all but their ends are few bytes of a page, and much memory.
+#[test]
+fn pages_are_limited_by_what_they_take_in_memory() {
+    let (raw, [one, _]) = two_files();
+    let directory = raw.len() as u64;
+    let long = |i: u32| format!("{}{i:06}", "0123456789abcde/".repeat(255));
+    let items: Vec<Item> = (0..2500).map(|i| item(&long(i), 0, one.0, one.1)).collect();
+    let heavy = leaf(&items, directory);
+    assert!(heavy.len() < 64 << 10);
+    let error = read_all(&forged(&raw, &[heavy], 0, |_| ())).unwrap_err();
+    assert!(error.to_string().contains("too much"), "{error}");
+    let (mut inner, mut before) = (Vec::new(), Vec::new());
+    for i in 0..600 {
+        let child = Child { first: long(i).into_bytes(), at: directory, len: 1 };
+        put_child(&child, &before, directory, &mut inner);
+        before = child.first;
+    }
+    let error = read_all(&forged(&raw, &[vec![LEAF], inner], 1, |_| ())).unwrap_err();
+    assert!(error.to_string().contains("too much"), "{error}");
+
+    // A writer ends its pages in time, and the cache goes by what they take.
+    let mut builder = Builder::new(Writer::new(Vec::new(), WriteOptions::default()).unwrap(), 0);
+    let folder = |i: u32| Item { entry: entry(&long(i), EntryKind::Folder), id: 0, content: Content::None };
+    (0..100_000).for_each(|i| builder.push(folder(i)).unwrap());
+    let (bytes, _) = builder.finish(1, 0).unwrap().finish().unwrap();
+    let pack = Pack::open(&bytes[..]).unwrap();
+    assert_eq!(pack.walk(b"").map(Result::unwrap).count(), 100_000);
+    let (pages, weight) = pack.pages_held();
+    assert!(pages > 32 && weight <= 96 << 20, "{pages} pages, {weight}");
+}
+
 /// Writes and lists so many members of one byte.
 fn many(count: u64) {
     let writer = Writer::new(Vec::new(), WriteOptions::default()).unwrap();
@@ -455,7 +486,7 @@ fn many(count: u64) {
         listed += 1;
     }
     assert_eq!(listed, count);
-    assert!(pack.pages_held() <= 64);
+    assert!(pack.pages_held().0 <= 64);
     let found = pack.find(&file(count / 2).entry.path).unwrap();
     assert_eq!(found, Some(file(count / 2)));
     // Folders that are no entries are passed over by searches.
