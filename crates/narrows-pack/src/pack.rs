@@ -102,6 +102,11 @@ impl<R: ReadAt> Pack<R> {
         self.file.wire_len()
     }
 
+    /// Length of the directory in raw bytes.
+    pub(crate) fn directory_len(&self) -> u64 {
+        self.file.raw_len().saturating_sub(self.trailer.content_end)
+    }
+
     /// The raw bytes.
     pub(crate) fn read(&self, at: u64, len: usize) -> Result<Vec<u8>> {
         let mut bytes = vec![0; len];
