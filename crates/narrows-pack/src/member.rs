@@ -47,6 +47,18 @@ impl Extents {
         Ok(Self { extents: extents.into_iter().map(place).collect(), len: *len, end_at: *end_at })
     }
 
+    /// What they take in memory.
+    #[cfg(feature = "mount")]
+    pub(crate) fn memory(&self) -> usize {
+        std::mem::size_of_val(&self.extents[..])
+    }
+
+    #[cfg(all(test, feature = "mount"))]
+    pub(crate) fn of_holes(count: usize) -> Self {
+        let extents = (1..=count as u64).map(|end| (end, Extent { raw: None, len: 1 })).collect();
+        Self { extents, len: count as u64, end_at: 0 }
+    }
+
     /// Length of the file in bytes.
     pub fn len(&self) -> u64 {
         self.len

@@ -287,6 +287,13 @@ fn leaf(items: &[Item], directory: u64) -> Vec<u8> {
     writer.bytes
 }
 
+/// The directory of a pack with one entry, whose entry stream is zero bytes.
+fn directory_alone() -> Builder<Writer<Vec<u8>>> {
+    let mut sink = Writer::new(Vec::new(), WriteOptions::default()).unwrap();
+    sink.write_all(&[0; 11]).unwrap();
+    Builder::new(sink, 11)
+}
+
 /// The pack with these pages, the last of which is the root.
 fn forged(raw: &[u8], pages: &[Vec<u8>], depth: u8, change: impl Fn(&mut Trailer)) -> Vec<u8> {
     let content_end = raw.len() as u64;
@@ -461,7 +468,7 @@ fn pages_are_limited_by_what_they_take_in_memory() {
     assert!(error.to_string().contains("too much"), "{error}");
 
     // A writer ends its pages in time, and the cache goes by what they take.
-    let mut builder = Builder::new(Writer::new(Vec::new(), WriteOptions::default()).unwrap(), 0);
+    let mut builder = directory_alone();
     let folder = |i: u32| Item { entry: entry(&long(i), EntryKind::Folder), id: 0, content: Content::None };
     (0..100_000).for_each(|i| builder.push(folder(i)).unwrap());
     let (bytes, _) = builder.finish(1, 0).unwrap().finish().unwrap();
@@ -503,7 +510,7 @@ fn files_that_share_a_list_of_extents_are_refused() {
 fn deep_folders_are_unpacked_each_once() {
     let deep = "/d".repeat(2000);
     let folder = |path: &str| Item { entry: entry(path, EntryKind::Folder), id: 0, content: Content::None };
-    let mut builder = Builder::new(Writer::new(Vec::new(), WriteOptions::default()).unwrap(), 0);
+    let mut builder = directory_alone();
     for i in 0..2000 {
         // Two of the folders on the way are entries; the third is beside it.
         for path in ["", &deep[..2 * i + 2], &format!("{}/c", &deep[..2 * i + 2])] {
@@ -529,7 +536,7 @@ fn folders_on_the_way_come_with_what_the_pack_says_of_them() {
         content: Content::None,
     };
     let link = || EntryKind::Symlink { target: b"x".to_vec() };
-    let mut builder = Builder::new(Writer::new(Vec::new(), WriteOptions::default()).unwrap(), 0);
+    let mut builder = directory_alone();
     let kinds = |path: &str| if path.ends_with(['1', '2']) { link() } else { EntryKind::Folder };
     for (path, mode) in [
         ("a", 0o711),
@@ -566,9 +573,9 @@ fn folders_on_the_way_come_with_what_the_pack_says_of_them() {
 /// Writes and lists so many members of one byte.
 fn many(count: u64) {
     let writer = Writer::new(Vec::new(), WriteOptions::default()).unwrap();
-    let content_end = 1000;
+    let content_end = 11 * count;
     let mut sink = writer;
-    sink.write_all(&[0; 1000]).unwrap();
+    sink.write_all(&vec![0; content_end as usize]).unwrap();
     let mut builder = Builder::new(sink, content_end);
     let file = |i: u64| {
         let mut list = Vec::new();
