@@ -505,6 +505,34 @@ fn files_that_share_a_list_of_extents_are_refused() {
     }
 }
 
+/// Entry streams that no writer makes are damage; what came before is unpacked.
+#[test]
+fn entry_streams_that_are_none_are_damage() {
+    let (raw, _) = two_files();
+    let files = &raw[..raw.len() - 3];
+    assert_eq!(raw[files.len()..], [7, 1, 2]);
+    let mut unknown = Vec::new();
+    let mut records = RecordWriter::default();
+    records.entry(&entry("3", EntryKind::Stream), &mut unknown).unwrap();
+    for (what, end) in [
+        ("a wrong count", vec![7, 1, 3]),
+        ("an end of 256 MiB", [&[7, 0xff, 0xff, 0xff, 0x7f][..], &[0; 1 << 20]].concat()),
+        ("an end that is too long", [&[7, 11][..], &[0; 11]].concat()),
+        ("an empty end", vec![7, 0]),
+        ("a length that is none", vec![7, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]),
+        ("a file of unknown length", unknown),
+    ] {
+        let bytes = file_of(&[files, &end].concat());
+        let to = tempfile::tempdir().unwrap();
+        let options = || ReceiveOptions::default().threads(1);
+        let left = unpack_all(std::io::Cursor::new(bytes), None::<&Pack<&[u8]>>, &store(to.path()), options).unwrap();
+        let broken = left.broken.unwrap_or_else(|| panic!("{what}"));
+        assert_eq!(broken.kind, narrows::ErrorKind::Corrupt, "{what}: {broken}");
+        assert_eq!(std::fs::read(to.path().join("2")).unwrap(), b"second", "{what}");
+        assert!(!to.path().join("3").exists(), "{what}");
+    }
+}
+
 /// Folders above what is asked for are looked up once, however deep: 2,000 entries have 4,000,000 of them.
 #[test]
 fn deep_folders_are_unpacked_each_once() {

@@ -26,6 +26,8 @@ const FINISH: u8 = 7;
 const FIRST: [u8; 3] = [1, 6, FINISH];
 /// Longest header of a record: kind and length.
 const HEADER_MAX: usize = 5;
+/// Longest body of a finish record: one number.
+const FINISH_LEN_MAX: u64 = 10;
 /// Entries whose contents follow together; a store keeps so many in mind.
 const BATCH: usize = 64 << 10;
 /// Weight of their files after which contents follow earlier: long paths.
@@ -99,8 +101,16 @@ where
         }
     }
     let mut sink = store.clone();
-    sink.write_all(&finish.record)?;
-    store.finish()?;
+    match sink.write_all(&finish.record) {
+        Err(e) if e.kind() == io::ErrorKind::InvalidData => {
+            store.finish_early()?;
+            left.broken.get_or_insert_with(|| Error::corrupt(e.to_string()));
+        }
+        result => {
+            result?;
+            store.finish()?;
+        }
+    }
     Ok(left)
 }
 
@@ -357,6 +367,10 @@ impl Inline {
             };
             self.body = usize::try_from(len).unwrap_or(usize::MAX);
             if let Some(finish) = &mut self.finish {
+                // It is collected.
+                if !(1..=FINISH_LEN_MAX).contains(&len) {
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, "the end of the entries is no number"));
+                }
                 finish.record.append(&mut self.header);
                 from = bytes.len();
             }
