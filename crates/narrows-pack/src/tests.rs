@@ -499,7 +499,7 @@ fn files_that_share_a_list_of_extents_are_refused() {
     for result in [
         unpack_some(&pack, &all, &store(to.path()), 1).map(drop),
         check_members(&pack, 1, |_, _| ()).map(drop),
-        members_in(&pack, &[0..1], |_| ()).map(drop),
+        members_in(&pack, &[], |_| ()).map(drop),
     ] {
         assert!(result.unwrap_err().to_string().contains("share"));
     }
