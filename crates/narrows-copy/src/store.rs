@@ -260,6 +260,7 @@ impl Write for EntryStore {
         target.repeatable.begin_write();
         parser
             .push(bytes, |record| {
+                target.repeatable.allows(&record)?;
                 target.take(record, answers);
                 target.repeatable.check()
             })

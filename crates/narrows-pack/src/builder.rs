@@ -9,6 +9,8 @@ use crate::trailer::{DEPTH_MAX, Trailer};
 
 /// Raw bytes after which a page ends: some 500 entries. One page is read for one entry.
 const PAGE_LEN: usize = 32 << 10;
+/// Weight after which a page ends: only of long paths that share most of their bytes.
+const PAGE_WEIGHT: usize = 1 << 20;
 
 /// Writes the pages of a directory to `sink`.
 pub(crate) struct Builder<W> {
@@ -45,7 +47,7 @@ impl<W: Write> Builder<W> {
             self.first.clone_from(&item.entry.path);
         }
         self.leaf.put(&item, self.begin)?;
-        if self.leaf.bytes.len() >= PAGE_LEN {
+        if self.leaf.bytes.len() >= PAGE_LEN || self.leaf.weight >= PAGE_WEIGHT {
             self.end_leaf()?;
         }
         Ok(())
@@ -84,11 +86,14 @@ impl<W: Write> Builder<W> {
             while let Some(child) = below.next() {
                 let first = child.first.clone();
                 let mut page = Vec::new();
+                let mut weight = child.weight();
                 put_child(&child, b"", self.begin, &mut page);
                 let mut before = child.first;
                 while page.len() < PAGE_LEN
+                    && weight < PAGE_WEIGHT
                     && let Some(child) = below.next()
                 {
+                    weight += child.weight();
                     put_child(&child, &before, self.begin, &mut page);
                     before = child.first;
                 }

@@ -7,12 +7,14 @@ use narrows::{Error, Result};
 use narrows_file::ReadAt;
 
 use crate::directory::Item;
-use crate::member::{Extents, Piece};
+use crate::member::{Lists, Piece};
 use crate::pack::Pack;
 use crate::unpack::AHEAD;
 
 /// Files that are compared together, in the order of their contents, so that each block is decoded once.
 const BATCH: usize = 64 << 10;
+/// Weight of files after which no more are added to them: long paths.
+const BATCH_WEIGHT: usize = 64 << 20;
 /// Length of a read.
 const READ_LEN: usize = 256 << 10;
 
@@ -37,6 +39,7 @@ pub fn members_in<R: ReadAt>(
     mut on_damaged: impl FnMut(&Item),
 ) -> Result<Checked> {
     let mut checked = Checked::default();
+    let mut lists = Lists::new(pack);
     for item in pack.walk(b"") {
         let item = item?;
         checked.entries += 1;
@@ -44,7 +47,7 @@ pub fn members_in<R: ReadAt>(
             continue;
         }
         // An extent that leads nowhere is damage of the directory.
-        let extents = Extents::of(pack, &item)?;
+        let extents = lists.of(&item)?;
         let is_in = |(raw, len): (Option<u64>, u64)| {
             raw.is_some_and(|raw| ranges.iter().any(|range| raw < range.end && raw.saturating_add(len) > range.start))
         };
@@ -68,14 +71,21 @@ pub fn check_members<R: ReadAt>(
 ) -> Result<Checked> {
     let mut checked = Checked::default();
     let mut items = pack.walk(b"").peekable();
+    let mut lists = Lists::new(pack);
     let mut buffer = vec![0; READ_LEN];
     while items.peek().is_some() {
         let mut files: Vec<(u64, Item)> = Vec::new();
-        for item in items.by_ref().take(BATCH) {
-            let item = item?;
+        let mut weight = 0;
+        while files.len() < BATCH
+            && weight < BATCH_WEIGHT
+            && let Some(item) = items.next()
+        {
+            let mut item = item?;
             checked.entries += 1;
             if is_file(&item) {
-                files.push((Extents::of(pack, &item)?.raw_begin(), item));
+                item.entry.xattrs = Vec::new();
+                weight += item.weight();
+                files.push((lists.of(&item)?.raw_begin(), item));
             }
         }
         files.sort_by_key(|(raw, item)| (*raw, item.id));

@@ -18,6 +18,17 @@ pub(crate) const LIST_MAX: usize = 32 << 20;
 /// Most extents of a file, 24 bytes of memory each.
 pub(crate) const EXTENTS_MAX: usize = 4 << 20;
 
+/// Most weight of a leaf ([`Item::weight`]), so that few bytes with long shared paths do not become much
+/// memory. An entry with the most attributes, 87,381, weighs 5.6 MB; a writer adds 1 MiB at most.
+pub(crate) const LEAF_WEIGHT_MAX: usize = 8 << 20;
+/// Most weight of an inner page, twice that at which a writer ends it. A reader has one of each level in
+/// memory.
+pub(crate) const INNER_WEIGHT_MAX: usize = 2 << 20;
+/// Weight of an entry, or of a page below, without its path and attributes: what it takes in memory.
+const ENTRY_WEIGHT: usize = 256;
+/// Weight of an attribute: what it takes in memory without its bytes.
+const XATTR_WEIGHT: usize = 64;
+
 /// An entry as the directory has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Item {
@@ -27,6 +38,13 @@ pub struct Item {
     pub id: u64,
     /// Where its content is.
     pub content: Content,
+}
+
+impl Item {
+    /// What it takes in memory, as pages are limited by: bytes that stand in the page itself are left out.
+    pub(crate) fn weight(&self) -> usize {
+        ENTRY_WEIGHT + self.entry.path.len() + XATTR_WEIGHT * self.entry.xattrs.len()
+    }
 }
 
 /// Where the content of an entry is.
@@ -77,6 +95,13 @@ pub(crate) struct Child {
     pub(crate) len: u64,
 }
 
+impl Child {
+    /// As [`Item::weight`].
+    pub(crate) fn weight(&self) -> usize {
+        ENTRY_WEIGHT + self.first.len()
+    }
+}
+
 /// A parsed page.
 #[derive(Debug)]
 pub(crate) enum Page {
@@ -88,6 +113,7 @@ pub(crate) enum Page {
 #[derive(Default)]
 pub(crate) struct LeafWriter {
     pub(crate) bytes: Vec<u8>,
+    pub(crate) weight: usize,
     path: Vec<u8>,
     id: u64,
     end_at: u64,
@@ -125,6 +151,7 @@ impl LeafWriter {
                 }
             }
         }
+        self.weight += item.weight();
         self.path.clone_from(&item.entry.path);
         Ok(())
     }
@@ -196,16 +223,31 @@ impl Page {
         }
     }
 
+    /// What it takes in memory, its own bytes included.
+    pub(crate) fn weight(&self, len: usize) -> usize {
+        len + match self {
+            Self::Leaf(items) => items.iter().map(Item::weight).sum::<usize>(),
+            Self::Inner(children) => children.iter().map(Child::weight).sum(),
+        }
+    }
+
     /// Parses the page at raw offset `at`, `level` levels above the leaves.
     pub(crate) fn parse(bytes: &[u8], at: u64, level: u8, trailer: &Trailer) -> Result<Self> {
         let bad = || Error::corrupt("a page of the directory is not what leads to it says");
         let (kind, mut rest) = bytes.split_first().ok_or_else(bad)?;
+        let mut weight = 0;
+        let mut add = |more: usize, most: usize| {
+            weight += more;
+            if weight > most { Err(Error::corrupt("a page of the directory has too much in it")) } else { Ok(()) }
+        };
         match (*kind, level) {
             (LEAF, 0) => {
                 let (mut path, mut id, mut end_at) = (Vec::new(), 0, 0);
                 let mut items = Vec::new();
                 while !rest.is_empty() {
-                    items.push(take_item(&mut rest, &mut path, &mut id, &mut end_at, at, trailer)?);
+                    let item = take_item(&mut rest, &mut path, &mut id, &mut end_at, at, trailer)?;
+                    add(item.weight(), LEAF_WEIGHT_MAX)?;
+                    items.push(item);
                 }
                 Ok(Self::Leaf(items))
             }
@@ -213,7 +255,9 @@ impl Page {
                 let mut children = Vec::new();
                 let mut path = Vec::new();
                 while !rest.is_empty() {
-                    children.push(take_child(&mut rest, &mut path, at, trailer)?);
+                    let child = take_child(&mut rest, &mut path, at, trailer)?;
+                    add(child.weight(), INNER_WEIGHT_MAX)?;
+                    children.push(child);
                 }
                 if children.is_empty() { Err(bad()) } else { Ok(Self::Inner(children)) }
             }

@@ -29,7 +29,7 @@ pub use directory::{Content, Item};
 pub use member::{Extents, Member, MemberReader};
 pub use order::cmp as cmp_path;
 pub use pack::{Cursor, Pack, read_trailer};
-pub use select::{Selection, Selector};
+pub use select::Selector;
 pub use trailer::Trailer;
 pub use unpack::{AHEAD, Left, unpack_all, unpack_some};
 pub use writer::{Input, PackOptions, Packed, Progress, pack};

@@ -47,6 +47,18 @@ impl Extents {
         Ok(Self { extents: extents.into_iter().map(place).collect(), len: *len, end_at: *end_at })
     }
 
+    /// What they take in memory.
+    #[cfg(feature = "mount")]
+    pub(crate) fn memory(&self) -> usize {
+        std::mem::size_of_val(&self.extents[..])
+    }
+
+    #[cfg(all(test, feature = "mount"))]
+    pub(crate) fn of_holes(count: usize) -> Self {
+        let extents = (1..=count as u64).map(|end| (end, Extent { raw: None, len: 1 })).collect();
+        Self { extents, len: count as u64, end_at: 0 }
+    }
+
     /// Length of the file in bytes.
     pub fn len(&self) -> u64 {
         self.len
@@ -105,6 +117,40 @@ impl Extents {
             Some((1 | 2, digest)) => digest.try_into().map_err(|_| no_end()),
             _ => Err(no_end()),
         }
+    }
+}
+
+/// Finds the extents of many files, each of which is asked for twice at most: for a hard link that comes
+/// before it, and for itself. Lists do not overlap, so all of them are no longer than the directory. A list
+/// that many entries lead to would be much work for a few bytes.
+pub(crate) struct Lists<'a, R> {
+    pack: &'a Pack<R>,
+    /// Bytes of lists that may follow.
+    left: u64,
+}
+
+impl<'a, R: ReadAt> Lists<'a, R> {
+    pub(crate) fn new(pack: &'a Pack<R>) -> Self {
+        Self { pack, left: pack.directory_len().saturating_mul(2) }
+    }
+
+    /// As [`Extents::of`].
+    pub(crate) fn of(&mut self, item: &Item) -> Result<Extents> {
+        self.count(item)?;
+        Extents::of(self.pack, item)
+    }
+
+    /// Counts the list of an item, whose extents are found in another way.
+    pub(crate) fn count(&mut self, item: &Item) -> Result<()> {
+        if let Content::File { list, .. } = &item.content {
+            let len = match list {
+                List::Here(list) => list.len(),
+                List::There { len, .. } => *len,
+            };
+            let left = self.left.checked_sub(len as u64);
+            self.left = left.ok_or_else(|| Error::corrupt("files of the pack share their lists of extents"))?;
+        }
+        Ok(())
     }
 }
 

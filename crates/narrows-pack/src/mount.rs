@@ -95,10 +95,63 @@ struct Reading {
     last: Option<Vec<u8>>,
 }
 
+/// Bytes of extents of all open files: three with as many as there may be, or a million with a few.
+const EXTENTS_HELD_MAX: usize = 512 << 20;
+/// What an open file takes beside its extents.
+const OPENED_LEN: usize = 256;
+
+/// Files that are open. Those of one inode share their extents.
+#[derive(Default)]
+struct Opened {
+    /// The inode and the extents, by handle.
+    files: HashMap<u64, (u64, Arc<Extents>)>,
+    /// The extents, and how many handles have them, by inode.
+    shared: HashMap<u64, (Arc<Extents>, usize)>,
+    /// Bytes of all of it.
+    held: usize,
+}
+
+impl Opened {
+    /// The extents of an inode that is open.
+    fn known(&self, ino: u64) -> Option<Arc<Extents>> {
+        self.shared.get(&ino).map(|(extents, _)| Arc::clone(extents))
+    }
+
+    /// Adds a handle; false if that would be too much memory.
+    fn put(&mut self, handle: u64, ino: u64, extents: Arc<Extents>) -> bool {
+        let extents = self.known(ino).unwrap_or(extents);
+        let new = if self.shared.contains_key(&ino) { 0 } else { extents.memory() };
+        let held = self.held + new + OPENED_LEN;
+        if held > EXTENTS_HELD_MAX {
+            return false;
+        }
+        self.held = held;
+        self.shared.entry(ino).or_insert_with(|| (Arc::clone(&extents), 0)).1 += 1;
+        self.files.insert(handle, (ino, extents));
+        true
+    }
+
+    fn get(&self, handle: u64) -> Option<Arc<Extents>> {
+        self.files.get(&handle).map(|(_, extents)| Arc::clone(extents))
+    }
+
+    fn remove(&mut self, handle: u64) {
+        let Some((ino, extents)) = self.files.remove(&handle) else { return };
+        self.held -= OPENED_LEN;
+        if let Some((_, handles)) = self.shared.get_mut(&ino) {
+            *handles -= 1;
+            if *handles == 0 {
+                self.shared.remove(&ino);
+                self.held -= extents.memory();
+            }
+        }
+    }
+}
+
 struct View<R> {
     pack: Pack<R>,
     nodes: Mutex<HashMap<u64, Node>>,
-    files: Mutex<HashMap<u64, Arc<Extents>>>,
+    files: Mutex<Opened>,
     folders: Mutex<HashMap<u64, Reading>>,
     next: AtomicU64,
     made: SystemTime,
@@ -159,7 +212,7 @@ impl<R: ReadAt> View<R> {
         };
         let time = time(e.mtime_s, e.mtime_ns);
         Ok(FileAttr {
-            ino: INodeNo(if e.path.is_empty() { ROOT } else { item.id + FIRST }),
+            ino: INodeNo(if e.path.is_empty() { ROOT } else { item.id.saturating_add(FIRST) }),
             // The kernel takes no more.
             size: size.min(i64::MAX as u64),
             blocks: size.div_ceil(512).min(i64::MAX as u64 / 512),
@@ -304,20 +357,19 @@ impl<R: ReadAt + 'static> Filesystem for View<R> {
     }
 
     fn open(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        let extents = self.item(ino).and_then(|item| {
-            let file = self.pack.file_of(&item.ok_or(Errno::EISDIR)?);
-            file.and_then(|file| Extents::of(&self.pack, &file)).map_err(|e| errno(&e))
-        });
+        let known = lock(&self.files).known(ino.0);
+        let extents = known.map_or_else(|| self.extents(ino).map(Arc::new), Ok);
         match extents {
             Ok(extents) => {
                 let handle = self.next.fetch_add(1, Ordering::Relaxed);
-                lock(&self.files).insert(handle, Arc::new(extents));
+                if !lock(&self.files).put(handle, ino.0, extents) {
+                    return reply.error(Errno::ENOMEM);
+                }
                 reply.opened(FileHandle(handle), FopenFlags::FOPEN_KEEP_CACHE);
             }
             Err(e) => reply.error(e),
         }
     }
-
     fn read(
         &self,
         _req: &Request,
@@ -329,7 +381,7 @@ impl<R: ReadAt + 'static> Filesystem for View<R> {
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let Some(extents) = lock(&self.files).get(&handle.0).cloned() else { return reply.error(Errno::EBADF) };
+        let Some(extents) = lock(&self.files).get(handle.0) else { return reply.error(Errno::EBADF) };
         let left = extents.len().saturating_sub(offset);
         let mut bytes = vec![0; left.min(size.into()) as usize];
         match extents.read_at(&self.pack, &mut bytes, offset) {
@@ -348,7 +400,7 @@ impl<R: ReadAt + 'static> Filesystem for View<R> {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        lock(&self.files).remove(&handle.0);
+        lock(&self.files).remove(handle.0);
         reply.ok();
     }
 
@@ -404,6 +456,12 @@ impl<R: ReadAt + 'static> Filesystem for View<R> {
 }
 
 impl<R: ReadAt> View<R> {
+    fn extents(&self, ino: INodeNo) -> std::result::Result<Extents, Errno> {
+        let item = self.item(ino)?.ok_or(Errno::EISDIR)?;
+        let file = self.pack.file_of(&item);
+        file.and_then(|file| Extents::of(&self.pack, &file)).map_err(|e| errno(&e))
+    }
+
     /// The attributes of an inode that a program may see.
     fn xattrs(&self, ino: INodeNo) -> std::result::Result<Xattrs, Errno> {
         let Some(item) = self.item(ino)? else { return Ok(Vec::new()) };
@@ -419,5 +477,30 @@ fn sized(bytes: &[u8], size: u32, reply: ReplyXattr) {
         Ok(len) if size == 0 => reply.size(len),
         Ok(len) if len <= size => reply.data(bytes),
         _ => reply.error(Errno::ERANGE),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn open_files_share_extents_and_are_limited() {
+        let mut opened = Opened::default();
+        let extents = |count| Arc::new(Extents::of_holes(count));
+        let most = crate::directory::EXTENTS_MAX;
+        for handle in 0..100 {
+            assert!(opened.put(handle, 2, extents(if handle == 0 { most } else { 0 })));
+        }
+        let mut more = 3;
+        while opened.put(100 + more, more, extents(most)) {
+            more += 1;
+            assert!(more < 10);
+        }
+        assert!(opened.get(99).is_some_and(|e| e.iter().count() == most) && opened.get(100 + more).is_none());
+        (0..100).for_each(|handle| opened.remove(handle));
+        assert!(opened.known(2).is_none() && opened.put(100 + more, more, extents(most)));
+        (3..=more).for_each(|ino| opened.remove(100 + ino));
+        assert_eq!((opened.held, opened.files.len(), opened.shared.len()), (0, 0, 0));
     }
 }

@@ -16,13 +16,50 @@ use crate::trailer::{TRAILER_LEN, Trailer};
 /// Parsed pages that are kept: the way to a leaf, and the leaves of some folders. With entries of usual
 /// lengths they take 10 MB.
 const PAGES_MAX: usize = 64;
+/// Most weight of them: that of the heaviest leaf and 32 inner pages above it, so that even there each is
+/// parsed once.
+const WEIGHT_MAX: usize = 96 << 20;
 
 /// A pack. All methods may be called from several threads at once.
 pub struct Pack<R> {
     pub(crate) file: File<TailSource<R>>,
     trailer: Trailer,
-    /// Raw offset, level and page, the latest used last.
-    pages: Mutex<VecDeque<(u64, u8, Arc<Page>)>>,
+    pages: Mutex<Pages>,
+}
+
+/// Parsed pages.
+#[derive(Default)]
+struct Pages {
+    /// The latest used last.
+    held: VecDeque<Held>,
+    weight: usize,
+}
+
+struct Held {
+    at: u64,
+    level: u8,
+    weight: usize,
+    page: Arc<Page>,
+}
+
+impl Pages {
+    fn find(&mut self, at: u64, level: u8) -> Option<Arc<Page>> {
+        let i = self.held.iter().position(|held| (held.at, held.level) == (at, level))?;
+        let held = self.held.remove(i)?;
+        let page = Arc::clone(&held.page);
+        self.held.push_back(held);
+        Some(page)
+    }
+
+    fn put(&mut self, new: Held) {
+        self.weight += new.weight;
+        self.held.push_back(new);
+        while (self.held.len() > PAGES_MAX || self.weight > WEIGHT_MAX)
+            && let Some(old) = self.held.pop_front()
+        {
+            self.weight -= old.weight;
+        }
+    }
 }
 
 impl<R: ReadAt> Pack<R> {
@@ -65,6 +102,11 @@ impl<R: ReadAt> Pack<R> {
         self.file.wire_len()
     }
 
+    /// Length of the directory in raw bytes.
+    pub(crate) fn directory_len(&self) -> u64 {
+        self.file.raw_len().saturating_sub(self.trailer.content_end)
+    }
+
     /// The raw bytes.
     pub(crate) fn read(&self, at: u64, len: usize) -> Result<Vec<u8>> {
         let mut bytes = vec![0; len];
@@ -74,30 +116,21 @@ impl<R: ReadAt> Pack<R> {
 
     fn page(&self, at: u64, len: u64, level: u8) -> Result<Arc<Page>> {
         let lock = || self.pages.lock().unwrap_or_else(PoisonError::into_inner);
-        {
-            let mut pages = lock();
-            if let Some(i) = pages.iter().position(|(a, l, _)| (*a, *l) == (at, level))
-                && let Some(found) = pages.remove(i)
-            {
-                let page = Arc::clone(&found.2);
-                pages.push_back(found);
-                return Ok(page);
-            }
+        if let Some(page) = lock().find(at, level) {
+            return Ok(page);
         }
         // Not longer than `PAGE_MAX`: whoever leads here was tested.
         let bytes = self.read(at, len as usize)?;
         let page = Arc::new(Page::parse(&bytes, at, level, &self.trailer)?);
-        let mut pages = lock();
-        if pages.len() >= PAGES_MAX {
-            pages.pop_front();
-        }
-        pages.push_back((at, level, Arc::clone(&page)));
+        let weight = page.weight(bytes.len());
+        lock().put(Held { at, level, weight, page: Arc::clone(&page) });
         Ok(page)
     }
 
     #[cfg(test)]
-    pub(crate) fn pages_held(&self) -> usize {
-        self.pages.lock().unwrap_or_else(PoisonError::into_inner).len()
+    pub(crate) fn pages_held(&self) -> (usize, usize) {
+        let pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
+        (pages.held.len(), pages.weight)
     }
 
     /// The entry with this path.

@@ -19,15 +19,6 @@ pub struct Selector {
     texts: Vec<String>,
 }
 
-/// The entries that were asked for.
-#[derive(Debug, Default)]
-pub struct Selection {
-    /// In the order of their paths.
-    pub items: Vec<Item>,
-    /// Paths and wildcards for which there is nothing.
-    pub missing: Vec<String>,
-}
-
 impl Selector {
     /// Of these paths. `*` stands for any characters, slashes too, as with `tar`.
     ///
@@ -116,18 +107,5 @@ impl Selector {
             }
         }
         Ok(self.texts.iter().zip(seen).filter(|(_, seen)| !seen).map(|(text, _)| text.clone()).collect())
-    }
-
-    /// All entries that are asked for.
-    ///
-    /// # Errors
-    /// Those of [`Selector::each`].
-    pub fn all<R: ReadAt>(&self, pack: &Pack<R>) -> Result<Selection> {
-        let mut items = Vec::new();
-        let missing = self.each(pack, |item| {
-            items.push(item);
-            true
-        })?;
-        Ok(Selection { items, missing })
     }
 }

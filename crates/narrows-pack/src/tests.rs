@@ -36,10 +36,14 @@ pub(crate) fn packed(folder: &Path) -> Vec<u8> {
 }
 
 fn store(folder: &Path) -> EntryStore {
+    store_with(folder, false)
+}
+
+fn store_with(folder: &Path, dry_run: bool) -> EntryStore {
     let options = StoreOptions {
         fsync: Fsync::None,
         devices: false,
-        dry_run: false,
+        dry_run,
         owner: Some(false),
         delete: None,
         names: false,
@@ -117,8 +121,13 @@ fn members_are_found_read_and_listed() {
     assert_eq!(names, ["top/a/noise", "top/a/other", "top/a/same.x"]);
     let found = |patterns: &[&str]| {
         let patterns: Vec<_> = patterns.iter().map(|p| p.as_bytes().to_vec()).collect();
-        let found = Selector::new(&patterns).unwrap().all(&pack).unwrap();
-        (found.items.len(), found.missing)
+        let mut found = 0;
+        let count = |_| {
+            found += 1;
+            true
+        };
+        let missing = Selector::new(&patterns).unwrap().each(&pack, count).unwrap();
+        (found, missing)
     };
     assert_eq!(found(&[]), (9, vec![]));
     assert_eq!(found(&["./top/a/b/", "top/a/b/short.txt", "nothing"]), (2, vec!["nothing".into()]));
@@ -234,7 +243,7 @@ fn some_paths_are_unpacked_with_the_folders_above_them() {
     let to = tempfile::tempdir().unwrap();
     // A hard link without the file that it is a link to is that file.
     let selector = Selector::new(&[b"top/a/other".to_vec(), b"top/a/b".to_vec()]).unwrap();
-    unpack_some(&pack, selector.all(&pack).unwrap().items, &store(to.path()), 1).unwrap();
+    assert_eq!(unpack_some(&pack, &selector, &store(to.path()), 1).unwrap(), Vec::<String>::new());
     let read = |path: &str| std::fs::read(to.path().join(path)).ok();
     assert_eq!(read("top/a/other"), std::fs::read(home.path().join("top/a/noise")).ok());
     assert_eq!(read("top/a/b/short.txt").unwrap(), b"short");
@@ -313,6 +322,13 @@ fn leaf(items: &[Item], directory: u64) -> Vec<u8> {
     let mut writer = LeafWriter::default();
     items.iter().for_each(|item| writer.put(item, directory).unwrap());
     writer.bytes
+}
+
+/// The directory of a pack with one entry, whose entry stream is zero bytes.
+fn directory_alone() -> Builder<Writer<Vec<u8>>> {
+    let mut sink = Writer::new(Vec::new(), WriteOptions::default()).unwrap();
+    sink.write_all(&[0; 11]).unwrap();
+    Builder::new(sink, 11)
 }
 
 /// The pack with these pages, the last of which is the root.
@@ -463,18 +479,168 @@ fn a_file_of_exabytes_takes_no_memory() {
     assert_eq!(&buf, b"\0\0first!");
     // Its digest is that of the data, without the hole; nobody reads the hole.
     let to = tempfile::tempdir().unwrap();
-    let items = Selector::new(&[]).unwrap().all(&pack).unwrap().items;
-    unpack_some(&pack, items, &store(to.path()), 2).unwrap();
+    unpack_some(&pack, &Selector::new(&[]).unwrap(), &store(to.path()), 2).unwrap();
     let there = std::fs::metadata(to.path().join("1"));
     assert!(there.is_err(), "no file system has such files");
+}
+
+/// Paths of 4 KB that share all but their ends are few bytes of a page, and much memory.
+#[test]
+fn pages_are_limited_by_what_they_take_in_memory() {
+    let (raw, [one, _]) = two_files();
+    let directory = raw.len() as u64;
+    let long = |i: u32| format!("{}{i:06}", "0123456789abcde/".repeat(255));
+    let items: Vec<Item> = (0..2500).map(|i| item(&long(i), 0, one.0, one.1)).collect();
+    let heavy = leaf(&items, directory);
+    assert!(heavy.len() < 64 << 10);
+    let error = read_all(&forged(&raw, &[heavy], 0, |_| ())).unwrap_err();
+    assert!(error.to_string().contains("too much"), "{error}");
+    let (mut inner, mut before) = (Vec::new(), Vec::new());
+    for i in 0..600 {
+        let child = Child { first: long(i).into_bytes(), at: directory, len: 1 };
+        put_child(&child, &before, directory, &mut inner);
+        before = child.first;
+    }
+    let error = read_all(&forged(&raw, &[vec![LEAF], inner], 1, |_| ())).unwrap_err();
+    assert!(error.to_string().contains("too much"), "{error}");
+
+    // A writer ends its pages in time, and the cache goes by what they take.
+    let mut builder = directory_alone();
+    let folder = |i: u32| Item { entry: entry(&long(i), EntryKind::Folder), id: 0, content: Content::None };
+    (0..100_000).for_each(|i| builder.push(folder(i)).unwrap());
+    let (bytes, _) = builder.finish(1, 0).unwrap().finish().unwrap();
+    let pack = Pack::open(&bytes[..]).unwrap();
+    assert_eq!(pack.walk(b"").map(Result::unwrap).count(), 100_000);
+    let (pages, weight) = pack.pages_held();
+    assert!(pages > 32 && weight <= 96 << 20, "{pages} pages, {weight}");
+}
+
+/// One list of extents for many files is much work for few bytes.
+#[test]
+fn files_that_share_a_list_of_extents_are_refused() {
+    let (raw, [one, _]) = two_files();
+    let directory = raw.len() as u64;
+    let extents: Vec<Extent> = (0..100_000).map(|_| Extent { raw: Some(one.0), len: 1 }).collect();
+    let mut list = Vec::new();
+    put_extents(&extents, one.1, &mut list);
+    let there = List::There { at: directory, len: list.len() };
+    let file = |i: u32| {
+        let content = Content::File { end_at: one.1, list: there.clone() };
+        Item { entry: entry(&format!("{i:05}"), EntryKind::File { len: 100_000, linked: false }), id: 0, content }
+    };
+    let items: Vec<Item> = (0..5000).map(file).collect();
+    let bytes = forged(&raw, &[list, leaf(&items, directory)], 0, |_| ());
+    let pack = Pack::open(&bytes[..]).unwrap();
+    let to = tempfile::tempdir().unwrap();
+    let all = Selector::new(&[]).unwrap();
+    for result in [
+        unpack_some(&pack, &all, &store(to.path()), 1).map(drop),
+        check_members(&pack, 1, |_, _| ()).map(drop),
+        members_in(&pack, &[], |_| ()).map(drop),
+    ] {
+        assert!(result.unwrap_err().to_string().contains("share"));
+    }
+}
+
+/// Entry streams that no writer makes are damage; what came before is unpacked.
+#[test]
+fn entry_streams_that_are_none_are_damage() {
+    let (raw, _) = two_files();
+    let files = &raw[..raw.len() - 3];
+    assert_eq!(raw[files.len()..], [7, 1, 2]);
+    let mut unknown = Vec::new();
+    let mut records = RecordWriter::default();
+    records.entry(&entry("3", EntryKind::Stream), &mut unknown).unwrap();
+    for (what, end) in [
+        ("a wrong count", vec![7, 1, 3]),
+        ("an end of 256 MiB", [&[7, 0xff, 0xff, 0xff, 0x7f][..], &[0; 1 << 20]].concat()),
+        ("an end that is too long", [&[7, 11][..], &[0; 11]].concat()),
+        ("an empty end", vec![7, 0]),
+        ("a length that is none", vec![7, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]),
+        ("a file of unknown length", unknown),
+    ] {
+        let bytes = file_of(&[files, &end].concat());
+        let to = tempfile::tempdir().unwrap();
+        let options = || ReceiveOptions::default().threads(1);
+        let left = unpack_all(std::io::Cursor::new(bytes), None::<&Pack<&[u8]>>, &store(to.path()), options).unwrap();
+        let broken = left.broken.unwrap_or_else(|| panic!("{what}"));
+        assert_eq!(broken.kind, narrows::ErrorKind::Corrupt, "{what}: {broken}");
+        assert_eq!(std::fs::read(to.path().join("2")).unwrap(), b"second", "{what}");
+        assert!(!to.path().join("3").exists(), "{what}");
+    }
+}
+
+/// Folders above what is asked for are looked up once, however deep: 2,000 entries have 4,000,000 of them.
+#[test]
+fn deep_folders_are_unpacked_each_once() {
+    let deep = "/d".repeat(2000);
+    let folder = |path: &str| Item { entry: entry(path, EntryKind::Folder), id: 0, content: Content::None };
+    let mut builder = directory_alone();
+    for i in 0..2000 {
+        // Two of the folders on the way are entries; the third is beside it.
+        for path in ["", &deep[..2 * i + 2], &format!("{}/c", &deep[..2 * i + 2])] {
+            builder.push(folder(&format!("{i:04}{path}"))).unwrap();
+        }
+        let last = entry(&format!("{i:04}{deep}/last"), EntryKind::Symlink { target: b"x".to_vec() });
+        builder.push(Item { entry: last, id: 0, content: Content::None }).unwrap();
+    }
+    let (bytes, _) = builder.finish(1, 0).unwrap().finish().unwrap();
+    let pack = Pack::open(&bytes[..]).unwrap();
+    let to = tempfile::tempdir().unwrap();
+    let store = store_with(to.path(), true);
+    let selector = Selector::new(&[b"*/last".to_vec(), b"x".to_vec()]).unwrap();
+    assert_eq!(unpack_some(&pack, &selector, &store, 1).unwrap(), ["x"]);
+    assert_eq!(store.stored().announced, 2000);
+}
+
+#[test]
+fn folders_on_the_way_come_with_what_the_pack_says_of_them() {
+    let item = |path: &str, mode: u32, kind: EntryKind| Item {
+        entry: Entry { mode, ..entry(path, kind) },
+        id: 0,
+        content: Content::None,
+    };
+    let link = || EntryKind::Symlink { target: b"x".to_vec() };
+    let mut builder = directory_alone();
+    let kinds = |path: &str| if path.ends_with(['1', '2']) { link() } else { EntryKind::Folder };
+    for (path, mode) in [
+        ("a", 0o711),
+        ("a/b", 0o755),
+        ("a/b/A", 0o755),
+        ("a/b/c", 0o700),
+        ("a/b/c/d", 0o750),
+        ("a/b/c/d/1", 0o777),
+        ("a/b/c/e", 0o701),
+        ("a/b/c/e/1", 0o777),
+        ("a/b/c/e/2", 0o777),
+        ("a/b/c/e.g", 0o755),
+        ("a/b/c/e.g/1", 0o777),
+        ("b", 0o710),
+        ("b/1", 0o777),
+    ] {
+        builder.push(item(path, mode, kinds(path))).unwrap();
+    }
+    let (bytes, _) = builder.finish(1, 0).unwrap().finish().unwrap();
+    let pack = Pack::open(&bytes[..]).unwrap();
+    let to = tempfile::tempdir().unwrap();
+    let selector = Selector::new(&[b"*/1".to_vec(), b"a/b/c/e/2".to_vec()]).unwrap();
+    assert!(unpack_some(&pack, &selector, &store(to.path()), 1).unwrap().is_empty());
+    for (path, mode) in [("a", 0o711), ("a/b/c", 0o700), ("a/b/c/d", 0o750), ("a/b/c/e", 0o701), ("b", 0o710)] {
+        let meta = std::fs::metadata(to.path().join(path)).unwrap();
+        assert_eq!(std::os::unix::fs::PermissionsExt::mode(&meta.permissions()) & 0o777, mode, "{path}");
+    }
+    for path in ["a/b/c/d/1", "a/b/c/e/1", "a/b/c/e/2", "a/b/c/e.g/1", "b/1"] {
+        assert!(to.path().join(path).is_symlink(), "{path}");
+    }
+    assert!(!to.path().join("a/b/A").exists());
 }
 
 /// Writes and lists so many members of one byte.
 fn many(count: u64) {
     let writer = Writer::new(Vec::new(), WriteOptions::default()).unwrap();
-    let content_end = 1000;
+    let content_end = 11 * count;
     let mut sink = writer;
-    sink.write_all(&[0; 1000]).unwrap();
+    sink.write_all(&vec![0; content_end as usize]).unwrap();
     let mut builder = Builder::new(sink, content_end);
     let file = |i: u64| {
         let mut list = Vec::new();
@@ -492,7 +658,7 @@ fn many(count: u64) {
         listed += 1;
     }
     assert_eq!(listed, count);
-    assert!(pack.pages_held() <= 64);
+    assert!(pack.pages_held().0 <= 64);
     let found = pack.find(&file(count / 2).entry.path).unwrap();
     assert_eq!(found, Some(file(count / 2)));
     // Folders that are no entries are passed over by searches.

@@ -14,6 +14,9 @@ pub(crate) const DEPTH_MAX: u8 = 32;
 /// in a page.
 pub(crate) const PAGE_MAX: u64 = 512 << 10;
 
+/// Shortest record of an entry in raw bytes: kind and length, and nine fields.
+const ENTRY_LEN_MIN: u64 = 11;
+
 /// What the trailer says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Trailer {
@@ -64,6 +67,7 @@ impl Trailer {
         let fits = content_end <= root
             && (1..=PAGE_MAX).contains(&root_len)
             && root.checked_add(root_len).zip(end).is_some_and(|(root_end, end)| root_end <= end)
+            && entries <= content_end / ENTRY_LEN_MIN
             && trailer.depth <= DEPTH_MAX;
         if fits { Ok(Some(trailer)) } else { Err(Error::corrupt("the trailer of the pack leads nowhere")) }
     }
@@ -75,19 +79,21 @@ mod tests {
 
     #[test]
     fn a_trailer_comes_back_and_no_byte_of_it_can_be_changed() {
-        let trailer = Trailer { depth: 1, content_end: 10, root: 20, root_len: 30, entries: 4, bytes: 5 };
+        let trailer = Trailer { depth: 1, content_end: 44, root: 54, root_len: 30, entries: 4, bytes: 5 };
         let mut bytes = Vec::new();
         trailer.put(&mut bytes);
         let bytes: [u8; TRAILER_LEN] = bytes.try_into().unwrap();
-        assert_eq!(Trailer::parse(&bytes, 114).unwrap(), Some(trailer));
-        assert!(Trailer::parse(&bytes, 113).is_err());
+        assert_eq!(Trailer::parse(&bytes, 148).unwrap(), Some(trailer));
+        assert!(Trailer::parse(&bytes, 147).is_err());
         for at in 0..TRAILER_LEN {
             let mut bad = bytes;
             bad[at] ^= 1;
-            assert!(!matches!(Trailer::parse(&bad, 114), Ok(Some(_))), "byte {at}");
+            assert!(!matches!(Trailer::parse(&bad, 148), Ok(Some(_))), "byte {at}");
         }
         for bad in [
-            Trailer { content_end: 21, ..trailer },
+            Trailer { content_end: 55, ..trailer },
+            Trailer { entries: 5, ..trailer },
+            Trailer { entries: u64::MAX, ..trailer },
             Trailer { root: u64::MAX, ..trailer },
             Trailer { root_len: 0, ..trailer },
             Trailer { root_len: PAGE_MAX + 1, ..trailer },

@@ -1,5 +1,6 @@
 //! Unpacking: the entry stream goes to the storing end of a copy.
 
+use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,11 +12,13 @@ use narrows::{Error, ErrorKind, Result};
 use narrows_copy::store::EntryStore;
 use narrows_file::ReadAt;
 use narrows_file::decode::{Decoded, decode};
+use xxhash_rust::xxh3::xxh3_128;
 
 use crate::directory::{Content, Item};
-use crate::member::{Extents, MemberReader, Piece};
+use crate::member::{Lists, MemberReader, Piece};
 use crate::order;
 use crate::pack::Pack;
+use crate::select::Selector;
 
 /// Kind of the record behind which the directory begins.
 const FINISH: u8 = 7;
@@ -23,8 +26,12 @@ const FINISH: u8 = 7;
 const FIRST: [u8; 3] = [1, 6, FINISH];
 /// Longest header of a record: kind and length.
 const HEADER_MAX: usize = 5;
+/// Longest body of a finish record: one number.
+const FINISH_LEN_MAX: u64 = 10;
 /// Entries whose contents follow together; a store keeps so many in mind.
 const BATCH: usize = 64 << 10;
+/// Weight of their files after which contents follow earlier: long paths.
+const BATCH_WEIGHT: usize = 64 << 20;
 /// Raw bytes that are decoded by several threads at once: some blocks for each.
 pub const AHEAD: usize = 16 << 20;
 /// Length of a data record.
@@ -80,9 +87,13 @@ where
         left.broken.get_or_insert_with(|| Error::truncated("the pack breaks off"));
         return Ok(left);
     };
+    let mut lists = pack.map(Lists::new);
     for (id, path) in store.wanted_again() {
         let again = match pack.map(|pack| pack.find(&path).map(|found| (pack, found))).transpose()? {
-            Some((pack, Some(item))) => resend(pack, id, &item, store).map(|()| true),
+            Some((pack, Some(item))) => {
+                lists.as_mut().map_or(Ok(()), |lists| lists.count(&item))?;
+                resend(pack, id, &item, store).map(|()| true)
+            }
             _ => Ok(false),
         };
         if !again? {
@@ -90,8 +101,16 @@ where
         }
     }
     let mut sink = store.clone();
-    sink.write_all(&finish.record)?;
-    store.finish()?;
+    match sink.write_all(&finish.record) {
+        Err(e) if e.kind() == io::ErrorKind::InvalidData => {
+            store.finish_early()?;
+            left.broken.get_or_insert_with(|| Error::corrupt(e.to_string()));
+        }
+        result => {
+            result?;
+            store.finish()?;
+        }
+    }
     Ok(left)
 }
 
@@ -99,52 +118,137 @@ fn resend<R: ReadAt>(pack: &Pack<R>, id: u64, item: &Item, store: &EntryStore) -
     send_content(pack, id, item, &RecordWriter::default(), &mut store.clone(), &mut vec![0; READ_LEN])
 }
 
-/// Unpacks these entries, and the folders above them, by the directory. They are in the order of their
-/// paths. `threads` decode what lies together; the cache of the pack must hold twice [`AHEAD`].
+/// Unpacks the entries that are asked for, and the folders above them, by the directory. Returns the paths
+/// for which there is nothing. `threads` decode what lies together; the cache of the pack must hold twice
+/// [`AHEAD`].
 ///
 /// # Errors
 /// The source fails, the pack is damaged, or the store was interrupted.
-pub fn unpack_some<R: ReadAt>(pack: &Pack<R>, items: Vec<Item>, store: &EntryStore, threads: usize) -> Result<()> {
-    let items = with_folders(pack, items)?;
-    let mut sink = store.clone();
-    let mut records = RecordWriter::default();
-    // Numbers of files to which hard links may follow, by path.
-    let mut firsts: HashMap<Vec<u8>, u64> = HashMap::new();
-    let mut buffer = vec![0; READ_LEN];
-    let mut items = items.into_iter();
-    while items.len() > 0 {
-        let mut files: Vec<(u64, u64, Item)> = Vec::new();
-        for item in items.by_ref().take(BATCH) {
-            let mut record = Vec::new();
-            let (entry, file) = entry_of(pack, &item, &firsts)?;
-            let id = records.entry(&entry, &mut record)?;
-            if let Some(file) = file {
-                let linked = matches!(file.entry.kind, EntryKind::File { linked: true, .. });
-                if linked {
-                    firsts.insert(file.entry.path.clone(), id);
-                }
-                files.push((Extents::of(pack, &file)?.raw_begin(), id, file));
+pub fn unpack_some<R: ReadAt>(
+    pack: &Pack<R>,
+    selector: &Selector,
+    store: &EntryStore,
+    threads: usize,
+) -> Result<Vec<String>> {
+    let mut sending = Sending {
+        pack,
+        lists: Lists::new(pack),
+        threads,
+        sink: store.clone(),
+        records: RecordWriter::default(),
+        before: None,
+        firsts: HashMap::new(),
+        files: Vec::new(),
+        announced: 0,
+        weight: 0,
+        buffer: vec![0; READ_LEN],
+    };
+    let mut result = Ok(());
+    let missing = selector.each(pack, |item| {
+        result = sending.add(item);
+        result.is_ok()
+    });
+    result?;
+    let missing = missing?;
+    sending.send_files()?;
+    let mut record = Vec::new();
+    sending.records.finish(&mut record);
+    sending.sink.write_all(&record)?;
+    store.finish()?;
+    Ok(missing)
+}
+
+/// Makes an entry stream of some entries of a pack, which come in the order of their paths.
+struct Sending<'a, R> {
+    pack: &'a Pack<R>,
+    lists: Lists<'a, R>,
+    threads: usize,
+    sink: EntryStore,
+    records: RecordWriter,
+    /// The path that came before.
+    before: Option<Vec<u8>>,
+    /// Numbers of files to which hard links may follow, by the hashes of their paths: a million long paths
+    /// would be much memory.
+    firsts: HashMap<u128, u64>,
+    /// Files whose contents are to be sent: where these begin, number, entry without attributes.
+    files: Vec<(u64, u64, Item)>,
+    /// Entries since contents were sent, and the weight of `files`.
+    announced: usize,
+    weight: usize,
+    buffer: Vec<u8>,
+}
+
+impl<R: ReadAt> Sending<'_, R> {
+    fn add(&mut self, item: Item) -> Result<()> {
+        self.add_folders(&item.entry.path)?;
+        self.announce(&item)?;
+        self.before = Some(item.entry.path);
+        Ok(())
+    }
+
+    /// Announces the folders above a path that are not above the path before. Each is looked up once, and
+    /// those that are no entries are passed over together, so long paths are no more work than their bytes.
+    fn add_folders(&mut self, path: &[u8]) -> Result<()> {
+        // Folders that end before this place are done.
+        let mut from = self.before.as_ref().map_or(0, |before| {
+            let shared = shared(before, path);
+            shared + usize::from(before.len() == shared)
+        });
+        for (at, _) in path.iter().enumerate().filter(|(_, b)| **b == b'/') {
+            if at < from {
+                continue;
             }
-            sink.write_all(&record)?;
+            let Some(found) = self.pack.walk(&path[..at]).next().transpose()? else { break };
+            let next = &found.entry.path;
+            if order::cmp(next, path) != Ordering::Less {
+                break;
+            }
+            from = shared(next, path) + 1;
+            if *next == path[..at] && found.entry.kind == EntryKind::Folder {
+                self.announce(&found)?;
+            }
         }
-        // In the order in which they are packed, so that each block is decoded once.
+        Ok(())
+    }
+
+    fn announce(&mut self, item: &Item) -> Result<()> {
+        let mut record = Vec::new();
+        let (entry, file) = entry_of(self.pack, item, &self.firsts)?;
+        let id = self.records.entry(&entry, &mut record)?;
+        if let Some(mut file) = file {
+            if matches!(file.entry.kind, EntryKind::File { linked: true, .. }) {
+                self.firsts.insert(xxh3_128(&file.entry.path), id);
+            }
+            file.entry.xattrs = Vec::new();
+            self.weight += file.weight();
+            self.files.push((self.lists.of(&file)?.raw_begin(), id, file));
+        }
+        self.sink.write_all(&record)?;
+        self.announced += 1;
+        if self.announced >= BATCH || self.weight >= BATCH_WEIGHT { self.send_files() } else { Ok(()) }
+    }
+
+    /// Sends the contents of the files that were announced, in the order in which they are packed, so that
+    /// each block is decoded once.
+    fn send_files(&mut self) -> Result<()> {
+        let mut files = std::mem::take(&mut self.files);
+        (self.announced, self.weight) = (0, 0);
         files.sort_by_key(|(raw, id, _)| (*raw, *id));
         let mut ahead = 0;
-        for i in 0..files.len() {
-            let (raw, id, file) = &files[i];
+        for (i, (raw, id, file)) in files.iter().enumerate() {
             if *raw >= ahead && is_dense(&files[i..], raw.saturating_add(AHEAD as u64)) {
                 ahead = raw.saturating_add(AHEAD as u64);
-                pack.file.read_ahead(*raw, AHEAD, threads)?;
+                self.pack.file.read_ahead(*raw, AHEAD, self.threads)?;
             }
-            let id = *id;
-            send_content(pack, id, file, &records, &mut sink, &mut buffer)?;
+            send_content(self.pack, *id, file, &self.records, &mut self.sink, &mut self.buffer)?;
         }
+        Ok(())
     }
-    let mut record = Vec::new();
-    records.finish(&mut record);
-    sink.write_all(&record)?;
-    store.finish()?;
-    Ok(())
+}
+
+/// How many bytes two paths begin with alike.
+fn shared(a: &[u8], b: &[u8]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
 /// Whether these files have half of the raw bytes up to `end`.
@@ -156,7 +260,7 @@ fn is_dense(files: &[(u64, u64, Item)], end: u64) -> bool {
 
 /// The entry to announce, and the file whose content it has. A hard link to a file that was not asked for
 /// is that file.
-fn entry_of<R: ReadAt>(pack: &Pack<R>, item: &Item, firsts: &HashMap<Vec<u8>, u64>) -> Result<(Entry, Option<Item>)> {
+fn entry_of<R: ReadAt>(pack: &Pack<R>, item: &Item, firsts: &HashMap<u128, u64>) -> Result<(Entry, Option<Item>)> {
     let mut entry = item.entry.clone();
     // Numbers of this stream are others.
     entry.xattrs.retain(|(name, _)| name != b"narrows.link");
@@ -164,7 +268,7 @@ fn entry_of<R: ReadAt>(pack: &Pack<R>, item: &Item, firsts: &HashMap<Vec<u8>, u6
         Content::None => Ok((entry, None)),
         Content::File { .. } => Ok((entry, Some(item.clone()))),
         Content::Of(first) => {
-            if let Some(of) = firsts.get(first) {
+            if let Some(of) = firsts.get(&xxh3_128(first)) {
                 entry.kind = EntryKind::HardLink { of: *of };
                 return Ok((entry, None));
             }
@@ -173,29 +277,6 @@ fn entry_of<R: ReadAt>(pack: &Pack<R>, item: &Item, firsts: &HashMap<Vec<u8>, u6
             Ok((entry, Some(file)))
         }
     }
-}
-
-/// Adds the folders above the entries.
-fn with_folders<R: ReadAt>(pack: &Pack<R>, items: Vec<Item>) -> Result<Vec<Item>> {
-    let mut all: Vec<Item> = Vec::with_capacity(items.len());
-    // The way to the entry before.
-    let mut way: Vec<Vec<u8>> = Vec::new();
-    for item in items {
-        let path = &item.entry.path;
-        way.retain(|folder| order::is_within(path, folder));
-        let slashes = path.iter().enumerate().filter(|(_, b)| **b == b'/').map(|(at, _)| at);
-        for folder in slashes.map(|at| &path[..at]) {
-            if !way.iter().any(|known| known == folder) {
-                all.extend(pack.find(folder)?.filter(|found| found.entry.kind == EntryKind::Folder));
-                way.push(folder.to_vec());
-            }
-        }
-        if item.entry.kind == EntryKind::Folder {
-            way.push(path.clone());
-        }
-        all.push(item);
-    }
-    Ok(all)
 }
 
 /// Sends the content of a file as the records of entry `id`.
@@ -286,6 +367,10 @@ impl Inline {
             };
             self.body = usize::try_from(len).unwrap_or(usize::MAX);
             if let Some(finish) = &mut self.finish {
+                // It is collected.
+                if !(1..=FINISH_LEN_MAX).contains(&len) {
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, "the end of the entries is no number"));
+                }
                 finish.record.append(&mut self.header);
                 from = bytes.len();
             }

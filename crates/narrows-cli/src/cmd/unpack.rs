@@ -106,12 +106,11 @@ pub(crate) fn run(args: &UnpackArgs) -> Result<ExitCode> {
         let paths: Vec<Vec<u8>> = args.paths.iter().map(|path| path.as_os_str().as_bytes().to_vec()).collect();
         let selector = Selector::new(&paths)?;
         Pack::open_with(source, OpenOptions::default().cache_max(CACHE_MAX)).and_then(|pack| {
-            let found = selector.all(&pack)?;
-            for path in &found.missing {
+            for path in unpack_some(&pack, &selector, &store, flow::threads(args.threads))? {
                 missing += 1;
                 tell(&format!("{path} is not in {name}"));
             }
-            unpack_some(&pack, found.items, &store, flow::threads(args.threads))
+            Ok(())
         })
     } else {
         Err(narrows::Error::misuse("some entries are only unpacked from a file; save the pack, or unpack all of it"))

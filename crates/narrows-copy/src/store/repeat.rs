@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use narrows::entry::{Answer, EntryKind, REPEATED_MAX};
+use narrows::entry::{Answer, Entry, EntryKind, REPEATED_MAX, Record};
 use narrows::{Error, Result};
 use rustix::fs::{OFlags, Stat};
 
@@ -73,6 +73,14 @@ impl Repeatable {
     /// Begins a piece of the stream.
     pub(super) fn begin_write(&mut self) {
         self.in_write = 0;
+    }
+
+    /// Checks that a pack may have a record: the length of all its files is known (format.md section 17.1).
+    pub(super) fn allows(&self, record: &Record<'_>) -> Result<()> {
+        if self.unasked && matches!(record, Record::Entry(Entry { kind: EntryKind::Stream, .. })) {
+            return Err(Error::corrupt("a pack has a file of unknown length"));
+        }
+        Ok(())
     }
 
     /// Checks the references in one piece of the stream. Answers are sent between two pieces, so
