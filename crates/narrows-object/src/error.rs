@@ -16,11 +16,23 @@ pub(crate) enum Act {
     Delete,
 }
 
+/// How errors of redirects begin, which name the remedy.
+pub(crate) const REDIRECTED: &str = "the store redirects";
+/// How errors of answers begin that are too long.
+pub(crate) const CUT_OFF: &str = "an answer of the store is longer than ";
+/// Most characters of the words of a store that are shown.
+const SHOWN: usize = 500;
+
 /// The error for `act` on `url`.
 pub(crate) fn explain(error: &Error, act: Act, url: &Url) -> io::Error {
     let whole = chain(error);
-    let code = between(&whole, "<Code>", "</Code>").unwrap_or_default();
-    let message = between(&whole, "<Message>", "</Message>").unwrap_or_default();
+    let element = |name: &str| {
+        let text = between(&whole, &format!("<{name}>"), &format!("</{name}>")).unwrap_or_default();
+        // Anybody may have written it, and it goes to a terminal.
+        text.chars().filter(|c| !c.is_control()).take(SHOWN).collect::<String>()
+    };
+    let (code, message) = (element("Code"), element("Message"));
+    let code = code.as_str();
     let refused = |why: &str| {
         let said = if code.is_empty() { String::new() } else { format!(" ({code}: {message})") };
         io::Error::new(ErrorKind::PermissionDenied, format!("{why}{said}"))
@@ -36,7 +48,14 @@ pub(crate) fn explain(error: &Error, act: Act, url: &Url) -> io::Error {
     // Not every request's error has a kind of its own.
     let is_refused =
         refusals.contains(&code) || ["401 ", "403 "].iter().any(|s| whole.contains(&format!("status code: {s}")));
+    let cause = last(error);
     match error {
+        _ if cause.starts_with(REDIRECTED)
+            || cause.starts_with(CUT_OFF)
+            || cause.starts_with("the list of the store") =>
+        {
+            io::Error::other(cause)
+        }
         _ if is_refused => refused("the store denies access; check the credentials and what they allow"),
         Error::NotFound { .. } if act == Act::List => no_bucket(),
         Error::NotFound { .. } => io::Error::new(ErrorKind::NotFound, "there is no such object"),
@@ -60,7 +79,10 @@ pub(crate) fn explain(error: &Error, act: Act, url: &Url) -> io::Error {
             io::Error::new(ErrorKind::Unsupported, format!("this store cannot do it: {}", last(error)))
         }
         _ if whole.contains("redirect") || code == "PermanentRedirect" || code == "AuthorizationHeaderMalformed" => {
-            io::Error::other("the bucket is in another region: set AWS_REGION or --region")
+            match element("Region").as_str() {
+                "" => io::Error::other("the bucket is in another region: set AWS_REGION or --region"),
+                region => io::Error::other(format!("the bucket is in {region}: give --region {region}")),
+            }
         }
         _ if whole.contains("error trying to connect") || whole.contains("client error (Connect)") => {
             io::Error::new(ErrorKind::NotConnected, format!("cannot connect to the store: {}", last(error)))
@@ -100,7 +122,7 @@ fn last(error: &Error) -> String {
         text = error.to_string();
         cause = error.source();
     }
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
+    text.split_whitespace().collect::<Vec<_>>().join(" ").chars().filter(|c| !c.is_control()).take(SHOWN).collect()
 }
 
 fn between<'t>(text: &'t str, begin: &str, end: &str) -> Option<&'t str> {

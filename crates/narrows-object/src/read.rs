@@ -6,12 +6,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use futures_util::StreamExt;
 use narrows_file::ReadAt;
 use object_store::path::Path;
 use object_store::{GetOptions, GetRange};
 
 use crate::error::{Act, explain, is_beyond_end};
+use crate::pace::{Pace, TooSlow};
 use crate::pieces::{Pieces, State};
 use crate::runtime;
 use crate::store::{self, Head, Store};
@@ -20,10 +20,10 @@ use crate::url::Url;
 /// Read at the end of an object at once, with what its index says of some 36,000 blocks: 2 ms at 1 Gbit/s,
 /// where another request would cost a round trip.
 const TAIL: u64 = 256 << 10;
-/// A body that pauses for so long is asked for once more, on another connection.
-const STALL: Duration = Duration::from_secs(30);
-/// So often.
-const STALLS: usize = 3;
+/// An answer that is too slow is asked for once more, on another connection, so often.
+const SLOW_MAX: usize = 3;
+/// The longest that a range may take with all attempts: twice the longest request.
+const RANGE_FOR: Duration = Duration::from_secs(600);
 /// How often a waiting read asks whether it is to stop.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
@@ -302,7 +302,16 @@ impl Shared {
 
 /// One request, with what is said about the object and the range that came.
 async fn get(store: &Store, path: &Path, options: GetOptions) -> object_store::Result<(Head, Range<u64>, Bytes)> {
-    let mut stalls = 0;
+    let get = tokio::time::timeout(RANGE_FOR, attempts(store, path, options));
+    get.await.unwrap_or_else(|_| Err(generic("the answer takes too long; timed out")))
+}
+
+fn generic(text: &str) -> object_store::Error {
+    object_store::Error::Generic { store: "object", source: text.into() }
+}
+
+async fn attempts(store: &Store, path: &Path, options: GetOptions) -> object_store::Result<(Head, Range<u64>, Bytes)> {
+    let mut slow = 0;
     loop {
         let result = store.objects.get_opts(path, options.clone()).await?;
         let (head, range) = (store::head_of(&result), result.range.clone());
@@ -312,22 +321,22 @@ async fn get(store: &Store, path: &Path, options: GetOptions) -> object_store::R
             Some(GetRange::Suffix(n)) => *n,
             _ => u64::MAX,
         };
-        let generic = |text: &str| object_store::Error::Generic { store: "object", source: text.into() };
         if len > most {
             return Err(generic("the store sends more than was asked for"));
         }
         let mut bytes = BytesMut::with_capacity(len as usize);
         let mut stream = result.into_stream();
+        let mut pace = Pace::new();
         loop {
-            match tokio::time::timeout(STALL, stream.next()).await {
+            match pace.next(&mut stream).await {
                 Ok(Some(Ok(more))) if (bytes.len() + more.len()) as u64 <= len => bytes.extend_from_slice(&more),
                 Ok(Some(Ok(_))) => return Err(generic("the store sends more than it said")),
                 Ok(Some(Err(e))) => return Err(e),
                 Ok(None) => return Ok((head, range, bytes.freeze())),
-                Err(_) if stalls < STALLS => break,
-                Err(_) => return Err(generic("the answer stalls; timed out")),
+                Err(TooSlow) if slow < SLOW_MAX => break,
+                Err(TooSlow) => return Err(generic("the answer brings next to nothing; timed out")),
             }
         }
-        stalls += 1;
+        slow += 1;
     }
 }
