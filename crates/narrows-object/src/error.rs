@@ -34,6 +34,19 @@ pub(crate) fn explain(error: &Error, act: Act, url: &Url) -> io::Error {
     let (code, message) = (element("Code"), element("Message"));
     let code = code.as_str();
     let refused = |why: &str| {
+        let variables = match url.scheme {
+            Scheme::S3 => "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
+            Scheme::Gs => "GOOGLE_APPLICATION_CREDENTIALS",
+            Scheme::Az => "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+            Scheme::File => "",
+        };
+        let why = match why.is_empty() {
+            true => format!(
+                "the store denies access; check the credentials and what they allow (set {variables}; for public \
+                 objects give --no-sign-request)"
+            ),
+            false => format!("{why}: set {variables}"),
+        };
         let said = if code.is_empty() { String::new() } else { format!(" ({code}: {message})") };
         io::Error::new(ErrorKind::PermissionDenied, format!("{why}{said}"))
     };
@@ -56,9 +69,14 @@ pub(crate) fn explain(error: &Error, act: Act, url: &Url) -> io::Error {
         {
             io::Error::other(cause)
         }
-        _ if is_refused => refused("the store denies access; check the credentials and what they allow"),
+        _ if ["Account must be specified", "Missing AccessKeyId", "Missing SecretAccessKey"]
+            .contains(&cause.as_str()) =>
+        {
+            refused("the credentials are not complete")
+        }
+        _ if is_refused => refused(""),
         Error::NotFound { .. } if act == Act::List => no_bucket(),
-        Error::NotFound { .. } => io::Error::new(ErrorKind::NotFound, "there is no such object"),
+        Error::NotFound { .. } => no_object(),
         Error::Precondition { .. } if act == Act::Read => {
             io::Error::other("the object was replaced while it was read; read it again from its beginning")
         }
@@ -68,9 +86,7 @@ pub(crate) fn explain(error: &Error, act: Act, url: &Url) -> io::Error {
         Error::AlreadyExists { .. } => {
             io::Error::new(ErrorKind::AlreadyExists, "there is an object of that name already")
         }
-        Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => {
-            refused("the store denies access; check the credentials and what they allow")
-        }
+        Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => refused(""),
         Error::InvalidPath { .. } => {
             let text = "a key with an empty component, `.`, `..` or control characters cannot be used";
             io::Error::new(ErrorKind::InvalidInput, text)
@@ -94,6 +110,11 @@ pub(crate) fn explain(error: &Error, act: Act, url: &Url) -> io::Error {
             None => io::Error::other(format!("the store failed: {}", last(error))),
         },
     }
+}
+
+/// The error of an object that is not there.
+pub(crate) fn no_object() -> io::Error {
+    io::Error::new(ErrorKind::NotFound, "there is no such object")
 }
 
 /// Whether a range was asked of an object that is empty or shorter; some servers send all of it then.

@@ -10,7 +10,7 @@ use narrows_file::ReadAt;
 use object_store::path::Path;
 use object_store::{GetOptions, GetRange};
 
-use crate::error::{Act, explain, is_beyond_end};
+use crate::error::{Act, explain, is_beyond_end, no_object};
 use crate::pace::{Pace, TooSlow};
 use crate::pieces::{Pieces, State};
 use crate::runtime;
@@ -20,6 +20,8 @@ use crate::url::Url;
 /// Read at the end of an object at once, with what its index says of some 36,000 blocks: 2 ms at 1 Gbit/s,
 /// where another request would cost a round trip.
 const TAIL: u64 = 256 << 10;
+/// What copies add to the names of files.
+const SUFFIX: &str = ".nrw";
 /// An answer that is too slow is asked for once more, on another connection, so often.
 const SLOW_MAX: usize = 3;
 /// The longest that a range may take with all attempts: twice the longest request.
@@ -179,7 +181,10 @@ impl Shared {
         if self.known.get().is_some() {
             return Ok(());
         }
-        let named = |e: object_store::Error| explain(&e, Act::Read, &self.url);
+        let named = |e: object_store::Error| match explain(&e, Act::Read, &self.url) {
+            e if e.kind() == io::ErrorKind::NotFound => self.missing(e),
+            e => e,
+        };
         let wait = |options| runtime::wait(&self.store.stop, get(&self.store, &self.path, options));
         let options = GetOptions { range: Some(range.clone()), ..GetOptions::default() };
         let (known, begin, bytes) = match wait(options)? {
@@ -188,7 +193,7 @@ impl Shared {
             Err(e) if is_beyond_end(&e) || matches!(e, object_store::Error::NotSupported { .. }) => {
                 let head = runtime::wait(&self.store.stop, store::head(&self.store.objects, &self.path))?;
                 let head = head.map_err(named)?;
-                let head = head.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "there is no such object"))?;
+                let head = head.ok_or_else(|| self.missing(no_object()))?;
                 let known = Known::of(head);
                 let begin = match range {
                     GetRange::Suffix(n) => known.len.saturating_sub(n),
@@ -213,6 +218,15 @@ impl Shared {
         }
         let _ = self.known.set(known);
         Ok(())
+    }
+
+    /// The error of an object that is not there, with the name that a copy gives to it if that is there.
+    fn missing(&self, error: io::Error) -> io::Error {
+        let key = format!("{}{SUFFIX}", self.url.key);
+        match self.store.head(&key) {
+            Ok(Some(_)) => io::Error::new(error.kind(), format!("{error}; {} is there", self.store.url(&key))),
+            _ => error,
+        }
     }
 
     fn read(self: &Arc<Self>, buf: &mut [u8], offset: u64, in_order: bool) -> io::Result<usize> {
