@@ -415,7 +415,7 @@ capabilities of files are preserved within a host; from another host only with -
 
 OBJECT STORES
   To s3://BUCKET/PREFIX, gs:// or az:// every file becomes one object: a .nrw file, so that it is small and read at any byte \
-(narrows cat s3://... --range), with the methods of --mode or of the file's own hint. Its key is the path with .nrw at the end; length, time and mode (with --owner the owner) are \
+(narrows cat s3://... --range), with the methods of --mode or of the file's own hint. Its key is the path with .nrw added to it, also if the name has that already; length, time and mode (with --owner the owner) are \
 in its metadata. --plain stores the bytes as they are. From a store, files get their names, times and modes back; objects of \
 other programs come as they are. A second copy sends what has another length or time. Links, extended attributes, devices \
 and empty folders are not kept, which is said; `narrows pack` keeps everything in one object. Credentials and settings are \

@@ -1,7 +1,7 @@
 //! What is counted while objects are copied, by several threads.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// Counts of files and bytes.
@@ -17,6 +17,10 @@ pub(crate) struct Counts {
     pub(crate) changed: AtomicU64,
     /// Raw bytes.
     pub(crate) raw: AtomicU64,
+    /// Raw bytes of all files to copy, as far as they are known.
+    pub(crate) raw_total: AtomicU64,
+    /// Whether they are known.
+    pub(crate) has_total: AtomicBool,
     /// Stored bytes.
     pub(crate) wire: AtomicU64,
     /// What was not kept, and how often.

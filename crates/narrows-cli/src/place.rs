@@ -102,6 +102,12 @@ pub(crate) fn store(url: &Url, args: &StoreArgs) -> Result<Store> {
 /// # Errors
 /// Those of [`store`], or the key cannot be one.
 pub(crate) fn object(url: &Url, args: &StoreArgs) -> Result<ObjectFile> {
+    if url.is_prefix() {
+        let what = if url.key.is_empty() { "a bucket" } else { "a prefix" };
+        let text =
+            format!("{url} is {what}, and no object; name an object below it (narrows cp -r -n -v {url} . shows them)");
+        return Err(narrows::Error::misuse(text).into());
+    }
     ObjectFile::new(&store(url, args)?, &url.key).with_context(|| format!("cannot read {url}"))
 }
 

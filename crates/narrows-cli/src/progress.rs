@@ -104,7 +104,9 @@ impl Bar {
         Self::start(wanted, move || {
             let of = |n: &AtomicU64| n.load(Ordering::Relaxed);
             let words = format!("{} files", of(&counts.files) + of(&counts.same));
-            Look { done: of(&counts.raw), total: None, wire: of(&counts.wire), words }
+            let total = counts.has_total.load(Ordering::Relaxed).then(|| of(&counts.raw_total));
+            // Stored bytes are known when a file is complete, and raw ones before.
+            Look { done: of(&counts.raw), total, wire: 0, words }
         })
     }
 

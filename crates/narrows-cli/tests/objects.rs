@@ -206,9 +206,10 @@ fn single_files_have_the_names_that_are_given() {
     good(&bucket, &["cp", "--plain", &at("f"), &bucket.url("p")]);
     let mut keys = bucket.keys();
     keys.sort();
-    assert_eq!(keys, ["dir/f.nrw", "p", "x.nrw", "y.nrw"]);
+    assert_eq!(keys, ["dir/f.nrw", "p", "x.nrw", "y.nrw.nrw"]);
     assert_eq!(bucket.get("p").unwrap(), raw);
-    for (key, name, to) in [("x", "x", "1/"), ("y.nrw", "y", "2/"), ("p", "other", "3/other"), ("dir/f", "f", "4/")] {
+    for (key, name, to) in [("x", "x", "1/"), ("y.nrw", "y.nrw", "2/"), ("p", "other", "3/other"), ("dir/f", "f", "4/")]
+    {
         let target = at(to);
         fs::create_dir(Path::new(&target).ancestors().find(|p| p.parent() == Some(dir.path())).unwrap()).unwrap();
         good(&bucket, &["cp", &bucket.url(key), &target]);
@@ -222,6 +223,48 @@ fn single_files_have_the_names_that_are_given() {
     assert_one_line_error(&run(&bucket, &["cp", &bucket.url("dir/"), &at("5")]), 2);
     assert_one_line_error(&run(&bucket, &["cp", &bucket.url("x"), &bucket.url("z")]), 2);
     assert_one_line_error(&run(&bucket, &["cp", &bucket.url("none"), &at("5")]), 1);
+}
+
+/// A name stands for one file, whatever it ends in; where it would stand for two, nobody guesses.
+#[test]
+fn no_name_stands_for_two_files() {
+    let Some(bucket) = Bucket::new() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    fs::write(at("one"), "one").unwrap();
+    // Of another length: equal ones of the same moment are taken for the same.
+    fs::write(at("two"), "the other").unwrap();
+    good(&bucket, &["cp", &at("one"), &bucket.url("x")]);
+    good(&bucket, &["cp", &at("two"), &bucket.url("x.nrw")]);
+    let piped = common::store_filter(&mut bucket.narrows(&["cp", "-", &bucket.url("piped.nrw")]), b"piped");
+    assert_eq!(code(&piped), 0, "{}", stderr(&piped));
+    let mut keys = bucket.keys();
+    keys.sort();
+    assert_eq!(keys, ["piped.nrw.nrw", "x.nrw", "x.nrw.nrw"]);
+    for (name, raw) in [("x", "one"), ("x.nrw", "the other"), ("x.nrw.nrw", "the other"), ("piped.nrw", "piped")] {
+        assert_eq!(good(&bucket, &["cp", &bucket.url(name), "-"]).stdout, raw.as_bytes(), "{name}");
+        good(&bucket, &["cp", &bucket.url(name), &at("back")]);
+        assert_eq!(fs::read(at("back")).unwrap(), raw.as_bytes(), "{name}");
+    }
+    good(&bucket, &["cp", "--plain", &at("two"), &bucket.url("x")]);
+    for target in ["-", &at("back")] {
+        let output = run(&bucket, &["cp", &bucket.url("x"), target]);
+        assert_one_line_error(&output, 1);
+        assert!(stderr(&output).contains("x.nrw are both there"), "{}", stderr(&output));
+    }
+    // What has the suffix and is of another program is not decoded by chance.
+    bucket.put("other.nrw", b"other");
+    assert_one_line_error(&run(&bucket, &["cp", &bucket.url("other"), "-"]), 1);
+    assert_eq!(good(&bucket, &["cp", &bucket.url("other.nrw"), "-"]).stdout, b"other");
+    // The longest names of files have longer keys.
+    let (long, tree) = ("n".repeat(255), dir.path().join("tree"));
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join(&long), "long").unwrap();
+    good(&bucket, &["cp", "-r", tree.to_str().unwrap(), &bucket.url("")]);
+    for _ in 0..2 {
+        good(&bucket, &["cp", "-r", &bucket.url("tree/"), &at("tree-back")]);
+        assert_eq!(fs::read(dir.path().join("tree-back").join(&long)).unwrap(), b"long");
+    }
 }
 
 /// Keys and metadata of a store are the words of anybody.
@@ -310,6 +353,22 @@ fn what_is_wrong_is_said_in_one_line() {
         let output = run(&bucket, &renamed);
         assert_one_line_error(&output, 1);
         assert!(stderr(&output).contains("no bucket named no-such-bucket-here"), "{}", stderr(&output));
+    }
+    good(&bucket, &["cp", file, &url]);
+    let said = good(&bucket, &["cp", file, &url]);
+    assert!(!stderr(&said).contains("ratio"), "nothing was copied: {}", stderr(&said));
+    let piped = common::store_filter(&mut bucket.narrows(&["check", "-"]), b"x");
+    assert_one_line_error(&piped, 1);
+    assert!(stderr(&piped).contains("only files are checked"), "{}", stderr(&piped));
+    for command in ["cat", "list", "check"] {
+        let output = run(&bucket, &[command, &url]);
+        assert_one_line_error(&output, 1);
+        assert!(stderr(&output).contains("no such object") && stderr(&output).contains("/k.nrw is there"));
+        for (place, what) in [("", "a bucket"), ("d/", "a prefix")] {
+            let output = run(&bucket, &[command, &bucket.url(place)]);
+            assert_one_line_error(&output, 2);
+            assert!(stderr(&output).contains(what), "{}", stderr(&output));
+        }
     }
     for bad in ["s3://", "s3:///k", "gs://b@c/k"] {
         assert_one_line_error(&run(&bucket, &["cat", bad]), 2);

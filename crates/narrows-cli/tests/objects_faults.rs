@@ -41,9 +41,9 @@ fn single_faults_cost_nothing() {
     let mut hit = [0; 4];
     for (i, fault) in FAULTS.into_iter().enumerate() {
         for nth in [0, 1, 2, 4, 5] {
-            let url = bucket.url(&format!("{i}-{nth}.nrw"));
+            let (name, url) = (bucket.url(&format!("{i}-{nth}")), bucket.url(&format!("{i}-{nth}.nrw")));
             bucket.faults(move |n, _| if n == nth { fault } else { Fault::Pass });
-            let output = run(&bucket, &["cp", file, &url]);
+            let output = run(&bucket, &["cp", file, &name]);
             assert_eq!(code(&output), 0, "{fault:?} at {nth}: {}", stderr(&output));
             let requests = bucket.requests();
             let kind = |r: &Request| match (

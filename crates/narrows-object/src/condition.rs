@@ -1,18 +1,12 @@
-//! What is between `object_store` and the network. Conditions of multipart uploads: it sends none with
-//! the request that completes an upload, so they are added on its way out; these headers are not part
-//! of a request's signature. And lists lose keys that it could not take.
+//! Conditions of writing. `object_store` sends none with the request that completes an upload, so they are
+//! added on its way out; these headers are not part of a request's signature.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use async_trait::async_trait;
 use http::{HeaderName, HeaderValue, Method};
-use object_store::ClientOptions;
-use object_store::client::{
-    HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpResponseBody, HttpService, ReqwestConnector,
-};
+use object_store::client::HttpRequest;
 
-use crate::odd_keys::without;
 use crate::url::Scheme;
 
 /// When an object may be written.
@@ -63,7 +57,8 @@ impl Conditions {
         Set { conditions: self.clone(), id: id.to_owned() }
     }
 
-    fn of(&self, request: &HttpRequest) -> Option<(HeaderName, HeaderValue)> {
+    /// The header that a request is to get.
+    pub(crate) fn of(&self, request: &HttpRequest) -> Option<(HeaderName, HeaderValue)> {
         let set = self.lock();
         if set.is_empty() {
             return None;
@@ -114,58 +109,4 @@ fn unescaped(text: &str) -> String {
         }
     }
     String::from_utf8_lossy(&bytes).into_owned()
-}
-
-/// Keys that lists had and no file can have.
-pub(crate) type OddKeys = Arc<Mutex<Vec<String>>>;
-
-/// Makes clients that add the conditions.
-#[derive(Debug)]
-pub(crate) struct Connector {
-    pub(crate) conditions: Conditions,
-    pub(crate) odd_keys: OddKeys,
-}
-
-impl HttpConnector for Connector {
-    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        // Another part of the program may have chosen one already, which is as good.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let inner = ReqwestConnector::default().connect(options)?;
-        Ok(HttpClient::new(Service {
-            inner,
-            conditions: self.conditions.clone(),
-            odd_keys: Arc::clone(&self.odd_keys),
-        }))
-    }
-}
-
-#[derive(Debug)]
-struct Service {
-    inner: HttpClient,
-    conditions: Conditions,
-    odd_keys: OddKeys,
-}
-
-#[async_trait]
-impl HttpService for Service {
-    async fn call(&self, mut request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        if let Some((name, value)) = self.conditions.of(&request) {
-            request.headers_mut().insert(name, value);
-        }
-        let is_list = request.uri().query().is_some_and(|query| query.split('&').any(|pair| pair == "list-type=2"));
-        let response = self.inner.execute(request).await?;
-        if !is_list || !response.status().is_success() {
-            return Ok(response);
-        }
-        let (mut parts, body) = response.into_parts();
-        let body = body.bytes().await?;
-        let kept = std::str::from_utf8(&body)
-            .ok()
-            .and_then(|answer| without(answer, &mut self.odd_keys.lock().unwrap_or_else(PoisonError::into_inner)));
-        if kept.is_some() {
-            parts.headers.remove(http::header::CONTENT_LENGTH);
-        }
-        let body = kept.map_or(HttpResponseBody::from(body), HttpResponseBody::from);
-        Ok(HttpResponse::from_parts(parts, body))
-    }
 }

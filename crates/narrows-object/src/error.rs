@@ -16,12 +16,37 @@ pub(crate) enum Act {
     Delete,
 }
 
+/// How errors of redirects begin, which name the remedy.
+pub(crate) const REDIRECTED: &str = "the store redirects";
+/// How errors of answers begin that are too long.
+pub(crate) const CUT_OFF: &str = "an answer of the store is longer than ";
+/// Most characters of the words of a store that are shown.
+const SHOWN: usize = 500;
+
 /// The error for `act` on `url`.
 pub(crate) fn explain(error: &Error, act: Act, url: &Url) -> io::Error {
     let whole = chain(error);
-    let code = between(&whole, "<Code>", "</Code>").unwrap_or_default();
-    let message = between(&whole, "<Message>", "</Message>").unwrap_or_default();
+    let element = |name: &str| {
+        let text = between(&whole, &format!("<{name}>"), &format!("</{name}>")).unwrap_or_default();
+        // Anybody may have written it, and it goes to a terminal.
+        text.chars().filter(|c| !c.is_control()).take(SHOWN).collect::<String>()
+    };
+    let (code, message) = (element("Code"), element("Message"));
+    let code = code.as_str();
     let refused = |why: &str| {
+        let variables = match url.scheme {
+            Scheme::S3 => "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
+            Scheme::Gs => "GOOGLE_APPLICATION_CREDENTIALS",
+            Scheme::Az => "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+            Scheme::File => "",
+        };
+        let why = match why.is_empty() {
+            true => format!(
+                "the store denies access; check the credentials and what they allow (set {variables}; for public \
+                 objects give --no-sign-request)"
+            ),
+            false => format!("{why}: set {variables}"),
+        };
         let said = if code.is_empty() { String::new() } else { format!(" ({code}: {message})") };
         io::Error::new(ErrorKind::PermissionDenied, format!("{why}{said}"))
     };
@@ -36,10 +61,22 @@ pub(crate) fn explain(error: &Error, act: Act, url: &Url) -> io::Error {
     // Not every request's error has a kind of its own.
     let is_refused =
         refusals.contains(&code) || ["401 ", "403 "].iter().any(|s| whole.contains(&format!("status code: {s}")));
+    let cause = last(error);
     match error {
-        _ if is_refused => refused("the store denies access; check the credentials and what they allow"),
+        _ if cause.starts_with(REDIRECTED)
+            || cause.starts_with(CUT_OFF)
+            || cause.starts_with("the list of the store") =>
+        {
+            io::Error::other(cause)
+        }
+        _ if ["Account must be specified", "Missing AccessKeyId", "Missing SecretAccessKey"]
+            .contains(&cause.as_str()) =>
+        {
+            refused("the credentials are not complete")
+        }
+        _ if is_refused => refused(""),
         Error::NotFound { .. } if act == Act::List => no_bucket(),
-        Error::NotFound { .. } => io::Error::new(ErrorKind::NotFound, "there is no such object"),
+        Error::NotFound { .. } => no_object(),
         Error::Precondition { .. } if act == Act::Read => {
             io::Error::other("the object was replaced while it was read; read it again from its beginning")
         }
@@ -49,9 +86,7 @@ pub(crate) fn explain(error: &Error, act: Act, url: &Url) -> io::Error {
         Error::AlreadyExists { .. } => {
             io::Error::new(ErrorKind::AlreadyExists, "there is an object of that name already")
         }
-        Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => {
-            refused("the store denies access; check the credentials and what they allow")
-        }
+        Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => refused(""),
         Error::InvalidPath { .. } => {
             let text = "a key with an empty component, `.`, `..` or control characters cannot be used";
             io::Error::new(ErrorKind::InvalidInput, text)
@@ -60,7 +95,10 @@ pub(crate) fn explain(error: &Error, act: Act, url: &Url) -> io::Error {
             io::Error::new(ErrorKind::Unsupported, format!("this store cannot do it: {}", last(error)))
         }
         _ if whole.contains("redirect") || code == "PermanentRedirect" || code == "AuthorizationHeaderMalformed" => {
-            io::Error::other("the bucket is in another region: set AWS_REGION or --region")
+            match element("Region").as_str() {
+                "" => io::Error::other("the bucket is in another region: set AWS_REGION or --region"),
+                region => io::Error::other(format!("the bucket is in {region}: give --region {region}")),
+            }
         }
         _ if whole.contains("error trying to connect") || whole.contains("client error (Connect)") => {
             io::Error::new(ErrorKind::NotConnected, format!("cannot connect to the store: {}", last(error)))
@@ -72,6 +110,11 @@ pub(crate) fn explain(error: &Error, act: Act, url: &Url) -> io::Error {
             None => io::Error::other(format!("the store failed: {}", last(error))),
         },
     }
+}
+
+/// The error of an object that is not there.
+pub(crate) fn no_object() -> io::Error {
+    io::Error::new(ErrorKind::NotFound, "there is no such object")
 }
 
 /// Whether a range was asked of an object that is empty or shorter; some servers send all of it then.
@@ -100,7 +143,7 @@ fn last(error: &Error) -> String {
         text = error.to_string();
         cause = error.source();
     }
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
+    text.split_whitespace().collect::<Vec<_>>().join(" ").chars().filter(|c| !c.is_control()).take(SHOWN).collect()
 }
 
 fn between<'t>(text: &'t str, begin: &str, end: &str) -> Option<&'t str> {

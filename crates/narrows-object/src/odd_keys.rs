@@ -3,6 +3,8 @@
 
 use object_store::path::Path;
 
+use crate::url::KEY_LEN_MAX;
+
 /// Most of such keys that are remembered of one list: who makes more wants to use up memory.
 const ODD_MAX: usize = 10_000;
 
@@ -27,7 +29,8 @@ pub(crate) fn without(answer: &str, odd: &mut Vec<String>) -> Option<String> {
         // Some programs mark folders like this.
         let is_mark = key.ends_with('/') && content.contains("<Size>0</Size>");
         if !is_mark && odd.len() < ODD_MAX {
-            odd.push(key);
+            // Longer ones are no keys of any store.
+            odd.push(key.chars().take(KEY_LEN_MAX).collect());
         }
     }
     kept += rest;

@@ -6,12 +6,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use futures_util::StreamExt;
 use narrows_file::ReadAt;
 use object_store::path::Path;
 use object_store::{GetOptions, GetRange};
 
-use crate::error::{Act, explain, is_beyond_end};
+use crate::error::{Act, explain, is_beyond_end, no_object};
+use crate::pace::{Pace, TooSlow};
 use crate::pieces::{Pieces, State};
 use crate::runtime;
 use crate::store::{self, Head, Store};
@@ -20,10 +20,12 @@ use crate::url::Url;
 /// Read at the end of an object at once, with what its index says of some 36,000 blocks: 2 ms at 1 Gbit/s,
 /// where another request would cost a round trip.
 const TAIL: u64 = 256 << 10;
-/// A body that pauses for so long is asked for once more, on another connection.
-const STALL: Duration = Duration::from_secs(30);
-/// So often.
-const STALLS: usize = 3;
+/// What copies add to the names of files.
+const SUFFIX: &str = ".nrw";
+/// An answer that is too slow is asked for once more, on another connection, so often.
+const SLOW_MAX: usize = 3;
+/// The longest that a range may take with all attempts: twice the longest request.
+const RANGE_FOR: Duration = Duration::from_secs(600);
 /// How often a waiting read asks whether it is to stop.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
@@ -179,7 +181,10 @@ impl Shared {
         if self.known.get().is_some() {
             return Ok(());
         }
-        let named = |e: object_store::Error| explain(&e, Act::Read, &self.url);
+        let named = |e: object_store::Error| match explain(&e, Act::Read, &self.url) {
+            e if e.kind() == io::ErrorKind::NotFound => self.missing(e),
+            e => e,
+        };
         let wait = |options| runtime::wait(&self.store.stop, get(&self.store, &self.path, options));
         let options = GetOptions { range: Some(range.clone()), ..GetOptions::default() };
         let (known, begin, bytes) = match wait(options)? {
@@ -188,7 +193,7 @@ impl Shared {
             Err(e) if is_beyond_end(&e) || matches!(e, object_store::Error::NotSupported { .. }) => {
                 let head = runtime::wait(&self.store.stop, store::head(&self.store.objects, &self.path))?;
                 let head = head.map_err(named)?;
-                let head = head.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "there is no such object"))?;
+                let head = head.ok_or_else(|| self.missing(no_object()))?;
                 let known = Known::of(head);
                 let begin = match range {
                     GetRange::Suffix(n) => known.len.saturating_sub(n),
@@ -213,6 +218,15 @@ impl Shared {
         }
         let _ = self.known.set(known);
         Ok(())
+    }
+
+    /// The error of an object that is not there, with the name that a copy gives to it if that is there.
+    fn missing(&self, error: io::Error) -> io::Error {
+        let key = format!("{}{SUFFIX}", self.url.key);
+        match self.store.head(&key) {
+            Ok(Some(_)) => io::Error::new(error.kind(), format!("{error}; {} is there", self.store.url(&key))),
+            _ => error,
+        }
     }
 
     fn read(self: &Arc<Self>, buf: &mut [u8], offset: u64, in_order: bool) -> io::Result<usize> {
@@ -302,7 +316,16 @@ impl Shared {
 
 /// One request, with what is said about the object and the range that came.
 async fn get(store: &Store, path: &Path, options: GetOptions) -> object_store::Result<(Head, Range<u64>, Bytes)> {
-    let mut stalls = 0;
+    let get = tokio::time::timeout(RANGE_FOR, attempts(store, path, options));
+    get.await.unwrap_or_else(|_| Err(generic("the answer takes too long; timed out")))
+}
+
+fn generic(text: &str) -> object_store::Error {
+    object_store::Error::Generic { store: "object", source: text.into() }
+}
+
+async fn attempts(store: &Store, path: &Path, options: GetOptions) -> object_store::Result<(Head, Range<u64>, Bytes)> {
+    let mut slow = 0;
     loop {
         let result = store.objects.get_opts(path, options.clone()).await?;
         let (head, range) = (store::head_of(&result), result.range.clone());
@@ -312,22 +335,22 @@ async fn get(store: &Store, path: &Path, options: GetOptions) -> object_store::R
             Some(GetRange::Suffix(n)) => *n,
             _ => u64::MAX,
         };
-        let generic = |text: &str| object_store::Error::Generic { store: "object", source: text.into() };
         if len > most {
             return Err(generic("the store sends more than was asked for"));
         }
         let mut bytes = BytesMut::with_capacity(len as usize);
         let mut stream = result.into_stream();
+        let mut pace = Pace::new();
         loop {
-            match tokio::time::timeout(STALL, stream.next()).await {
+            match pace.next(&mut stream).await {
                 Ok(Some(Ok(more))) if (bytes.len() + more.len()) as u64 <= len => bytes.extend_from_slice(&more),
                 Ok(Some(Ok(_))) => return Err(generic("the store sends more than it said")),
                 Ok(Some(Err(e))) => return Err(e),
                 Ok(None) => return Ok((head, range, bytes.freeze())),
-                Err(_) if stalls < STALLS => break,
-                Err(_) => return Err(generic("the answer stalls; timed out")),
+                Err(TooSlow) if slow < SLOW_MAX => break,
+                Err(TooSlow) => return Err(generic("the answer brings next to nothing; timed out")),
             }
         }
-        stalls += 1;
+        slow += 1;
     }
 }

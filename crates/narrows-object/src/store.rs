@@ -1,5 +1,6 @@
 //! A bucket, and what its objects are.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -18,10 +19,12 @@ use object_store::{
     RetryConfig,
 };
 
-use crate::condition::{Conditions, Connector, OddKeys, Version};
+use crate::condition::{Conditions, Version};
 use crate::error::{Act, explain};
+use crate::pages::{Listed, PAGES};
 use crate::profile::Profile;
 use crate::runtime::{self, Stop};
+use crate::service::{self, Connector, METADATA_FOR, OddKeys};
 use crate::url::{Scheme, Url};
 
 /// A request that fails is tried again so often: with the pauses below for some ten seconds, the
@@ -31,12 +34,6 @@ const PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// No further attempt after this time. Signatures are valid for longer.
 const RETRY_FOR: Duration = Duration::from_secs(120);
-/// As `aws` and `curl` wait at most about so long for a connection.
-const CONNECT_FOR: Duration = Duration::from_secs(10);
-/// The longest that one request may take: a part of 8 MiB at 28 kB/s.
-const REQUEST_FOR: Duration = Duration::from_secs(300);
-/// How long the host of credentials within a cloud may take to take a connection. Outside there is none.
-const METADATA_FOR: Duration = Duration::from_secs(1);
 /// Requests for the properties of objects at a time.
 const HEADS: usize = 16;
 
@@ -168,15 +165,18 @@ impl Store {
     pub fn list(&self, prefix: &str) -> io::Result<Vec<Object>> {
         let path = path(prefix)?;
         let prefix = (!path.is_root()).then_some(path);
-        let listed = runtime::wait(&self.stop, async {
+        let list = async {
             let mut stream = self.objects.list(prefix.as_ref());
-            let mut found = Vec::new();
+            let mut listed = Listed::default();
             while let Some(object) = stream.next().await {
-                found.push(object_of(object?));
+                if !listed.add(object_of(object?)) {
+                    return Ok(Err(io::Error::other(listed.too_many())));
+                }
             }
-            Ok(found)
-        })?;
-        listed.map_err(|e: object_store::Error| explain(&e, Act::List, &self.url))
+            Ok(Ok(listed.objects))
+        };
+        let listed = runtime::wait(&self.stop, PAGES.scope(RefCell::default(), list))?;
+        listed.map_err(|e: object_store::Error| explain(&e, Act::List, &self.url))?
     }
 
     /// Keys that lists of this store left out since no file can have them: with an empty component, `.`,
@@ -261,8 +261,7 @@ fn retry() -> RetryConfig {
 }
 
 fn client(endpoint: Option<&str>) -> ClientOptions {
-    let is_plain = endpoint.is_some_and(|endpoint| endpoint.starts_with("http://"));
-    ClientOptions::new().with_allow_http(is_plain).with_connect_timeout(CONNECT_FOR).with_timeout(REQUEST_FOR)
+    service::options(endpoint.is_some_and(|endpoint| endpoint.starts_with("http://")))
 }
 
 /// The settings of S3, and its endpoint if that is not Amazon's.

@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use narrows::stream::ReceiveOptions;
 use narrows_file::check::{Report, check, prefaces_are_whole};
 use narrows_file::decode::decode_within;
@@ -18,7 +18,7 @@ use serde_json::json;
 use super::each::each;
 use crate::args::file::CheckArgs;
 use crate::args::{reach_max, window_log};
-use crate::files::{Target, open_regular};
+use crate::files::{Target, is_dash, open_regular};
 use crate::flow;
 use crate::place::{self, Place};
 use crate::report;
@@ -44,6 +44,10 @@ fn one(args: &CheckArgs, transfer: &Transfer, path: &Path) -> Result<bool> {
         return object(args, transfer, path, &url);
     }
     let path = &place::path_of(path)?;
+    if is_dash(path) || path.metadata().is_ok_and(|data| !data.is_file() && !data.is_dir()) {
+        let name = if is_dash(path) { "stdin".into() } else { path.display().to_string() };
+        return Err(anyhow!("cannot check {name}: only files are checked; save it first, or use narrows -t"));
+    }
     if let Some(is_good) = variables::check(args, path)? {
         return Ok(is_good);
     }

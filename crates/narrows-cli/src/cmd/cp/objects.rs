@@ -1,12 +1,14 @@
 //! `narrows cp` to and from object stores: every file becomes one object.
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context, Result, anyhow};
 use narrows_host::signals;
-use narrows_object::{Store, Url};
+use narrows_object::meta::FileMeta;
+use narrows_object::{Head, KEY_LEN_MAX, Store, Url};
 use serde_json::json;
 
 use super::stdio::Dash;
@@ -53,7 +55,8 @@ impl Copy<'_> {
             losses: c.losses(),
             removed: removed.count,
             not_removed: removed.why_not,
-            line: report::join([Some(report::amount(raw, elapsed)), Some(report::wire(raw, wire))]),
+            // Where nothing was copied there is no ratio.
+            line: report::join([Some(report::amount(raw, elapsed)), (wire > 0).then(|| report::wire(raw, wire))]),
             json: json!({
                 "raw_bytes": raw,
                 "wire_bytes": wire,
@@ -118,6 +121,46 @@ pub(super) fn copy(args: &CpArgs, dash: Dash, tell: &Tell) -> Result<Outcome> {
         return Err(anyhow!("interrupted"));
     }
     Ok(copy.outcome(begun, removed))
+}
+
+/// The key of a file that is named `name`.
+fn key_of(name: &str, plain: bool) -> String {
+    if plain { name.to_owned() } else { format!("{name}{SUFFIX}") }
+}
+
+/// The key of the object that becomes the file at `url`: `x.nrw` becomes `x` if it is of this program, and
+/// other objects keep their names. Who names the key itself, `x.nrw`, gets it too.
+fn find_named(copy: &Copy<'_>, url: &Url) -> Result<String> {
+    let cannot = || format!("cannot read {url}");
+    let (plain, packed) = (url.key.clone(), key_of(&url.key, false));
+    let head = |key: &str| match key.len() <= KEY_LEN_MAX {
+        true => copy.store.head(key),
+        false => Ok(None),
+    };
+    let (mut of_plain, mut of_packed) = (head(&plain), head(&packed));
+    // Without the right to list, S3 denies what is not there.
+    let is_denied =
+        |head: &io::Result<Option<Head>>| head.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::PermissionDenied);
+    let is_there = |head: &io::Result<Option<Head>>| head.as_ref().is_ok_and(Option::is_some);
+    if is_denied(&of_plain) && is_there(&of_packed) {
+        of_plain = Ok(None);
+    } else if is_denied(&of_packed) && is_there(&of_plain) {
+        of_packed = Ok(None);
+    }
+    let (of_plain, of_packed) = (of_plain.with_context(cannot)?, of_packed.with_context(cannot)?);
+    let is_ours = |head: &Head| FileMeta::parse(&head.metadata).plain == Some(false);
+    match (of_plain.as_ref().map(is_ours), of_packed.as_ref().map(is_ours)) {
+        (Some(false), Some(true)) => {
+            let both = format!("{url} and {url}{SUFFIX} are both there, and both become this file");
+            Err(anyhow!("cannot read {url}: {both}; name {url}{SUFFIX}, or remove one"))
+        }
+        (_, Some(true)) => Ok(packed),
+        (Some(_), _) => Ok(plain),
+        (None, Some(false)) => Err(anyhow!(
+            "cannot read {url}: there is no such object; {url}{SUFFIX} is there, and no file of narrows cp"
+        )),
+        (None, None) => Err(anyhow!("cannot read {url}: there is no such object; for all below it give -r")),
+    }
 }
 
 /// Runs `work` in as many threads as files are copied at a time, until it returns.

@@ -5,6 +5,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Mutex;
+use std::sync::atomic::Ordering;
 
 use anyhow::{Context, Result, bail};
 use narrows::entry::EntryKind;
@@ -20,7 +21,7 @@ use narrows_object::meta::FileMeta;
 use narrows_object::{Head, Object, ObjectFile, Url};
 
 use super::changes::{Stamp, is_same, since_1970};
-use super::{Copy, Removed, SUFFIX, in_threads, lock};
+use super::{Copy, Removed, SUFFIX, find_named, in_threads, lock};
 use crate::args::{FsyncArg, reach_max, window_log};
 use crate::cmd::cp::{DELETING, names, patterns};
 use crate::counts::Counts;
@@ -99,19 +100,8 @@ pub(super) fn get(copy: &Copy<'_>, urls: &[&Url], target: &Path) -> Result<Remov
 
 /// The objects that an address names.
 fn find(copy: &Copy<'_>, url: &Url) -> Result<Vec<Job>> {
-    let cannot = || format!("cannot read {url}");
     if !copy.args.recursive {
-        // A copy of `x` is the object `x.nrw`.
-        let key =
-            match copy.store.head(&url.key).with_context(cannot)? {
-                Some(_) => url.key.clone(),
-                None => {
-                    let key = format!("{}{SUFFIX}", url.key);
-                    copy.store.head(&key).with_context(cannot)?.map(|_| key).with_context(|| {
-                        format!("cannot read {url}: there is no such object; for all below it give -r")
-                    })?
-                }
-            };
+        let key = find_named(copy, url)?;
         let path = key.rsplit('/').next().unwrap_or(&key).to_owned();
         return Ok(vec![Job { key, path, is_named: false }]);
     }
@@ -168,8 +158,9 @@ impl Get<'_> {
 
     fn one(&self, job: &Job, mut landing: Option<&mut Landing>) -> Result<()> {
         let (copy, args) = (self.copy, self.copy.args);
-        Landing::check(job.path.as_bytes())?;
         let short = job.path.strip_suffix(SUFFIX).filter(|_| !job.is_named);
+        // The longest names only fit without the suffix; the name that it gets is looked at below.
+        Landing::check(short.unwrap_or(&job.path).as_bytes())?;
         let mut there = |path: &str| match landing.as_deref_mut() {
             Some(landing) => landing.there(path.as_bytes()).ok().flatten().filter(|there| there.is_file),
             None => None,
@@ -199,6 +190,12 @@ impl Get<'_> {
         }
         let landing = landing.context("there is no folder; this is a bug")?;
         let meta = FileMeta::parse(&head.metadata);
+        if self.single
+            && let Some(len) = meta.len.or((meta.plain != Some(false)).then_some(head.object.len))
+        {
+            Counts::add(&copy.counts.raw_total, len);
+            copy.counts.has_total.store(true, Ordering::Relaxed);
+        }
         let bits = if args.set_id { 0o7777 } else { SAFE_BITS };
         let attributes = Attributes {
             mode: meta.mode.map(|mode| mode & bits),

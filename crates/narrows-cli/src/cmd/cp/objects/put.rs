@@ -9,6 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, sync_channel};
 
 use anyhow::{Context, Result};
@@ -25,7 +26,7 @@ use narrows_object::{CreateOptions, KEY_LEN_MAX, ObjectWriter, Url};
 use rustix::fs::OFlags;
 
 use super::changes::{Stamp, is_stored};
-use super::{Copy, Removed, SUFFIX, in_threads, lock};
+use super::{Copy, Removed, SUFFIX, in_threads, key_of, lock};
 use crate::cmd::cp::{DELETING, names, patterns};
 use crate::counts::Counts;
 use crate::report;
@@ -74,9 +75,7 @@ pub(super) fn put(copy: &Copy<'_>, sources: &[PathBuf], url: &Url) -> Result<Rem
     }
     let is_single = sources.len() == 1 && !sources[0].is_dir();
     let target = match is_single && !url.is_prefix() {
-        // A name that has the suffix already is meant as it is.
-        true if args.plain || url.key.ends_with(SUFFIX) => Target::Key(url.key.clone()),
-        true => Target::Key(format!("{}{SUFFIX}", url.key)),
+        true => Target::Key(key_of(&url.key, args.plain)),
         false if url.is_prefix() => Target::Prefix(url.key.clone()),
         false => Target::Prefix(format!("{}/", url.key)),
     };
@@ -106,6 +105,7 @@ pub(super) fn put(copy: &Copy<'_>, sources: &[PathBuf], url: &Url) -> Result<Rem
         let mut folders = HashMap::new();
         walk(roots, &filter, |found| put.found(found, &to, &mut folders, &mut tops) && lock(fatal).is_none());
         drop(to);
+        copy.counts.has_total.store(true, Ordering::Relaxed);
         let empty = folders.values().filter(|has| !**has).count() as u64;
         (0..empty).for_each(|_| copy.counts.lost("empty folders"));
     });
@@ -157,7 +157,10 @@ impl Put<'_> {
             counts.lost("extended attributes");
         }
         match entry.kind {
-            EntryKind::File { .. } => return to.send(Job { root, entry }).is_ok(),
+            EntryKind::File { len, .. } => {
+                Counts::add(&counts.raw_total, len);
+                return to.send(Job { root, entry }).is_ok();
+            }
             EntryKind::HardLink { .. } => {
                 counts.lost("hard links");
                 return to.send(Job { root, entry }).is_ok();
@@ -200,8 +203,7 @@ impl Put<'_> {
             Target::Key(key) => key.clone(),
             Target::Prefix(prefix) => {
                 let path = std::str::from_utf8(path).context("its name is not UTF-8, as keys have to be")?;
-                let suffix = if self.copy.args.plain { "" } else { SUFFIX };
-                format!("{prefix}{path}{suffix}")
+                key_of(&format!("{prefix}{path}"), self.copy.args.plain)
             }
         };
         anyhow::ensure!(key.len() <= KEY_LEN_MAX, "its key would be longer than {KEY_LEN_MAX} bytes");
@@ -219,10 +221,18 @@ impl Put<'_> {
         let stamp =
             |data: &std::fs::Metadata| Stamp { len: data.len(), mtime: (data.mtime(), data.mtime_nsec() as u32) };
         let local = stamp(&data);
+        let announced = match job.entry.kind {
+            EntryKind::File { len, .. } => len,
+            _ => {
+                Counts::add(&copy.counts.raw_total, local.len);
+                local.len
+            }
+        };
         if self.there.as_ref().is_none_or(|there| there.contains(&key)) {
             let head = copy.store.head(&key).with_context(|| format!("cannot read {}", copy.store.url(&key)))?;
             if head.is_some_and(|head| is_stored(local, &head, args.plain)) {
                 Counts::add(&copy.counts.same, 1);
+                copy.counts.raw_total.fetch_sub(announced, Ordering::Relaxed);
                 return Ok(());
             }
         }

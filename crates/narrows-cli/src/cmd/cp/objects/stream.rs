@@ -9,7 +9,7 @@ use narrows_file::{WriteOptions, Writer};
 use narrows_object::meta::FileMeta;
 use narrows_object::{CreateOptions, ObjectFile, ObjectWriter, Url};
 
-use super::{Copy, Removed, SUFFIX};
+use super::{Copy, Removed, find_named, key_of};
 use crate::args::{reach_max, window_log};
 use crate::counts::Counts;
 use crate::files;
@@ -25,7 +25,7 @@ pub(super) fn put(copy: &Copy<'_>, url: &Url) -> Result<Removed> {
         return Err(narrows::Error::misuse(text).into());
     }
     let plain = copy.args.plain;
-    let key = if plain || url.key.ends_with(SUFFIX) { url.key.clone() } else { format!("{}{SUFFIX}", url.key) };
+    let key = key_of(&url.key, plain);
     let cannot = || format!("cannot write {}", copy.store.url(&key));
     // The length is known at the end only, when the metadata was sent.
     let meta = FileMeta { plain: Some(plain), ..FileMeta::default() };
@@ -64,11 +64,8 @@ pub(super) fn put(copy: &Copy<'_>, url: &Url) -> Result<Removed> {
 
 /// Writes an object to stdout.
 pub(super) fn get(copy: &Copy<'_>, url: &Url) -> Result<Removed> {
-    let mut key = url.key.clone();
     let cannot = || format!("cannot read {url}");
-    if copy.store.head(&key).with_context(cannot)?.is_none() {
-        key += SUFFIX;
-    }
+    let key = find_named(copy, url)?;
     let object = ObjectFile::new(&copy.store, &key).with_context(cannot)?;
     let head = object.head().with_context(cannot)?;
     let target = files::Target::open(None)?;
