@@ -273,7 +273,7 @@ methods = ['lz4', 'zstd:level=4']
         let path = tree.path().join("raw/kept");
         fs::write(&path, "x").unwrap();
         if set_attribute(&path, &"encode_rate=5".parse().unwrap()).is_err() {
-            narrows_test_skip();
+            narrows_test::skip("attributes of hints: this file system has none");
             return;
         }
         assert!(Hints::default().of(&path).unwrap().is_never());
@@ -282,10 +282,6 @@ methods = ['lz4', 'zstd:level=4']
         rustix::fs::setxattr(&path, ATTRIBUTE, b"loud", rustix::fs::XattrFlags::empty()).unwrap();
         let error = Hints::default().of(&path).unwrap_err().to_string();
         assert!(error.contains("kept: user.narrows.hint: `loud` is no hint"), "{error}");
-    }
-
-    fn narrows_test_skip() {
-        eprintln!("skipped: this file system has no attributes");
     }
 
     #[test]

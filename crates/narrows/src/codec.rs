@@ -14,6 +14,7 @@ mod dictionary;
 mod liblz4;
 #[cfg(feature = "older-codecs")]
 mod room;
+mod trial;
 
 /// Declares the file of each codec and lists their entries.
 macro_rules! codecs {
@@ -49,6 +50,7 @@ pub use self::dictionary::{
     DICTIONARY_MAX, DICTIONARY_MIN, DICTIONARY_TRAINED_MIN, Dictionary, DictionaryContexts, train,
 };
 pub use self::liblz4::LinkedTable;
+pub use self::trial::Trial;
 
 #[cfg(feature = "older-codecs")]
 use self::room::Room;

@@ -108,15 +108,25 @@ fn what_may_wait_for_a_program_is_left_to_other_threads() {
     let [source, _] = across(&data, false, false);
     assert_eq!(source, (1, false));
     // Only short reads are written by the calling thread. TCP may give any number of them; this link
-    // fills each read.
+    // fills each read but the last, and leaves the other thread time to begin.
     let link = Counted::default();
     send(Watched::of(&data), Link::writer(link.clone()), SendOptions::new("fixed:store".parse().unwrap())).unwrap();
     let wire = std::mem::take(&mut link.0.lock().unwrap().1);
     let sink = Watched::default();
-    receive(sink.clone(), Link::reader(io::Cursor::new(wire)), ReceiveOptions::default().threads(2)).unwrap();
+    receive(sink.clone(), Link::reader(Unhurried(io::Cursor::new(wire))), ReceiveOptions::default().threads(2)).unwrap();
     assert!(*sink.bytes.lock().unwrap() == data);
     let caller = std::thread::current().id();
     assert!(sink.users.lock().unwrap().iter().any(|user| *user != caller), "the calling thread wrote it all");
+}
+
+/// A link that takes a moment for each read.
+struct Unhurried<R>(R);
+
+impl<R: Read> Read for Unhurried<R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        std::thread::sleep(Duration::from_millis(2));
+        self.0.read(buf)
+    }
 }
 
 /// A long file arrives whole, whoever reads and writes it.

@@ -19,7 +19,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::{Choice, Outcome, Policy, PolicySettings, PolicySetup, Registered};
-use crate::codec::{Contexts, Method};
+use crate::codec::{Method, Trial};
 use crate::error::{Error, Result};
 use crate::hint::{Mode, parse_methods, parse_rate, print_methods};
 use crate::monitor::View;
@@ -142,8 +142,7 @@ struct Priced {
     /// Seconds of a core that the flow is ahead of its floor.
     credit_s: f32,
     infos: Vec<(u64, usize, Features)>,
-    trials: Contexts,
-    trial: Vec<u8>,
+    trial: Trial,
 }
 
 impl Priced {
@@ -158,8 +157,8 @@ impl Priced {
         let floor_s = if rate > 0.0 { cores / rate } else { f32::INFINITY };
         let block_len = settings.block.unwrap_or(mode.block_len());
         let named = settings.methods.is_some();
-        let (infos, trials, trial) = (Vec::new(), Contexts::default(), Vec::new());
-        Self { costs, mode, block_len, named, cores, floor_s, credit_s: CREDIT_S, infos, trials, trial }
+        let (infos, trial) = (Vec::new(), Trial::default());
+        Self { costs, mode, block_len, named, cores, floor_s, credit_s: CREDIT_S, infos, trial }
     }
 }
 
@@ -173,11 +172,8 @@ impl Priced {
         let part = TRIAL_LEN.min(block.len() / 2);
         // At one and three quarters, behind headers.
         let parts = [1, 3].map(|quarter| &block[(block.len() * quarter / 4).min(block.len() - part)..][..part]);
-        let mut len = |method: Method| -> usize {
-            let encoder = self.trials.encoder(method.info());
-            self.trial.resize(part, 0);
-            parts.iter().map(|raw| encoder.encode(method.level, &[], raw, &mut self.trial).unwrap_or(part)).sum()
-        };
+        let mut len =
+            |method: Method| -> usize { parts.iter().map(|raw| self.trial.encoded_len(method, raw)).sum() };
         (len(TRIAL_SPLIT) as f32) < LINK_GAIN * len(TRIAL_PLAIN) as f32
     }
 
