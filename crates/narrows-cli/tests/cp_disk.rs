@@ -11,6 +11,7 @@ use std::process::Output;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, RenameFlags};
+use rustix::io::Errno;
 
 mod common;
 
@@ -254,7 +255,13 @@ fn what_the_disk_does_not_take_gets_no_name() {
 /// Runs `copy` for a while, while two names are constantly swapped.
 fn while_swapping(one: &Path, other: &Path, mut copy: impl FnMut()) {
     let begun = Instant::now();
-    let swap = || rustix::fs::renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE).unwrap();
+    let swap = || {
+        // A copy with --delete removes a link before it makes the folder in its place.
+        while let Err(e) = rustix::fs::renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE) {
+            assert!(e == Errno::NOENT && begun.elapsed() < 20 * RACE, "{e}");
+            std::thread::yield_now();
+        }
+    };
     std::thread::scope(|scope| {
         scope.spawn(|| {
             // An even number of swaps, so that the names end as they began.

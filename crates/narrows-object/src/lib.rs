@@ -20,6 +20,7 @@ mod condition;
 mod cut;
 mod error;
 pub mod meta;
+mod object;
 mod odd_keys;
 mod pace;
 mod pages;
@@ -33,8 +34,9 @@ mod url;
 mod write;
 
 pub use condition::{Condition, Version};
+pub use object::{Head, Object};
 pub use read::{ObjectFile, ObjectReader};
 pub use runtime::Stop;
-pub use store::{Head, Object, Options, Store};
+pub use store::{Options, Store};
 pub use url::{KEY_LEN_MAX, Scheme, Url};
 pub use write::{CreateOptions, Created, ObjectWriter};

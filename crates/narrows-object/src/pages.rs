@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use crate::store::Object;
+use crate::object::Object;
 
 /// Pages without a key that may follow one another. Stores send them where objects were deleted; each
 /// stands for some 1,000 of them.

@@ -1,11 +1,10 @@
 //! A bucket, and what its objects are.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use futures_util::StreamExt;
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
@@ -21,6 +20,7 @@ use object_store::{
 
 use crate::condition::{Conditions, Version};
 use crate::error::{Act, explain};
+use crate::object::{Head, Object};
 use crate::pages::{Listed, PAGES};
 use crate::profile::Profile;
 use crate::runtime::{self, Stop};
@@ -59,28 +59,6 @@ impl Default for Options {
     fn default() -> Self {
         Self { endpoint: None, region: None, key: None, anonymous: false, path_style: None, stop: Arc::new(|| false) }
     }
-}
-
-/// An object, as a list has it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Object {
-    /// Its key.
-    pub key: String,
-    /// Stored bytes.
-    pub len: u64,
-    /// When it was written, by the clock of the store.
-    pub written: SystemTime,
-    /// Which content it has.
-    pub version: Version,
-}
-
-/// An object and what was kept with it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Head {
-    /// As a list has it.
-    pub object: Object,
-    /// User metadata, by names in lower case.
-    pub metadata: BTreeMap<String, String>,
 }
 
 /// A bucket, or the files of this host. Clones share their connections.

@@ -113,7 +113,8 @@ fn what_may_wait_for_a_program_is_left_to_other_threads() {
     send(Watched::of(&data), Link::writer(link.clone()), SendOptions::new("fixed:store".parse().unwrap())).unwrap();
     let wire = std::mem::take(&mut link.0.lock().unwrap().1);
     let sink = Watched::default();
-    receive(sink.clone(), Link::reader(Unhurried(io::Cursor::new(wire))), ReceiveOptions::default().threads(2)).unwrap();
+    receive(sink.clone(), Link::reader(Unhurried(io::Cursor::new(wire))), ReceiveOptions::default().threads(2))
+        .unwrap();
     assert!(*sink.bytes.lock().unwrap() == data);
     let caller = std::thread::current().id();
     assert!(sink.users.lock().unwrap().iter().any(|user| *user != caller), "the calling thread wrote it all");
