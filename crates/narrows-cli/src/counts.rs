@@ -1,4 +1,4 @@
-//! What is counted while objects are copied, by several threads.
+//! Counters of a copy of objects, shared by its threads.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! Where a command reads and writes: a path, or the URL of an object. `file:///PATH` is the path.
+//! Places that a command reads and writes: a path, or the URL of an object. `file:///PATH` is the path.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};

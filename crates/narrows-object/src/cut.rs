@@ -1,4 +1,4 @@
-//! Where the frames of a stream end, so that parts of an object have whole frames.
+//! Ends of the frames in a stream, so that parts of an object have whole frames.
 
 use narrows::frame::{
     self, BLOCK_MAX_HARD, ControlKind, HISTORY_MAX_HARD, Header, MAGIC, PREFACE_LEN, Preface, ReadLimits, feature,

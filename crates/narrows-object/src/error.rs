@@ -1,4 +1,4 @@
-//! What is said when a store refuses: one line that tells what to do.
+//! Errors of a store as one line that tells what to do.
 
 use std::error::Error as _;
 use std::io::{self, ErrorKind};

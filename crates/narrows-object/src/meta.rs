@@ -1,4 +1,4 @@
-//! What Narrows keeps with an object, as user metadata (format.md section 19).
+//! User metadata that Narrows keeps with an object (format.md section 19).
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What a store says about an object.
+//! Key, length, time and version of an object, as its store reports them.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;

@@ -1,4 +1,4 @@
-//! What a user says about the bytes of files: the same options for all commands that store.
+//! Command-line options of hints, shared by all commands that store.
 
 use clap::Args as ClapArgs;
 use narrows::hint::{Hint, parse_rate};

@@ -35,6 +35,23 @@ struct Row {
     entries: Option<u64>,
 }
 
+impl Row {
+    /// Of a file of which nothing else is known.
+    fn of_length(format: Format, wire_len: u64) -> Self {
+        Self {
+            format,
+            blocks: None,
+            runs: None,
+            streams: None,
+            wire_len,
+            raw_len: None,
+            check: "-",
+            index: "none",
+            entries: None,
+        }
+    }
+}
+
 /// Runs `narrows list`.
 pub(crate) fn run(args: &ListArgs) -> Result<ExitCode> {
     let stdin = [PathBuf::from("-")];
@@ -118,17 +135,7 @@ fn row(args: &ListArgs, path: &Path, known: Option<ObjectFile>) -> Result<Row> {
     let begin = foreign::peek(&mut file).with_context(cannot)?;
     let named = |e: narrows::Error| anyhow::Error::from(e).context(path.display().to_string());
     let format = Format::of(&begin).unwrap_or(Format::Narrows);
-    let none = Row {
-        format,
-        blocks: None,
-        runs: None,
-        streams: None,
-        wire_len,
-        raw_len: None,
-        check: "-",
-        index: "none",
-        entries: None,
-    };
+    let none = Row::of_length(format, wire_len);
     match format {
         Format::Narrows => Ok(row_of_narrows(&NarrowsFile::open(file).map_err(named)?, none)),
         Format::Zstd => Ok(match SeekableFile::open(file).map_err(named)? {
@@ -143,17 +150,7 @@ fn row(args: &ListArgs, path: &Path, known: Option<ObjectFile>) -> Result<Row> {
 fn row_of_object(object: &ObjectFile, path: &Path) -> Result<Row> {
     let cannot = || format!("cannot read {}", path.display());
     let wire_len = object.len().with_context(cannot)?;
-    let row = |format| Row {
-        format,
-        blocks: None,
-        runs: None,
-        streams: None,
-        wire_len,
-        raw_len: None,
-        check: "-",
-        index: "none",
-        entries: None,
-    };
+    let row = |format| Row::of_length(format, wire_len);
     let error = match NarrowsFile::open(object) {
         Ok(file) => return Ok(row_of_narrows(&file, row(Format::Narrows))),
         Err(e) if e.source.is_some() => return Err(anyhow::Error::from(e).context(cannot())),

@@ -1,4 +1,4 @@
-//! What a file keeps when its bytes are replaced: mode, owner, times and attributes.
+//! Properties that a file keeps when its bytes are replaced: mode, owner, times and attributes.
 
 use std::ffi::CString;
 use std::fs::{File, FileTimes, Metadata};

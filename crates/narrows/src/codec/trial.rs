@@ -1,4 +1,4 @@
-//! What a method makes of a piece of raw bytes, without keeping it.
+//! Trial encodings, of which only the length is kept.
 
 use super::{Contexts, Method};
 

@@ -1,4 +1,4 @@
-//! What `narrows check` says of a pack: its directory, and the members that are damaged.
+//! `narrows check` of packs: the directory, and the damaged members.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! Whether a file and an object have the same content, by length and time.
+//! Comparison of a file with an object, by length and time.
 
 use std::time::{Duration, SystemTime};
 
