@@ -280,9 +280,10 @@ fn an_interrupted_long_file_goes_on_with_what_is_there() {
     assert!(output.status.code().is_none() || code(&output) != 0);
     common::relay::await_that("the part to be kept", || partials(&b).len() == 1);
     assert!(!b.join("long.nrw").exists());
+    // How much of the held bytes reached the file by then is a matter of scheduling: some did.
     let said = json(&put(home.path(), &a, &b, &["--policy", "fixed:store"]));
     let wire = said["wire_bytes"].as_u64().unwrap();
-    assert!((1 << 20..5 << 20).contains(&wire), "{said}");
+    assert!((1 << 20..15 << 19).contains(&wire), "{said}");
     assert_eq!(files(&b), [b.join("long.nrw")], "nothing else is left");
 
     let down = args(&[&format!("host:{}/long", b.display()), c.join("long").to_str().unwrap()]);
@@ -291,7 +292,7 @@ fn an_interrupted_long_file_goes_on_with_what_is_there() {
     assert!(!c.join("long").exists());
     let said = json(&get(home.path(), &b, &c, &[]));
     let wire = said["wire_bytes"].as_u64().unwrap();
-    assert!((1 << 20..5 << 20).contains(&wire), "{said}");
+    assert!((1 << 20..15 << 19).contains(&wire), "{said}");
     assert_eq!(snapshot(&c), snapshot(&a));
 }
 
