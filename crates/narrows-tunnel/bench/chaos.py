@@ -56,6 +56,8 @@ class Relay:
         self.port = self.listening.getsockname()[1]
         self.lock = threading.Lock()
         self.links: list[tuple[socket.socket, socket.socket]] = []
+        # Links of which one direction is over.
+        self.ended: set[tuple[socket.socket, socket.socket]] = set()
         self.frozen_until = 0.0
         self.damage = 0
         threading.Thread(target=self.accept, daemon=True).start()
@@ -87,7 +89,16 @@ class Relay:
                     data = data[:at] + bytes([data[at] ^ 0x20]) + data[at + 1 :]
                 sink.sendall(data)
             sink.shutdown(socket.SHUT_WR)
-        except OSError:
+            with self.lock:
+                link = (source, sink) if (source, sink) in self.links else (sink, source)
+                if link in self.ended:
+                    self.ended.discard(link)
+                    self.links.remove(link)
+                    source.close()
+                    sink.close()
+                else:
+                    self.ended.add(link)
+        except (OSError, ValueError):
             self.drop(source, sink)
 
     def drop(self, *ends: socket.socket) -> None:
@@ -102,6 +113,7 @@ class Relay:
     def some(self, rng: random.Random, all_: bool) -> list[tuple[socket.socket, socket.socket]]:
         with self.lock:
             self.links = [link for link in self.links if link[0].fileno() >= 0]
+            self.ended &= set(self.links)
             return list(self.links) if all_ else rng.sample(self.links, min(1, len(self.links)))
 
     def cut(self, rng: random.Random, all_: bool) -> None:

@@ -106,6 +106,7 @@ class Flow:
     client: Side = field(default_factory=Side)
     target: Side | None = None
     connect_error: str = ""
+    judged: bool = False
 
     def header(self) -> bytes:
         body = HEADER.pack(MAGIC, self.number, self.up, self.down, self.kind, STYLES.index(self.style), 0)
@@ -181,6 +182,8 @@ class Soak:
         magic, number, up, down, kind, style, check = HEADER.unpack(head)
         with self.lock:
             flow = self.flows.get(number)
+        if flow is not None and flow.judged:
+            return self.late(flow, conn)
         if magic != MAGIC or check != zlib.crc32(head[:-4]) or flow is None or (flow.up, flow.down) != (up, down):
             self.broke("wrong bytes", f"a header of no flow: {head.hex()}")
             return conn.close()
@@ -189,6 +192,32 @@ class Soak:
             return conn.close()
         flow.target = Side(begun=begun, moved=time.monotonic())
         self.talk(flow, conn, flow.target, is_client=False)
+
+    def late(self, flow: Flow, conn: socket.socket) -> None:
+        """The client had a reset before the target heard of the flow: the target must have one too."""
+        self.count("targets that heard of a flow after its client had a reset")
+        expected = Content(self.pools[flow.kind], flow.number * 7919, flow.up)
+        got, begun = 0, time.monotonic()
+        while True:
+            try:
+                data = conn.recv(PIECE_MAX)
+            except TimeoutError:
+                if time.monotonic() - begun > HANG_S:
+                    self.broke("hang", f"flow {flow.number} ({flow.pair.name}, {flow.way.name}): a target whose client is gone")
+                    break
+                continue
+            except OSError:
+                break
+            if not data:
+                by_unix = flow.way.unix_target or (flow.way.unix_client and flow.client.broke)
+                if not by_unix and not (flow.client.shut and got == flow.up):
+                    self.broke("silent end", f"flow {flow.number} ({flow.pair.name}, {flow.way.name}): a late target has {got} of {flow.up}")
+                break
+            if expected.piece(got, len(data)) != data:
+                self.broke("wrong bytes", f"flow {flow.number}: a late target has other bytes behind {got}")
+                break
+            got += len(data)
+        conn.close()
 
     # --- clients ---
 
@@ -202,9 +231,8 @@ class Soak:
             with self.lock:
                 self.flows[flow.number] = flow
             self.run(flow, rng)
+            flow.judged = True
             self.judge(flow)
-            with self.lock:
-                del self.flows[flow.number]
             self.stopping.wait(rng.random() * 0.3)
 
     def draw(self, pair: Pair, rng: random.Random) -> Flow:
@@ -220,7 +248,9 @@ class Soak:
             up = down = rng.randint(1, 300) * 100
         if style == "slow":
             up, down = min(up, 1_500_000), min(down, 1_500_000)
-        way = pair.refused if rng.random() < 0.03 else rng.choice(pair.ways)
+        way = rng.choice(pair.ways)
+        if rng.random() < 0.03:
+            way, style = pair.refused, "both"
         kind = rng.choices(range(len(KINDS)), [5, 3, 4, 1])[0]
         return Flow(number, pair, way, style, kind, up, down)
 
@@ -410,6 +440,8 @@ class Soak:
         self.by_way[f"{pair.name}, {flow.way.name}"] += 1
         if flow.connect_error:
             self.count("refused connects")
+            if client.over - client.begun > HANG_S - 1:
+                self.broke("hang", f"{what}: no answer to a connect")
             if not fault:
                 self.broke("unexplained reset", f"{what}: cannot connect: {flow.connect_error}")
             return
@@ -426,9 +458,9 @@ class Soak:
             return
         broke = client.broke or (target is not None and target.broke)
         whole = True
-        for name, side, other, want, by_unix in (
-            ("client", client, target, flow.down, flow.way.unix_client),
-            ("target", target, client, flow.up, flow.way.unix_target),
+        for name, side, other, want, by_unix, other_by_unix in (
+            ("client", client, target, flow.down, flow.way.unix_client, flow.way.unix_target),
+            ("target", target, client, flow.up, flow.way.unix_target, flow.way.unix_client),
         ):
             if side is None:
                 continue
@@ -440,9 +472,9 @@ class Soak:
             if side.end == "hang" or side.write_error == "hang":
                 whole = False
                 self.broke("hang", f"{what}: the {name} has {side.got} of {want} and nothing moves")
-            elif side.end == "end" and (side.got < want or other is None or not (other.shut or other.broke)):
+            elif side.end == "end" and (side.got < want or other is None or not other.shut):
                 whole = False
-                if by_unix and (fault or broke):
+                if by_unix and (fault or broke) or other_by_unix and other is not None and other.broke:
                     self.count("early ends of unix sockets, for resets")
                 else:
                     self.broke("silent end", f"{what}: the {name} has {side.got} of {want} and an end; fault {fault}, last {self.last_fault(pair, ended)}")
@@ -506,7 +538,7 @@ class Soak:
         for thread in threads:
             thread.join(max(deadline - time.monotonic(), 0.1))
         with self.lock:
-            left = list(self.flows.values())
+            left = [flow for flow in self.flows.values() if not flow.judged]
         for flow in left:
             self.broke("hang", f"flow {flow.number} ({flow.pair.name}, {flow.way.name}, {flow.style}) is not over at the end")
         time.sleep(1)
