@@ -124,6 +124,7 @@ fn a_database_on_another_host_is_two_commands() {
     client.signal("-TERM");
     let status = client.child.wait().unwrap();
     assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(libc::SIGTERM));
+    assert_eq!(socket.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
     assert!(connect_fails(&listening));
 }
 
@@ -214,6 +215,32 @@ fn a_killed_server_resets_and_comes_back() {
     let _server = serve();
     assert_eq!(client.said("up"), "true");
     exchange(&mut connect(&listening), &text(100_000));
+}
+
+/// The kernel closes what a killed program has open, which must not look like the end of the data.
+#[test]
+fn a_killed_end_resets_the_connections_of_its_own_host() {
+    for kills_server in [true, false] {
+        let home = home();
+        let home = home.path();
+        let token = home.join("token");
+        let target = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = target.local_addr().unwrap().port();
+        let server = End::start(tunnel(home).args(["--listen", "127.0.0.1:0", "--token-out"]).arg(&token));
+        let address = server.said("serving");
+        wait_for(|| token.exists());
+        let mut client = tunnel(home);
+        client.args(["-L", &format!("0:127.0.0.1:{port}"), &format!("narrows://{address}"), "--token-file"]).arg(&token);
+        let client = End::start(&mut client);
+        let mut socket = connect(&client.said("listening"));
+        let (mut accepted, _) = target.accept().unwrap();
+        accepted.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.write_all(b"x").unwrap();
+        accepted.read_exact(&mut [0]).unwrap();
+        if kills_server { drop(server) } else { drop(client) }
+        assert_eq!(accepted.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset, "{kills_server}");
+        assert_eq!(socket.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset, "{kills_server}");
+    }
 }
 
 #[test]
