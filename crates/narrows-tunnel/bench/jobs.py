@@ -98,7 +98,7 @@ class Services:
         return done.stdout.decode().strip()
 
     def fill(self) -> None:
-        lines = [line.replace(b"\\", b"\\\\").replace(b"\t", b" ").replace(b"\0", b"") for line in self.text.split(b"\n") if line]
+        lines = [line.replace(b"\\", b"\\\\").replace(b"\t", b" ").replace(b"\0", b"").replace(b"\r", b"") for line in self.text.split(b"\n") if line]
         rows = [b"%d\t%s" % (i, line[:2000]) for i, line in enumerate(lines)]
 
         def some(first: int, bytes_: int) -> tuple[str, int]:
@@ -112,7 +112,7 @@ class Services:
             return b"\n".join(taken).decode("latin-1").encode("ascii", "replace").decode(), i
 
         table, after = some(0, ROWS_BYTES)
-        self.psql(f"create table rows(id int, line text);\ncopy rows from stdin;\n{table}\n\\.\nselect pg_create_physical_replication_slot('base', true);\n")
+        self.psql(f"create table rows(id int, line text);\ncopy rows from stdin;\n{table}\n\\.\ncheckpoint;\nselect pg_create_physical_replication_slot('base', true);\n")
         table, _ = some(after, REPLICATED_BYTES)
         self.psql(f"create table later(id int, line text);\ncopy later from stdin;\n{table}\n\\.\n")
         self.end = self.psql("select pg_current_wal_flush_lsn();")

@@ -91,7 +91,7 @@ class Bench:
 
     @contextlib.contextmanager
     def servers(self, net: Net) -> Iterator[None]:
-        command = [*net.far, "prlimit", "--nofile=65536:65536", "--", sys.executable, str(HERE / "load.py"), "serve"]
+        command = [*net.far, sys.executable, str(HERE / "load.py"), "serve"]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
         time.sleep(0.5)
         try:
@@ -171,7 +171,7 @@ class Bench:
 
     def holding(self, net: Net, way: ways.Way, length: int) -> subprocess.Popen[str]:
         host, port = way.to(load.HOLD)
-        words = [*net.near, "prlimit", "--nofile=65536:65536", "--", sys.executable, str(HERE / "load.py"), "hold", host, str(port), str(FLOWS), str(length)]
+        words = [*net.near, sys.executable, str(HERE / "load.py"), "hold", host, str(port), str(FLOWS), str(length)]
         held = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         answer(held, COMMAND_S)
         return held

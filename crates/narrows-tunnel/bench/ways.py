@@ -92,9 +92,7 @@ class Way:
 
     def run(self, host: list[str], *command: str, **options: object) -> subprocess.Popen[bytes]:
         log = (self.work / "log").open("ab")
-        # Thousands of connections.
-        prefix = [*host, "prlimit", "--nofile=65536:65536", "--"]
-        self.processes.append(subprocess.Popen([*prefix, *command], **QUIET, stderr=log, **options))  # type: ignore[call-overload]
+        self.processes.append(subprocess.Popen([*host, *command], **QUIET, stderr=log, **options))  # type: ignore[call-overload]
         return self.processes[-1]
 
     def wait(self) -> None:
@@ -195,7 +193,7 @@ class Haproxy(Way):
         return None if find("haproxy") else "haproxy"
 
     def start(self) -> None:
-        common = "global\n  maxconn 20000\n  nbthread 2\n  ssl-default-bind-options ssl-min-ver TLSv1.3\ndefaults\n  mode tcp\n"
+        common = "global\n  maxconn 9000\n  nbthread 2\n  ssl-default-bind-options ssl-min-ver TLSv1.3\ndefaults\n  mode tcp\n"
         common += "  timeout connect 10s\n  timeout client 1h\n  timeout server 1h\n"
         for end, host in (("far", self.net.far), ("near", self.net.near)):
             text = common
