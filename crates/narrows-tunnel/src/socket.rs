@@ -93,18 +93,6 @@ pub(super) fn finish(socket: &OwnedFd) {
     let _ = shutdown(socket, Shutdown::Write);
 }
 
-/// Lets the kernel close with a reset if this process dies: an end would say that everything was
-/// sent. To be taken back by [`close_in_order`].
-pub(super) fn reset_on_death(socket: &OwnedFd) {
-    let _ = sockopt::set_socket_linger(socket, Some(Duration::ZERO));
-}
-
-/// Closes so that the other side has what was written, and then the end.
-pub(super) fn close_in_order(socket: OwnedFd) {
-    let _ = sockopt::set_socket_linger(&socket, None);
-    drop(socket);
-}
-
 /// Closes so that the other side sees a reset. A unix socket has none: there the other side sees an
 /// end, or a reset if it has sent something that nobody read.
 pub(super) fn abort(socket: OwnedFd) {

@@ -224,7 +224,6 @@ impl Pump {
             return socket::abort(socket);
         };
         self.counters.flows_opened.add(1);
-        socket::reset_on_death(&socket);
         let mut conn = Conn::new(session, flow, Stage::Open(socket), share);
         match early {
             Early::Nothing => drop(self.begin(conn)),
@@ -302,7 +301,7 @@ impl Pump {
     fn end(&mut self, key: Key, reason: Option<Reason>) {
         let Some(Kind::Conn(conn)) = self.take(key) else { return };
         self.count_off(&conn);
-        let Some(reason) = reason else { return conn.close() };
+        let Some(reason) = reason else { return };
         self.counters.flows_reset.add(1);
         if reason == Reason::Damaged {
             self.counters.flows_damaged.add(1);
@@ -376,7 +375,7 @@ impl Pump {
         }
         if let (Some(_), Stage::Open(socket)) = (&conn.socks, &conn.stage) {
             let _ = socket::write(socket, &socks::answer(Err(reason)));
-            return conn.close();
+            return;
         }
         conn.abort();
     }
@@ -450,13 +449,6 @@ impl Conn {
     /// Whether a look at the carrier is of use.
     pub(super) fn has_stream(&self) -> bool {
         self.up.has_stream()
-    }
-
-    /// Closes after both directions have ended.
-    fn close(self) {
-        if let Stage::Open(socket) = self.stage {
-            socket::close_in_order(socket);
-        }
     }
 
     pub(super) fn abort(self) {

@@ -153,7 +153,6 @@ impl Pump {
         }
         let stage = std::mem::replace(&mut conn.stage, Stage::Finding { host: String::new(), port: 0 });
         let Stage::Connecting { socket, .. } = stage else { return };
-        socket::reset_on_death(&socket);
         conn.stage = Stage::Open(socket);
         conn.readable = true;
         let (session, flow) = (conn.session, conn.flow);
