@@ -326,7 +326,7 @@ class Soak:
         inn = Content(pool, offset + POOL // 2 if is_client else offset, in_len)
         rng = random.Random(flow.number * 2 + is_client)
         breaks = flow.style == ("client breaks" if is_client else "target breaks")
-        break_at = rng.randint(0, max(out_len, 1)) if breaks else None
+        break_at = rng.randint(0, out_len) if breaks else None
         over = threading.Event()
 
         def write() -> None:
@@ -438,6 +438,9 @@ class Soak:
         fault = pair.explains(client.begun, ended)
         self.count("flows")
         self.by_way[f"{pair.name}, {flow.way.name}"] += 1
+        if flow.connect_error and flow.way is pair.refused and "reset" in flow.connect_error:
+            self.count("refused by the target, seen as a reset")
+            return
         if flow.connect_error:
             self.count("refused connects")
             if client.over - client.begun > HANG_S - 1:
