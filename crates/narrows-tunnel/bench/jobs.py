@@ -40,7 +40,7 @@ class Services:
         self.work, self.text = work, text
         self.processes: list[subprocess.Popen[bytes]] = []
         self.turn = 0
-        work.chmod(0o711)
+        work.mkdir(mode=0o711, exist_ok=True)
         self.names = ["http"]
         (work / "documents").mkdir()
         for i in range(DOCUMENTS):
