@@ -387,7 +387,8 @@ class Soak:
                 break
             side.moved = last = time.monotonic()
             if not data:
-                # An error is reported once.
+                # An error is reported once, and the writer's thread may be about to tell of it.
+                over.wait(0.1)
                 side.end = "reset" if side.write_error else "end"
                 break
             if side.wrong is None and inn.piece(side.got, len(data)) != data:
