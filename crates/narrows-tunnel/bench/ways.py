@@ -221,6 +221,10 @@ class Narrows(Way):
         there = f"{self.net.far_address}:{port}"
         (self.work / "token").unlink(missing_ok=True)
         self.run(self.net.far, self.narrows, "tunnel", "--listen", there, "--allow", "any", *self.far_end())
+        # Whoever finds the token can connect.
+        until = time.monotonic() + START_S
+        while type(self) is Narrows and not (self.work / "token").exists() and time.monotonic() < until:
+            time.sleep(0.02)
         time.sleep(0.5)
         command = [self.narrows, "tunnel", *self.near_end()]
         for local, to in self.forwards():
