@@ -39,6 +39,8 @@ const BATCH: usize = 256 << 10;
 const INLINE_NS: u64 = 50_000;
 /// Most slices of one write.
 const SLICES: usize = 64;
+/// Plain segments of less leave the kernel's limit as it is: setting it twice takes as long.
+const HELD_FROM: u64 = 256 << 10;
 /// Longest wait without a look at the flow: all that it waits for wakes it.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
@@ -196,6 +198,9 @@ impl Engine {
         if message.plain == 0 && message.left > 0 {
             let len = if self.limit_to_plain { message.left } else { self.learned.take_plain(message.left) };
             if len > 0 {
+                if self.flow.is_some() && len >= HELD_FROM {
+                    self.meter.hold_all(socket);
+                }
                 self.plain_bytes += len;
                 message.open(Kind::Plain, len);
             }
@@ -229,7 +234,6 @@ impl Engine {
         let look = self.meter.look(socket, end_ns);
         flow.sender.pass(taken);
         flow.sender.on_link(LinkSample { begin_ns, unsent_before, accepted: taken as u64, ..look });
-        self.meter.set_rate(socket, flow.sender.summary().rate_bytes_per_s);
     }
 
     /// Writes the rest of a message, waiting as long as that takes.
