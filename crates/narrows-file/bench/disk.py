@@ -42,12 +42,6 @@ class Disk:
     def throttle(self, mb_per_s):
         THROTTLE.write_text(f"{self.number} {mb_per_s * 1_000_000}\n")
 
-    def clear(self):
-        for name in os.listdir(self.top):
-            if name != "lost+found":
-                os.unlink(f"{self.top}/{name}")
-        said("sync", "-f", self.top)
-
     def close(self):
         self.throttle(0)
         said("umount", self.top)
@@ -65,24 +59,30 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.5)
     parser.add_argument("--folder", default="/dev/shm")
+    parser.add_argument("--real", metavar="DIR", help="also a folder on a real disk, as it is")
     parser.add_argument("--ways", help="names of ways with commas; default: all")
     asked = parser.parse_args()
     known = about(asked.narrows, ["zstd"])
     disk = Disk(asked.folder)
     samples, rows = [], []
-    source, to = f"{asked.folder}/narrows-source.{os.getpid()}", f"{disk.top}/x"
-    ways = {
-        "plain": ["cp", source, to],
-        "narrows --adapt": [asked.narrows, "--adapt", "-f", "--json", source, "-o", to],
-        "zstd -1": ["zstd", "-q", "-f", "-1", source, "-o", to],
-        "zstd -3": ["zstd", "-q", "-f", "-3", source, "-o", to],
-        "zstd -1 -T0": ["zstd", "-q", "-f", "-1", "-T0", source, "-o", to],
-        "zstd -3 -T0": ["zstd", "-q", "-f", "-3", "-T0", source, "-o", to],
+    source = f"{asked.folder}/narrows-source.{os.getpid()}"
+    forms = {
+        "plain": "cp SOURCE TO",
+        "narrows --adapt": f"{asked.narrows} --adapt -f --json SOURCE -o TO",
+        "narrows --mode fast": f"{asked.narrows} --mode fast -f SOURCE -o TO",
+        "narrows": f"{asked.narrows} -f SOURCE -o TO",
+        "zstd -1": "zstd -q -f -1 SOURCE -o TO",
+        "zstd -3": "zstd -q -f -3 SOURCE -o TO",
+        "zstd -1 -T0": "zstd -q -f -1 -T0 SOURCE -o TO",
+        "zstd -3 -T0": "zstd -q -f -3 -T0 SOURCE -o TO",
     }
-    ways = {name: way for name, way in ways.items() if not asked.ways or name in asked.ways.split(",")}
+    forms = {name: form for name, form in forms.items() if not asked.ways or name in asked.ways.split(",")}
 
-    def run(name, command):
-        disk.clear()
+    def run(name, top):
+        to = f"{top}/x"
+        command = forms[name].replace("SOURCE", source).replace("TO", to).split()
+        pathlib.Path(to).unlink(missing_ok=True)
+        said("sync", "-f", top)
         before, begun = os.times(), time.monotonic()
         done = subprocess.run(command, capture_output=True, text=True)
         written = time.monotonic() - begun
@@ -99,21 +99,24 @@ def main():
         return sample
 
     try:
-        for rate in map(int, asked.rates.split(",")):
+        disks = [(rate, disk.top) for rate in map(int, filter(None, asked.rates.split(",")))] + [("real", asked.real)] * bool(asked.real)
+        for rate, top in disks:
             for path in asked.files:
-                raw = open(path, "rb").read(int(rate * 1e6 * asked.seconds) if rate else -1)
+                limited = rate if rate != "real" else 0
+                raw = open(path, "rb").read(int(limited * 1e6 * asked.seconds) or -1)
                 pathlib.Path(source).write_bytes(raw)
-                disk.throttle(rate)
-                for number, name, sample in turns(asked.rounds, {n: lambda _, n=n, c=c: run(n, c) for n, c in ways.items()}):
+                disk.throttle(limited)
+                for number, name, sample in turns(asked.rounds, {name: lambda _, name=name: run(name, top) for name in forms}):
                     sample |= {"rate_mb_per_s": rate, "file": os.path.basename(path), "raw": len(raw), "way": name, "round": number}
                     samples.append(sample)
                     if name == "narrows --adapt" and number == 0:
                         disk.throttle(0)
-                        compared = subprocess.run(["bash", "-o", "pipefail", "-c", f"{asked.narrows} cat {to} | cmp - {source}"])
+                        compared = subprocess.run(["bash", "-o", "pipefail", "-c", f"{asked.narrows} cat {top}/x | cmp - {source}"])
                         if compared.returncode:
                             sys.exit("--adapt stored something else")
-                        disk.throttle(rate)
-                rows += figures([s for s in samples if s["rate_mb_per_s"] == rate and s["file"] == os.path.basename(path)], list(ways))
+                        disk.throttle(limited)
+                rows += figures([s for s in samples if s["rate_mb_per_s"] == rate and s["file"] == os.path.basename(path)], list(forms))
+                pathlib.Path(top, "x").unlink(missing_ok=True)
         table(["MB/s", "file", "way", "s", "of plain's speed", "of the best", "bytes, ratio", "CPU s"], rows)
     finally:
         disk.close()

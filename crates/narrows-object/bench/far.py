@@ -73,9 +73,9 @@ def inside(asked):
             time.sleep(0.2)
     raw = pathlib.Path(asked.file).read_bytes()
     run = lambda *command: subprocess.run(command, check=True, env=environment, capture_output=True)
-    run(asked.narrows, "-q", "-f", asked.file, "-o", "s3://bucket/data.nrw")
+    run(asked.narrows, "-q", "-f", asked.file, "-o", f"{work}/data.nrw")
     run("zstd", "-q", "-f", "-3", asked.file, "-o", f"{work}/data.zst")
-    for name, path in [("data", asked.file), ("data.zst", f"{work}/data.zst")]:
+    for name, path in [("data.nrw", f"{work}/data.nrw"), ("data", asked.file), ("data.zst", f"{work}/data.zst")]:
         run("curl", "-sSf", "-H", "x-amz-acl: public-read", "-T", path, f"{endpoint}/bucket/{name}")
     log = work / "log"
     # The log is coloured, also in a file.
@@ -107,6 +107,12 @@ def inside(asked):
     first_s, all_s, got = first_byte(["bash", "-c", f"exec {shlex.quote(asked.narrows)} cat --range -{LEN} s3://bucket/data.nrw"], environment)
     samples.append({"way": "narrows cat --range, the last bytes", "round": 0, "offset": last, "first_byte_s": first_s, "all_s": all_s,
                     "requests": [" ".join(r) for r in requests()[before:]]})
+    # What the end costs alone: a window that opens lets through some 14 KiB in the first round trip, then twice as much.
+    ends = {f"curl, the last {kib} KiB of the stored object": kib for kib in [256, 64, 16, 1]}
+    for number in range(asked.rounds):
+        for name, kib in ends.items():
+            first_s, all_s, _ = first_byte(["curl", "-sSf", "-r", f"-{kib << 10}", f"{endpoint}/bucket/data.nrw"], environment)
+            samples.append({"way": name, "round": number, "first_byte_s": first_s, "all_s": all_s, "requests": ["GET"], "connections": 1})
     for name in lines:
         traced = ["strace", "-f", "-qq", "-e", "trace=connect", "-o", f"{work}/strace", *command(name, 12345)]
         subprocess.run(traced, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -125,7 +131,7 @@ def inside(asked):
     samples.append({"way": "connect", "round": 0, "first_byte_s": min(ping), "all_s": max(ping), "requests": [], "connections": 1})
     (work / "samples").write_text(json.dumps(samples))
     rows = []
-    for name in [*lines, "narrows cat --range, the last bytes", "connect"]:
+    for name in [*lines, "narrows cat --range, the last bytes", *ends, "connect"]:
         of = [s for s in samples if s["way"] == name]
         rows.append([name, spread([len(s["requests"]) for s in of], 1, 0), of[0].get("connections", ""), spread([s["first_byte_s"] for s in of], 1000, 0), spread([s["all_s"] for s in of], 1000, 0)])
     table(["way", "requests", "connections", "ms to the first byte", "ms to the end"], rows)
