@@ -18,7 +18,7 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "narrows-file/bench"))
-from samples import about, spread, table, turns, write
+from samples import about, spread, table, write
 
 GROUPS = pathlib.Path("/sys/fs/cgroup/cpuacct")
 
