@@ -43,7 +43,11 @@ pub const GREETINGS_PER_S: u32 = 64;
 pub const HOSTS_MAX: usize = 4096;
 /// Sessions of a process, of which one host can have half of those that are free.
 pub const SESSIONS_MAX: usize = 1024;
-/// Names that are looked up at a time, each by a thread.
+/// Names that are looked up at a time, each by a thread, of which one host can have half of those
+/// that are free.
 pub const LOOKUPS_MAX: usize = 64;
+/// Names that are looked up or wait for it, shared in the same way, and names whose answers are kept:
+/// a proxy of many people asks for hundreds at a time.
+pub const NAMES_MAX: usize = 1024;
 /// SOCKS clients and other connections that have not said where to yet; 10 s each.
 pub const UNDECIDED_MAX: usize = 1024;

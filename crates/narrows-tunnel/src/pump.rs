@@ -18,7 +18,7 @@ use rustls::{ClientConfig, ServerConfig};
 use super::counters::Counters;
 use super::engine::{self, Engine, Key};
 use super::limits::{GREETINGS_BURST, GREETINGS_PER_S, MEMORY_TOTAL, SESSIONS_MAX};
-use super::lookup::{Found, Lookups};
+use super::lookup::{self, Found, Lookups};
 use super::rate::Rates;
 use super::reason::Reason;
 use super::session::Sent;
@@ -55,7 +55,8 @@ const BELL: u64 = u64::MAX;
 /// Orders to a tunnel, from any thread.
 pub(super) enum Order {
     Worker(Key, engine::Result),
-    Found(Key, Found),
+    /// A name was looked up.
+    Found(String, Found),
     /// New connections are to be proved so.
     Reload {
         server: Option<Arc<ServerConfig>>,
@@ -103,7 +104,6 @@ pub(super) struct Pump {
     watch: OwnedFd,
     bell: Arc<OwnedFd>,
     inbox: Receiver<Order>,
-    inlet: Inlet,
     begun: Instant,
     now_ns: u64,
     settings: Settings,
@@ -151,9 +151,9 @@ pub(super) fn start(settings: Settings, reports: SyncSender<Report>, counters: A
     let inlet = Inlet { orders: Arc::new(Mutex::new(orders)), bell: Arc::clone(&bell) };
     let watch = epoll::create(CreateFlags::CLOEXEC)?;
     epoll::add(&watch, &*bell, EventData::new_u64(BELL), EventFlags::IN | EventFlags::ET)?;
-    let tell = inlet.clone();
+    let (tell, tell_found) = (inlet.clone(), inlet.clone());
+    let lookups = Lookups::new(lookup::resolve, move |name, found| tell_found.send(Order::Found(name, found)));
     let (begun_tell, begun) = channel();
-    let for_thread = inlet.clone();
     let run = move || {
         // The engine belongs to this thread.
         let engine =
@@ -163,14 +163,13 @@ pub(super) fn start(settings: Settings, reports: SyncSender<Report>, counters: A
             watch,
             bell,
             inbox,
-            inlet: for_thread,
             begun: Instant::now(),
             now_ns: 0,
             settings,
             reports,
             counters,
             engine,
-            lookups: Lookups::default(),
+            lookups,
             places: Vec::new(),
             free: Vec::new(),
             timers: BTreeSet::new(),
@@ -268,7 +267,10 @@ impl Pump {
         while let Ok(order) = self.inbox.try_recv() {
             match order {
                 Order::Worker(key, result) => self.worker_done(key, result),
-                Order::Found(key, found) => self.found(key, found),
+                Order::Found(name, found) => {
+                    let keys = self.lookups.finished(name, &found, self.now_ns);
+                    keys.into_iter().for_each(|key| self.found(key, found.clone()));
+                }
                 Order::Reload { server, client } => self.reload(server, client),
                 Order::Drain(limit) => self.begin_drain(limit),
             }

@@ -284,6 +284,20 @@ fn a_thousand_connections_at_a_time() {
 }
 
 #[test]
+fn a_burst_to_a_name_is_carried() {
+    let far = Far::echo();
+    let ends = Ends::new(&[("0", &format!("localhost:{}", far.port))]);
+    let mut clients: Vec<TcpStream> = (0..300).map(|_| ends.connect(0)).collect();
+    for client in &mut clients {
+        client.write_all(b"hello").unwrap();
+    }
+    for client in &mut clients {
+        client.read_exact(&mut [0; 5]).unwrap();
+    }
+    assert_eq!(ends.dialer.counters.flows_refused.get(), 0);
+}
+
+#[test]
 fn bulk_gets_further_carriers_and_everything_arrives() {
     let far = Far::echo();
     let ends = Ends::new(&[("0", &target(far.port))]);

@@ -3,13 +3,14 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
+use narrows_host::shares::ALONE;
 use narrows_host::words::{e_text, shown};
 use rustix::io::Errno;
 
 use super::conn::{Conn, Stage};
-use super::{Kind, Order, Pump};
+use super::{Kind, Pump};
 use crate::engine::Key;
-use crate::lookup::Found;
+use crate::lookup::{Answer, Found};
 use crate::reason::Reason;
 use crate::session::{FlowId, is_of_dialer};
 use crate::settings::Report;
@@ -64,13 +65,11 @@ impl Pump {
             Endpoint::Tcp { host, port } => {
                 let conn = Conn::new(session, flow, Stage::Finding { host: host.clone(), port }, share);
                 let key = self.begin(conn.behind(preamble));
-                let inlet = self.inlet.clone();
-                // An address is known at once, without a thread and its bell.
-                if let Ok(ip) = host.parse() {
-                    return self.found(key, Ok(vec![SocketAddr::new(ip, port)]));
-                }
-                if !self.lookups.start(&host, port, move |found| inlet.send(Order::Found(key, found))) {
-                    self.refuse_conn(key, Reason::Busy, "too many names are looked up");
+                let asker = self.sessions[session].as_ref().and_then(|s| s.host).unwrap_or(ALONE);
+                match self.lookups.ask(&host, asker, key, self.now_ns) {
+                    Answer::Now(found) => self.found(key, found),
+                    Answer::Later => {}
+                    Answer::Busy => self.refuse_conn(key, Reason::Busy, "too many names are looked up"),
                 }
             }
         }
@@ -94,9 +93,10 @@ impl Pump {
         let (host, port, by_dialer) = (host.clone(), *port, is_of_dialer(conn.flow));
         let addresses = match found {
             Ok(addresses) => addresses,
-            Err(e) => return self.refuse_conn(key, Reason::Unreachable, &format!("{host}: {}", e_text(&e))),
+            Err(why) => return self.refuse_conn(key, Reason::Unreachable, &format!("{host}: {why}")),
         };
         let mut permitted: VecDeque<SocketAddr> = addresses.into();
+        permitted.iter_mut().for_each(|address| address.set_port(port));
         if by_dialer {
             // Connections of own listeners go where the dialer's user said.
             permitted.retain(|a| self.settings.allow.allow_address(&host, a.ip(), port));
@@ -126,7 +126,7 @@ impl Pump {
                     let at_ns = until_ns.min(self.now_ns + ADDRESS_NS);
                     return self.set_timer(key, Some(at_ns));
                 }
-                Err(e) => failed = Some(e),
+                Err(e) => failed = Some(worse(failed, e)),
             }
         }
         let e = failed.unwrap_or_else(|| std::io::Error::other("the name has no address"));
@@ -170,6 +170,11 @@ impl Pump {
         }
         self.count_off(&conn);
     }
+}
+
+/// The failure that says more: of two addresses, one may be of a kind that this host does not have.
+fn worse(before: Option<std::io::Error>, e: std::io::Error) -> std::io::Error {
+    before.filter(|before| reason_of(before) == Reason::Refused).unwrap_or(e)
 }
 
 /// Why a target was not reached.
