@@ -265,12 +265,14 @@ impl Pump {
     /// Gives a connection its turn.
     pub(super) fn advance(&mut self, key: Key) {
         match self.kind(key) {
-            Some(Kind::Conn(conn)) if matches!(conn.stage, Stage::Connecting { .. }) => {
-                return self.connecting(key, false);
-            }
-            Some(Kind::Conn(_)) => {}
+            Some(Kind::Conn(conn)) => match conn.stage {
+                Stage::Connecting { .. } => return self.connecting(key, false),
+                Stage::Finding { .. } | Stage::Knocking { .. } => return,
+                Stage::Open(_) | Stage::Closed => {}
+            },
             Some(Kind::Carrier(_)) => return self.carrier_ready(key),
             Some(Kind::Listener(_)) => return self.listener_ready(key),
+            Some(Kind::Stranger(_)) => return self.stranger_ready(key),
             _ => return,
         }
         let Self { places, sessions, engine, now_ns, counters, .. } = self;

@@ -10,7 +10,7 @@ use rustls::ServerConnection;
 
 use super::{Kind, Pump};
 use crate::engine::Key;
-use crate::frame::Parser;
+use crate::frame::{NOISE_MAX, Parser};
 use crate::hello::Hello;
 use crate::limits::STRANGERS_MAX;
 use crate::reason::Reason;
@@ -19,6 +19,9 @@ use crate::settings::Report;
 use crate::socket;
 use crate::wire::Wire;
 
+/// Bytes read of a stranger before others get their turn, and at all before its hello, which has 41.
+const TURN: usize = 64 << 10;
+const BEFORE_HELLO_MAX: usize = NOISE_MAX;
 /// Time in which a peer that was refused may read why.
 const FAREWELL_NS: u64 = 1_000_000_000;
 
@@ -26,6 +29,8 @@ pub(super) struct Stranger {
     pub(super) wire: Wire,
     parser: Parser,
     host: IpAddr,
+    /// Bytes that came before a hello.
+    heard: usize,
     /// It was refused, and is only kept to hear why.
     leaving: bool,
 }
@@ -55,7 +60,7 @@ impl Pump {
         if self.strangers.len() >= STRANGERS_MAX {
             self.turn_one_away();
         }
-        let stranger = Stranger { wire, parser: Parser::new(0), host, leaving: false };
+        let stranger = Stranger { wire, parser: Parser::new(0), host, heard: 0, leaving: false };
         let key = self.add(Kind::Stranger(Box::new(stranger)));
         self.strangers.push_back((key, host));
         self.counters.strangers_now.set(self.strangers.len() as u64);
@@ -86,16 +91,18 @@ impl Pump {
     /// Moves the handshake of a stranger.
     pub(super) fn stranger_ready(&mut self, key: Key) {
         let now_ns = self.now_ns;
-        loop {
+        let mut moved = 0;
+        while moved < TURN {
             let Self { places, engine, .. } = self;
             let Some(Kind::Stranger(stranger)) = places[key as u32 as usize].kind.as_mut() else { return };
             if stranger.leaving {
                 // Read and thrown away, so that closing does not take the last words back.
-                return match stranger.wire.read(&engine.buffers) {
-                    Ok(None) => {}
-                    Ok(Some(bytes)) if !bytes.is_empty() => continue,
-                    _ => self.close(key),
-                };
+                match stranger.wire.read(&engine.buffers) {
+                    Ok(None) => return,
+                    Ok(Some(bytes)) if !bytes.is_empty() => moved += bytes.len(),
+                    _ => return self.close(key),
+                }
+                continue;
             }
             let read = stranger.wire.read(&engine.buffers);
             let flushed = stranger.wire.flush(now_ns);
@@ -105,7 +112,11 @@ impl Pump {
                     self.counters.strangers_broken.add(1);
                     return self.close(key);
                 }
-                Ok(Some(bytes)) => stranger.parser.push(bytes),
+                Ok(Some(bytes)) => {
+                    moved += bytes.len();
+                    stranger.heard += bytes.len();
+                    stranger.parser.push(bytes);
+                }
                 Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
                     self.counters.strangers_refused.add(1);
                     return self.part(key, "the client has another token or certificate");
@@ -116,6 +127,10 @@ impl Pump {
                 }
             }
             match Hello::expect(&mut stranger.parser) {
+                Ok(None) if stranger.heard > BEFORE_HELLO_MAX => {
+                    self.counters.strangers_broken.add(1);
+                    return self.part(key, "the client does not say what it is");
+                }
                 Ok(None) => {}
                 Ok(Some(hello)) => return self.join(key, hello),
                 Err(e) => {
@@ -124,6 +139,7 @@ impl Pump {
                 }
             }
         }
+        self.queue(key);
     }
 
     /// Says good-bye, and waits a little for it to be read.
