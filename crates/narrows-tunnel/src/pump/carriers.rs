@@ -1,6 +1,7 @@
 //! Carriers: bytes between their sockets and their sessions.
 
 use std::process::Child;
+use std::time::{Duration, Instant};
 
 use super::{Kind, Pump};
 use crate::engine::Key;
@@ -24,13 +25,31 @@ pub(super) struct CarrierPlace {
     pub(super) child: Option<Child>,
 }
 
+/// Time for a remote shell to end by itself, so that it can restore its terminal.
+const CHILD_ENDS: Duration = Duration::from_secs(2);
+
 impl Drop for CarrierPlace {
     fn drop(&mut self) {
-        if let Some(child) = &mut self.child {
-            let _ = child.kill();
-            let _ = child.wait();
+        if let Some(child) = self.child.take() {
+            end_child(child);
         }
     }
+}
+
+/// Asks a program to end, and makes it if it does not; nobody waits for it.
+fn end_child(mut child: Child) {
+    let _ = rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::TERM);
+    let end = move || {
+        let begun = Instant::now();
+        while matches!(child.try_wait(), Ok(None)) {
+            if begun.elapsed() >= CHILD_ENDS {
+                let _ = child.kill();
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    // Without a thread the program has been asked, and the system waits for it when this one ends.
+    let _ = std::thread::Builder::new().name("narrows-shell".into()).stack_size(64 << 10).spawn(end);
 }
 
 impl Pump {

@@ -11,6 +11,14 @@ use crate::hello::Hello;
 use crate::limits::CARRIERS_MAX;
 use crate::reason::Reason;
 use crate::session::{Event, FlowId, Role, Session};
+use crate::settings::Uplink;
+
+/// Time in which a remote shell must have logged in: people look for their password or second factor,
+/// for which servers usually give 2 minutes.
+const LOGIN_NS: u64 = 300_000_000_000;
+/// Time for a peer to close a carrier that was parted from: closing it before would take back what
+/// the peer has not read.
+const PARTING_NS: u64 = 5_000_000_000;
 
 pub(super) struct SessionPlace {
     pub(super) session: Session,
@@ -34,7 +42,11 @@ impl Pump {
         host: Option<IpAddr>,
         share: Option<Share>,
     ) -> usize {
-        let session = Session::new(role, hello, self.settings.timing);
+        let mut timing = self.settings.timing;
+        if role == Role::Dialer && matches!(self.settings.uplink, Some(Uplink::Shell { .. })) {
+            timing.hello_within_ns = timing.hello_within_ns.max(LOGIN_NS);
+        }
+        let session = Session::new(role, hello, timing);
         let place = SessionPlace {
             session,
             role,

@@ -62,9 +62,17 @@ impl Carrier {
             heard_ns: now_ns,
             pinged_ns: None,
         };
-        // The round trip is wanted before the first silence.
-        carrier.ping(now_ns);
+        if greeted {
+            carrier.ping(now_ns);
+        }
         carrier
+    }
+
+    /// The peer's hello has come.
+    pub(super) fn greet(&mut self, now_ns: u64) {
+        self.greeted = true;
+        // The round trip is wanted before the first silence, and without the time of a login.
+        self.ping(now_ns);
     }
 
     pub(super) fn list(&mut self, flow: FlowId, is_bulk: bool) {

@@ -32,7 +32,7 @@ impl Session {
             let Some(carrier) = self.carrier(number) else { return Ok(()) };
             if !carrier.greeted {
                 let Some(hello) = Hello::expect(&mut carrier.parser)? else { return Ok(()) };
-                carrier.greeted = true;
+                carrier.greet(now_ns);
                 if hello != (Hello { carrier: number, ..self.hello }) {
                     return Err(Error::corrupt("the peer answers for another carrier"));
                 }
