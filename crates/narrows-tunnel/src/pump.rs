@@ -417,24 +417,23 @@ impl Pump {
     fn happened(&mut self, key: Key, flags: EventFlags) {
         let readable = flags.intersects(EventFlags::IN | EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR);
         let writable = flags.intersects(EventFlags::OUT | EventFlags::HUP | EventFlags::ERR);
+        let hung_up = flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR);
         match self.kind(key) {
             Some(Kind::Conn(conn)) => {
                 conn.readable |= readable;
                 conn.writable |= writable;
                 conn.broken |= flags.contains(EventFlags::ERR);
-                conn.hung_up |= flags.intersects(EventFlags::RDHUP | EventFlags::HUP);
+                conn.hung_up |= hung_up;
                 self.queue(key);
             }
             Some(Kind::Carrier(carrier)) => {
-                carrier.wire.readable |= readable;
-                carrier.wire.writable |= writable;
+                carrier.wire.happened(readable, writable, hung_up);
                 let session = carrier.session;
                 self.carrier_ready(key);
                 self.touch(session);
             }
             Some(Kind::Stranger(stranger)) => {
-                stranger.wire.readable |= readable;
-                stranger.wire.writable |= writable;
+                stranger.wire.happened(readable, writable, hung_up);
                 self.stranger_ready(key);
             }
             Some(Kind::Listener(_)) => self.listener_ready(key),

@@ -1,20 +1,23 @@
 //! Sockets that never block: connecting, listening, reading, writing, and ends as the other side is
 //! to see them.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use narrows::transport::Meter;
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, recv, send, shutdown,
-    socket_with, sockopt,
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, recv,
+    send, sendmsg, shutdown, socket_with, sockopt,
 };
 
+/// Pieces of one write; the system's own limit is 1024.
+pub(super) const SLICES_MAX: usize = 64;
 /// Connections that may wait to be accepted; the kernel may allow fewer.
 const BACKLOG: i32 = 4096;
 /// A silent peer of a TCP socket is asked after this time, then at this interval, so often; one with
@@ -44,7 +47,8 @@ pub(super) fn connect_unix(path: &Path) -> io::Result<OwnedFd> {
 }
 
 /// Sends small pieces at once, and notices peers that are gone.
-pub(super) fn tune(socket: &OwnedFd) {
+fn tune(socket: impl AsFd) {
+    let socket = socket.as_fd();
     // None of these matters enough to fail for.
     let _ = sockopt::set_tcp_nodelay(socket, true);
     let _ = sockopt::set_socket_keepalive(socket, true);
@@ -88,6 +92,40 @@ pub(super) fn write(socket: &OwnedFd, bytes: &[u8]) -> Result<Option<usize>, Err
     }
 }
 
+/// Writes what the socket takes of several pieces, at most 64 of them. `None`: nothing now.
+pub(super) fn write_all_of<'a>(
+    socket: &OwnedFd,
+    mut pieces: impl Iterator<Item = IoSlice<'a>>,
+) -> Result<Option<usize>, Errno> {
+    let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+    let mut filled = 0;
+    slices.iter_mut().zip(&mut pieces).for_each(|(slice, piece)| {
+        *slice = piece;
+        filled += 1;
+    });
+    if filled == 1 {
+        return write(socket, &slices[0]);
+    }
+    loop {
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        match sendmsg(socket, &slices[..filled], &mut SendAncillaryBuffer::default(), flags) {
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Ok(None),
+            result => return result.map(Some),
+        }
+    }
+}
+
+/// Whether the other side has all bytes that were written, as far as the system knows.
+pub(super) fn is_settled(socket: &OwnedFd) -> bool {
+    Meter::new(true).look(socket, 0).unacked.unwrap_or(0) == 0
+}
+
+/// Whether a connection that was begun is there.
+pub(super) fn is_connected(socket: &OwnedFd) -> bool {
+    rustix::net::getpeername(socket).is_ok()
+}
+
 /// Ends the direction that is written.
 pub(super) fn finish(socket: &OwnedFd) {
     let _ = shutdown(socket, Shutdown::Write);
@@ -127,6 +165,8 @@ impl Listener {
     pub(super) fn tcp(at: SocketAddr) -> io::Result<Self> {
         let listener = TcpListener::bind(at)?;
         listener.set_nonblocking(true)?;
+        // What it accepts is as it is.
+        tune(&listener);
         // The standard library asks for fewer.
         rustix::net::listen(&listener, BACKLOG)?;
         Ok(Self::Tcp(listener))
@@ -164,12 +204,7 @@ impl Listener {
             Self::Unix { listener, .. } => listener.accept().map(|(s, _)| (OwnedFd::from(s), None)),
         };
         match accepted {
-            Ok((socket, peer)) => {
-                if peer.is_some() {
-                    tune(&socket);
-                }
-                Ok(Some(Accepted { socket, peer }))
-            }
+            Ok((socket, peer)) => Ok(Some(Accepted { socket, peer })),
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
             // The client has gone again.
             Err(e) if matches!(e.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted) => {
@@ -245,8 +280,32 @@ mod tests {
                 break accepted;
             }
         };
-        abort(accepted.socket);
-        let error = io::Read::read(&mut &client, &mut [0]).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+        (client, accepted.socket)
+    }
+
+    #[test]
+    fn what_breaks_on_close_is_a_reset_unless_it_is_closed_in_order() {
+        let failed = |mut client: &TcpStream| client.read(&mut [0]).unwrap_err().kind();
+        let (client, socket) = pair();
+        abort(socket);
+        assert_eq!(failed(&client), io::ErrorKind::ConnectionReset);
+        let (client, socket) = pair();
+        break_on_close(&socket);
+        drop(socket);
+        assert_eq!(failed(&client), io::ErrorKind::ConnectionReset);
+        let (mut client, socket) = pair();
+        break_on_close(&socket);
+        write(&socket, b"all").unwrap();
+        close(socket);
+        let mut all = Vec::new();
+        client.read_to_end(&mut all).unwrap();
+        assert_eq!(all, b"all");
+    }
+
+    #[test]
+    fn accepted_sockets_are_tuned_as_their_listener() {
+        let (_client, socket) = pair();
+        assert!(sockopt::tcp_nodelay(&socket).unwrap() && sockopt::socket_keepalive(&socket).unwrap());
+        assert_eq!(sockopt::tcp_keepidle(&socket).unwrap(), KEEP_IDLE);
     }
 }

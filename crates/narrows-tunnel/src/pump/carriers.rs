@@ -14,8 +14,6 @@ use crate::wire::Wire;
 
 /// Bytes that a carrier may move in each direction before others get their turn.
 const TURN: usize = 1 << 20;
-/// Bytes taken from a session at a time at most: what comes later can still overtake the rest.
-const CHUNK_MAX: usize = 64 << 10;
 
 pub(super) struct CarrierPlace {
     pub(super) session: usize,
@@ -184,7 +182,7 @@ impl Pump {
             output.clear();
             sent.clear();
             let had_to_wait = !place.session.wants_input(number);
-            place.session.transmit(number, wire.write_len().min(CHUNK_MAX), output, sent, begin_ns);
+            place.session.transmit(number, wire.write_len(), output, sent, begin_ns);
             moved += output.len();
             wire.push(output)?;
             wire.flush(begin_ns)?;
@@ -205,7 +203,7 @@ impl Pump {
                 Some(Kind::Carrier(carrier)) if has_stream => {
                     let now_ns = self.begun.elapsed().as_nanos() as u64;
                     let Some(Kind::Carrier(carrier)) = self.kind(key) else { return };
-                    carrier.wire.look(begin_ns, now_ns)
+                    carrier.wire.look(begin_ns, now_ns, false)
                 }
                 _ => Look::default(),
             };
@@ -231,7 +229,7 @@ impl Pump {
         let number = place.session.carrier_of(flow).unwrap_or(0);
         let key = place.carriers[usize::from(number)]?;
         match self.kind(key) {
-            Some(Kind::Carrier(carrier)) => Some((number, carrier.wire.look(now_ns, now_ns))),
+            Some(Kind::Carrier(carrier)) => Some((number, carrier.wire.look(now_ns, now_ns, true))),
             _ => None,
         }
     }
