@@ -241,6 +241,7 @@ impl Pump {
             }
             self.drain();
         }
+        // Whatever is open here is reset when it is closed: nobody takes it for whole.
         let error = self.over.take().flatten();
         let _ = self.reports.send(Report::Over { error });
     }
@@ -301,7 +302,10 @@ impl Pump {
 
     fn drain(&mut self) {
         let Some(until_ns) = self.draining_until_ns else { return };
-        if self.flows == 0 || self.now_ns >= until_ns {
+        if self.flows == 0 {
+            (0..self.sessions.len()).for_each(|at| self.part_if_done(at));
+        }
+        if self.now_ns >= until_ns || self.flows == 0 && self.sessions.iter().all(Option::is_none) {
             self.over.get_or_insert(None);
         }
     }
@@ -315,7 +319,7 @@ impl Pump {
                 Some(Kind::Undecided(_)) => self.end_undecided(key),
                 Some(Kind::Stranger(_)) => self.stranger_on_time(key),
                 Some(Kind::Dialing(_)) => self.dialing_on_time(key),
-                Some(Kind::Carrier(_)) => self.close(key),
+                Some(Kind::Carrier(_)) => self.lose_carrier(key, "the other end did not close it in time"),
                 Some(Kind::Listener(_)) => self.listener_ready(key),
                 None => {}
             }
@@ -348,6 +352,7 @@ impl Pump {
                 // A carrier that had its turn may have brought something.
                 self.hear_session(at);
                 self.flush_session(at);
+                self.settle_session(at);
             }
             self.tick();
         }

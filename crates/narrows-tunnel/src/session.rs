@@ -60,7 +60,7 @@ pub enum Event {
     Listening { number: u64, result: std::result::Result<String, (Reason, String)> },
 }
 
-/// Bytes of a flow that were given to a carrier.
+/// Bytes of a flow that were given to a carrier; none: only its end was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sent {
     pub flow: FlowId,
@@ -200,6 +200,22 @@ impl Session {
             let carrier = if self.is_up(f.out.carrier) { f.out.carrier } else { f.inn.carrier };
             self.control(carrier, Kind::Reset, flow, &[reason.number()]);
         }
+    }
+
+    /// Ends a flow in both directions by a reset that follows what is queued: bytes that came before
+    /// a connection broke are still to be had.
+    pub fn break_off(&mut self, flow: FlowId, reason: Reason) {
+        let Some(f) = self.flows.get_mut(&flow) else { return };
+        if f.out.stage == Stage::Ended {
+            return self.reset(flow, reason);
+        }
+        f.out.stage = Stage::Breaking(reason);
+        self.list(flow);
+    }
+
+    /// Whether carriers have been given everything of the sent direction, its end too.
+    pub fn has_left(&self, flow: FlowId) -> bool {
+        self.flows.get(&flow).is_none_or(|f| f.out.stage == Stage::Ended)
     }
 
     fn remove(&mut self, flow: FlowId) -> Option<Flow> {
@@ -350,18 +366,22 @@ impl Session {
                 continue;
             };
             f.out.listed = false;
-            let changed = match f.out.next_frame() {
-                Some((kind, len)) => {
-                    put_header(out, kind, flow, len);
-                    f.out.take(len, out);
-                    sent.push(Sent { flow, len });
-                    f.out.pace.count(len, now_ns)
+            let frame = f.out.next_frame();
+            // Also of an end without bytes: whoever waits for it hears that it has left.
+            sent.push(Sent { flow, len: frame.map_or(0, |(_, len)| len) });
+            let changed = frame.and_then(|(kind, len)| {
+                put_header(out, kind, flow, len);
+                f.out.take(len, out);
+                f.out.pace.count(len, now_ns)
+            });
+            let ends = (f.out.queued() == 0).then_some(f.out.stage);
+            match ends {
+                Some(Stage::Ending) => {
+                    put(out, Kind::Finish, flow, b"");
+                    f.out.stage = Stage::Ended;
                 }
-                None => None,
-            };
-            if f.out.queued() == 0 && f.out.stage == Stage::Ending {
-                put(out, Kind::Finish, flow, b"");
-                f.out.stage = Stage::Ended;
+                Some(Stage::Breaking(reason)) => put(out, Kind::Reset, flow, &[reason.number()]),
+                _ => {}
             }
             match changed {
                 Some(true) => carrier.bulk_flows += 1,
@@ -369,6 +389,10 @@ impl Session {
                 None => {}
             }
             self.count_bulk(changed);
+            if let Some(Stage::Breaking(_)) = ends {
+                self.remove(flow);
+                continue;
+            }
             if changed == Some(true) {
                 self.move_away(flow);
                 // The move frame follows the last frame here.

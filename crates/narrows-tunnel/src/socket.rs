@@ -38,7 +38,7 @@ pub(super) fn connect(to: &SocketAddr) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Connects to a unix socket, which needs no time.
+/// Connects to a unix socket, which needs no time. `WouldBlock`: as many connections as may wait do.
 pub(super) fn connect_unix(path: &Path) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -131,10 +131,22 @@ pub(super) fn finish(socket: &OwnedFd) {
     let _ = shutdown(socket, Shutdown::Write);
 }
 
-/// Closes so that the other side sees a reset. A unix socket has none: there the other side sees an
-/// end, or a reset if it has sent something that nobody read.
+/// From here on the other side sees a reset when the socket is closed, even if this program is
+/// killed: an end would say that it has everything. A unix socket has no reset: there the other side
+/// sees an end, or a reset if it has sent something that nobody read.
+pub(super) fn break_on_close(socket: &OwnedFd) {
+    let _ = sockopt::set_socket_linger(socket, Some(Duration::ZERO));
+}
+
+/// Closes so that the other side sees a reset, as for [`break_on_close`].
 pub(super) fn abort(socket: OwnedFd) {
-    let _ = sockopt::set_socket_linger(&socket, Some(Duration::ZERO));
+    break_on_close(&socket);
+    drop(socket);
+}
+
+/// Closes so that the other side gets everything that was written, and the end behind it.
+pub(super) fn close(socket: OwnedFd) {
+    let _ = sockopt::set_socket_linger(&socket, None);
     drop(socket);
 }
 
@@ -175,16 +187,13 @@ impl Listener {
     /// Listens on a path. A socket that is there and that nobody listens on is replaced: it is left
     /// of a program that was killed.
     pub(super) fn unix(path: &Path) -> io::Result<Self> {
-        let listener = match UnixListener::bind(path) {
+        let listener = match bind_unix(path) {
             Err(e) if e.kind() == io::ErrorKind::AddrInUse && is_left_over(path) => {
                 std::fs::remove_file(path)?;
-                UnixListener::bind(path)
+                bind_unix(path)
             }
             result => result,
         }?;
-        // As ssh's StreamLocalBindMask: whoever may connect has what the tunnel gives.
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-        listener.set_nonblocking(true)?;
         rustix::net::listen(&listener, BACKLOG)?;
         Ok(Self::Unix { listener, path: path.to_owned() })
     }
@@ -232,9 +241,21 @@ impl Drop for Listener {
     }
 }
 
+/// A socket at a path that only its owner may connect to, from the moment that it is there: whoever
+/// may connect has what the tunnel gives (as ssh's `StreamLocalBindMask`).
+fn bind_unix(path: &Path) -> io::Result<UnixListener> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    // The file gets the mode of the socket.
+    rustix::fs::fchmod(&socket, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket.into())
+}
+
 fn is_left_over(path: &Path) -> bool {
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|data| data.file_type().is_socket());
-    is_socket && UnixStream::connect(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused)
+    // Not waiting: whoever listens there may not be accepting.
+    is_socket && connect_unix(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused)
 }
 
 /// The addresses of a host for listening: an empty name is loopback, `*` all.
@@ -253,6 +274,10 @@ pub(super) fn bind_addresses(host: &str, port: u16) -> io::Result<Vec<SocketAddr
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+    use std::net::TcpStream;
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
@@ -261,8 +286,14 @@ mod tests {
         let path = dir.path().join("socket");
         let first = UnixListener::bind(&path).unwrap();
         assert_eq!(Listener::unix(&path).err().unwrap().kind(), io::ErrorKind::AddrInUse);
+        // One that does not accept is alive, and nobody waits until it does.
+        rustix::net::listen(&first, 0).unwrap();
+        let _waiting: Vec<_> = std::iter::from_fn(|| connect_unix(&path).ok()).take(10).collect();
+        assert_eq!(connect_unix(&path).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert_eq!(Listener::unix(&path).err().unwrap().kind(), io::ErrorKind::AddrInUse);
         drop(first);
         let second = Listener::unix(&path).unwrap();
+        connect_unix(&path).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         drop(second);
         assert!(!path.exists());
@@ -271,10 +302,9 @@ mod tests {
         assert!(path.exists());
     }
 
-    #[test]
-    fn an_abort_is_a_reset_for_the_other_side() {
+    fn pair() -> (TcpStream, OwnedFd) {
         let listener = Listener::tcp("127.0.0.1:0".parse().unwrap()).unwrap();
-        let client = std::net::TcpStream::connect(listener.address()).unwrap();
+        let client = TcpStream::connect(listener.address()).unwrap();
         let accepted = loop {
             if let Some(accepted) = listener.accept().unwrap() {
                 break accepted;

@@ -86,13 +86,16 @@ impl Pump {
         let Some(place) = &mut sessions[at] else { return };
         let mut moved = 0;
         let mut lost = None;
-        while moved < TURN && place.session.wants_input(number) {
+        let has_parted = carrier.wire.has_parted();
+        while moved < TURN && (has_parted || place.session.wants_input(number)) {
             match carrier.wire.read(&engine.buffers) {
                 Ok(None) => break,
                 Ok(Some(bytes)) if bytes.is_empty() => {
                     lost = Some("the other end closed the connection".to_owned());
                     break;
                 }
+                // Only the end is still waited for.
+                Ok(Some(bytes)) if has_parted => moved += bytes.len(),
                 Ok(Some(bytes)) => {
                     moved += bytes.len();
                     if let Err(e) = place.session.receive(number, bytes, now_ns) {
@@ -169,7 +172,7 @@ impl Pump {
             let Some(Kind::Carrier(carrier)) = places[key as u32 as usize].kind.as_mut() else { return Ok(()) };
             let Some(place) = &mut sessions[at] else { return Ok(()) };
             let wire = &mut carrier.wire;
-            if !wire.flush(begin_ns)? || wire.is_handshaking() || !wire.writable {
+            if wire.has_parted() || !wire.flush(begin_ns)? || wire.is_handshaking() || !wire.writable {
                 return Ok(());
             }
             if !place.session.has_output(number) {

@@ -8,6 +8,7 @@ use narrows::{Error, Result};
 use super::FlowId;
 use crate::frame::{BODY_MAX, Frame, Kind};
 use crate::limits::{BULK_BYTES, BULK_NS, CREDIT_FIRST, CREDIT_MAX};
+use crate::reason::Reason;
 
 /// Both directions of a flow.
 pub(super) struct Flow {
@@ -62,7 +63,9 @@ pub(super) enum Stage {
     Open,
     /// A finish frame follows what is queued.
     Ending,
-    /// It was sent.
+    /// A reset frame with this reason does.
+    Breaking(Reason),
+    /// The finish frame was sent.
     Ended,
 }
 
@@ -110,7 +113,7 @@ impl Out {
 
     /// Whether a frame could be sent now.
     pub(super) fn can_send(&self) -> bool {
-        if self.queued > 0 { self.credit > 0 } else { self.stage == Stage::Ending }
+        if self.queued > 0 { self.credit > 0 } else { matches!(self.stage, Stage::Ending | Stage::Breaking(_)) }
     }
 
     pub(super) fn add_credit(&mut self, more: u32) -> Result<()> {
