@@ -6,13 +6,14 @@
 //!           poll_event <- [flows, each with a window] <-- receive -- bytes of a carrier
 //! ```
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use narrows::block::Block;
 
+use super::by_flow::ByFlow;
 use super::frame::{FLOW_MAX, HEADER_LEN, Kind, Parser, put, put_header};
 use super::hello::Hello;
-use super::limits::{CARRIERS_MAX, CONTROL_MAX, CREDIT_MAX, FLOWS_MAX, QUEUE_MAX};
+use super::limits::{CARRIERS_MAX, CONTROL_MAX, FLOWS_MAX, QUEUE_MAX};
 use super::reason::Reason;
 use super::target::{Endpoint, Target};
 
@@ -71,13 +72,14 @@ pub struct Sent {
 pub struct Session {
     role: Role,
     hello: Hello,
+    /// What the acceptor calls its side of the session, once a dialer has heard it.
+    instance: Option<u64>,
     timing: Timing,
     carriers: [Option<Carrier>; CARRIERS_MAX],
-    flows: HashMap<FlowId, Flow>,
+    flows: ByFlow<Flow>,
     next_flow: FlowId,
     events: VecDeque<Event>,
-    /// Most credit that a flow gets; the driver sets it by the memory that is left.
-    window_max: u32,
+    credit: Credit,
     /// Directions that carry much.
     bulk: usize,
     leaving: bool,
@@ -91,12 +93,13 @@ impl Session {
         Self {
             role,
             hello,
+            instance: None,
             timing,
             carriers: Default::default(),
-            flows: HashMap::new(),
+            flows: ByFlow::default(),
             next_flow: if role == Role::Dialer { 2 } else { 1 },
             events: VecDeque::new(),
-            window_max: CREDIT_MAX,
+            credit: Credit::default(),
             bulk: 0,
             leaving: false,
             listeners: 0,

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use narrows_host::shares::Share;
 
 use super::{Kind, Pump};
+use crate::by_flow::ByFlow;
 use crate::engine::Key;
 use crate::hello::Hello;
 use crate::limits::CARRIERS_MAX;
@@ -25,7 +26,7 @@ pub(super) struct SessionPlace {
     role: Role,
     pub(super) hello: Hello,
     pub(super) carriers: [Option<Key>; CARRIERS_MAX],
-    pub(super) flows: HashMap<FlowId, Key>,
+    pub(super) flows: ByFlow<Key>,
     /// Listeners of the dialer, by their numbers.
     pub(super) listeners: HashMap<u64, Key>,
     /// Host of the dialer, if this is the acceptor.
@@ -52,7 +53,7 @@ impl Pump {
             role,
             hello,
             carriers: [None; CARRIERS_MAX],
-            flows: HashMap::new(),
+            flows: ByFlow::default(),
             listeners: HashMap::new(),
             host,
             _share: share,

@@ -1,3 +1,5 @@
+use std::collections::HashMap;
+
 use narrows::ErrorKind;
 use proptest::prelude::*;
 
