@@ -149,7 +149,8 @@ impl Pump {
                     // On this host it is usually there already, and no event need be waited for.
                     let at_once = address.ip().is_loopback() && socket::is_connected(&socket);
                     if let Some(Kind::Conn(conn)) = self.kind(key) {
-                        conn.writable = at_once;
+                        // Of an address before, nothing counts.
+                        (conn.readable, conn.writable, conn.broken, conn.hung_up) = (false, at_once, false, false);
                         conn.stage = Stage::Connecting { socket, rest, until_ns };
                     }
                     self.watch_conn(key);
