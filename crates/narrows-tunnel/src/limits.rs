@@ -13,6 +13,9 @@ pub const LISTENERS_MAX: usize = 64;
 pub const CREDIT_FIRST: u32 = 64 << 10;
 /// Most credit that may be open in one direction: 1 Gbit/s over 130 ms.
 pub const CREDIT_MAX: u32 = 16 << 20;
+/// Credit above [`CREDIT_FIRST`] that all flows of a process may have open together: what their peers
+/// may send at once if nobody reads it.
+pub const CREDIT_TOTAL: usize = 512 << 20;
 /// Frames without data that wait to be written to a carrier, in bytes. Beyond it nothing is read
 /// from that carrier.
 pub const CONTROL_MAX: usize = 256 << 10;

@@ -21,7 +21,7 @@ use super::limits::{GREETINGS_BURST, GREETINGS_PER_S, MEMORY_TOTAL, SESSIONS_MAX
 use super::lookup::{self, Found, Lookups};
 use super::rate::Rates;
 use super::reason::Reason;
-use super::session::Sent;
+use super::session::{Credit, Sent};
 use super::settings::{Report, Settings};
 
 mod carriers;
@@ -110,6 +110,7 @@ pub(super) struct Pump {
     reports: SyncSender<Report>,
     counters: Arc<Counters>,
     engine: Engine,
+    credit: Credit,
     lookups: Lookups,
 
     places: Vec<Place>,
@@ -169,6 +170,7 @@ pub(super) fn start(settings: Settings, reports: SyncSender<Report>, counters: A
             reports,
             counters,
             engine,
+            credit: Credit::default(),
             lookups,
             places: Vec::new(),
             free: Vec::new(),
@@ -358,9 +360,7 @@ impl Pump {
         }
         let held = self.engine.held();
         self.counters.bytes_held.set(held as u64);
-        let window_max = MEMORY_TOTAL.saturating_sub(held) / 16;
-        let window_max = u32::try_from(window_max).unwrap_or(u32::MAX);
-        self.sessions.iter_mut().flatten().for_each(|s| s.session.set_window_max(window_max));
+        self.credit.set_left(MEMORY_TOTAL.saturating_sub(held));
     }
 
     // --- places ---

@@ -18,11 +18,13 @@ use super::reason::Reason;
 use super::target::{Endpoint, Target};
 
 mod carrier;
+mod credit;
 mod flow;
 mod receive;
 
 use carrier::Carrier;
 pub use carrier::Timing;
+pub use credit::Credit;
 use flow::{Flow, Stage};
 
 /// Number of a flow.
@@ -106,6 +108,12 @@ impl Session {
         }
     }
 
+    /// The same, whose flows share their credit with those of other sessions.
+    #[must_use]
+    pub fn with_credit(self, credit: &Credit) -> Self {
+        Self { credit: credit.clone(), ..self }
+    }
+
     // --- carriers ---
 
     /// Adds a carrier; one in the same place is lost. `parser` is new for a dialer, and has given the
@@ -176,8 +184,12 @@ impl Session {
         let carrier = up.min_by_key(|n| self.carriers[usize::from(*n)].as_ref().map(|c| c.bulk_flows))?;
         let flow = self.next_flow;
         self.next_flow += 2;
-        self.control(carrier, Kind::Open, flow, &target.to_bytes());
-        self.flows.insert(flow, Flow::new(carrier, false));
+        let body = target.to_bytes();
+        self.control(carrier, Kind::Open, flow, &body);
+        if let Some(carrier) = self.carrier(carrier) {
+            carrier.asked += HEADER_LEN + body.len();
+        }
+        self.flows.insert(flow, Flow::new(carrier, false, &self.credit));
         Some(flow)
     }
 
@@ -286,15 +298,10 @@ impl Session {
         let Some(f) = self.flows.get_mut(&flow) else { return };
         let carrier = f.inn.carrier;
         let rtt_ns = self.carriers[usize::from(carrier)].as_ref().map_or(0, |c| c.rtt_ns);
-        let credit = f.inn.took(len, rtt_ns, self.window_max, now_ns);
+        let credit = f.inn.took(len, rtt_ns, now_ns);
         if credit > 0 {
             self.control(carrier, Kind::Credit, flow, &credit.to_le_bytes());
         }
-    }
-
-    /// Limits the windows of flows from here on.
-    pub fn set_window_max(&mut self, window_max: u32) {
-        self.window_max = window_max;
     }
 
     // --- listeners, leaving ---

@@ -47,7 +47,7 @@ impl Pump {
         if role == Role::Dialer && matches!(self.settings.uplink, Some(Uplink::Shell { .. })) {
             timing.hello_within_ns = timing.hello_within_ns.max(LOGIN_NS);
         }
-        let session = Session::new(role, hello, timing);
+        let session = Session::new(role, hello, timing).with_credit(&self.credit);
         let place = SessionPlace {
             session,
             role,

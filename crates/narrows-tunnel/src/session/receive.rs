@@ -104,7 +104,7 @@ impl Session {
             self.control(number, Kind::Refused, flow, &Reason::Busy.to_bytes("too many connections"));
             return Ok(());
         }
-        self.flows.insert(flow, Flow::new(number, false));
+        self.flows.insert(flow, Flow::new(number, false, &self.credit));
         self.events.push_back(Event::Incoming { flow, target });
         Ok(())
     }
