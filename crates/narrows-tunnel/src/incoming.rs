@@ -11,7 +11,7 @@ use narrows::stream;
 use narrows::{Error, Result};
 
 use super::engine::{self, Engine, INLINE_NS, Key, MESSAGE_LEN, Share};
-use super::limits::RECEIVED_MAX;
+use super::limits::{PIECES_MAX, RECEIVED_MAX};
 use super::socket::SLICES_MAX;
 
 /// Time for decoding short blocks on this thread, while other connections wait.
@@ -20,6 +20,8 @@ const HERE_NS: u64 = 200_000;
 /// bytes. Longer ones than the other length are not copied while they wait for a moment only.
 const JOIN_MAX: usize = 16 << 10;
 const SHARED_MIN: usize = 4 << 10;
+/// What a piece takes beside its bytes.
+const PIECE_COST: usize = 64;
 /// Bytes that are ready for one write to the local connection.
 const READY_MAX: usize = 256 << 10;
 
@@ -30,6 +32,8 @@ pub(super) struct Incoming {
     pieces: VecDeque<Piece>,
     /// Bytes of `pieces`.
     waiting: usize,
+    /// Those of them that are short.
+    short: usize,
     stream: Option<Box<Stream>>,
     /// The next bytes of the local connection.
     ready: VecDeque<Ready>,
@@ -66,6 +70,13 @@ enum Piece {
 }
 
 impl Piece {
+    fn len(&self) -> usize {
+        match self {
+            Self::Shared { bytes, .. } => bytes.len(),
+            Self::Own { bytes, .. } => bytes.len(),
+        }
+    }
+
     fn coded(&self) -> bool {
         match self {
             Self::Shared { coded, .. } | Self::Own { coded, .. } => *coded,
@@ -106,7 +117,12 @@ impl Incoming {
     /// Takes received bytes.
     pub(super) fn push(&mut self, coded: bool, bytes: Block) {
         self.wire += bytes.len() as u64;
+        if self.short > PIECES_MAX {
+            self.failed.get_or_insert_with(|| Box::new(Error::corrupt("raw and coded bytes alternate in tiny pieces")));
+            return;
+        }
         self.waiting += bytes.len();
+        self.short += usize::from(bytes.len() < SHARED_MIN);
         match self.pieces.back_mut() {
             _ if bytes.len() >= SHARED_MIN && !self.stalled => self.pieces.push_back(Piece::Shared { coded, bytes }),
             None if !self.stalled => self.pieces.push_back(Piece::Shared { coded, bytes }),
@@ -114,7 +130,10 @@ impl Incoming {
             Some(Piece::Own { coded: last, bytes: joined })
                 if *last == coded && joined.len() + bytes.len() <= JOIN_MAX =>
             {
+                let short = |len| usize::from(len < SHARED_MIN);
+                self.short -= short(joined.len()) + short(bytes.len());
                 joined.extend_from_slice(&bytes);
+                self.short += short(joined.len());
             }
             _ => self.pieces.push_back(Piece::Own { coded, bytes: bytes.to_vec() }),
         }
@@ -152,7 +171,7 @@ impl Incoming {
 
     /// Bytes that it holds.
     pub(super) fn held(&self) -> usize {
-        self.waiting + self.ready_len + self.stream.as_ref().map_or(0, |s| s.receiver.held())
+        self.short * PIECE_COST + self.waiting + self.ready_len + self.stream.as_ref().map_or(0, |s| s.receiver.held())
     }
 
     /// Prepares bytes for the local connection, enough for one write. `took` grows by the received
@@ -202,6 +221,7 @@ impl Incoming {
                 self.pieces = VecDeque::new();
             }
             let coded = piece.coded();
+            self.short -= usize::from(piece.len() < SHARED_MIN);
             let bytes = piece.into_bytes();
             self.waiting -= bytes.len();
             if !coded {
@@ -287,7 +307,7 @@ impl Incoming {
             engine.stream_ended();
         }
         (self.pieces, self.ready, self.failed) = (VecDeque::new(), VecDeque::new(), None);
-        (self.waiting, self.ready_len) = (0, 0);
+        (self.waiting, self.short, self.ready_len) = (0, 0, 0);
     }
 
     /// A worker has decoded a block.

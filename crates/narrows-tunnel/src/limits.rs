@@ -27,6 +27,9 @@ pub const BULK_NS: u64 = 1_000_000_000;
 /// Frames of calm flows for one of bulk, while both wait. Calm flows carry less than 1 MB/s each, so
 /// a few hundred of them must not shut bulk out.
 pub const CALM_SHARE: u32 = 8;
+/// Short pieces of a direction that wait to be read or for a move: raw and coded ones that alternate
+/// cannot be joined, and each costs some 70 bytes beside its own. A writer changes once in 5 s.
+pub const PIECES_MAX: usize = 1024;
 /// Memory that all flows of a process may hold together. Beyond it each may still hold
 /// [`MEMORY_MIN`], so that all make progress.
 pub const MEMORY_TOTAL: usize = 512 << 20;

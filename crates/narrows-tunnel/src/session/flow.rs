@@ -184,6 +184,8 @@ pub(super) struct Ahead {
     pub(super) carrier: u8,
     /// Bytes by kind. Short frames are joined, so that they cost no more than their bytes.
     frames: Vec<(Kind, Vec<u8>)>,
+    /// Short ones that could not be joined.
+    short: usize,
 }
 
 impl Ahead {
@@ -193,7 +195,13 @@ impl Ahead {
             Some((kind, joined)) if *kind == frame.kind && joined.len() + frame.body.len() <= BODY_MAX => {
                 joined.extend_from_slice(&frame.body);
             }
-            _ => self.frames.push((frame.kind, frame.body.to_vec())),
+            _ => {
+                self.short += usize::from(frame.body.len() < BODY_MAX / 4);
+                if self.short > PIECES_MAX {
+                    return Err(Error::corrupt("raw and coded frames alternate in tiny pieces"));
+                }
+                self.frames.push((frame.kind, frame.body.to_vec()));
+            }
         }
         Ok(())
     }
@@ -225,7 +233,7 @@ impl In {
         if self.moved {
             return Err(Error::corrupt("a flow continues on a carrier that it has left"));
         }
-        let ahead = self.ahead.get_or_insert_with(|| Box::new(Ahead { carrier, frames: Vec::new() }));
+        let ahead = self.ahead.get_or_insert_with(|| Box::new(Ahead { carrier, frames: Vec::new(), short: 0 }));
         if ahead.carrier != carrier {
             return Err(Error::corrupt("a flow moves to two carriers"));
         }
