@@ -150,11 +150,15 @@ pub(super) fn close(socket: OwnedFd) {
     drop(socket);
 }
 
+/// The address of the other end of a TCP socket.
+pub(super) fn peer(socket: &OwnedFd) -> Option<SocketAddr> {
+    SocketAddr::try_from(rustix::net::getpeername(socket).ok()??).ok()
+}
+
 /// Whether both ends of a TCP socket are this host.
 pub(super) fn is_same_host(socket: &OwnedFd) -> bool {
-    let address = |any: Option<rustix::net::SocketAddrAny>| SocketAddr::try_from(any?).ok();
-    let (own, peer) = (rustix::net::getsockname(socket).ok(), rustix::net::getpeername(socket).ok().flatten());
-    match (address(own), address(peer)) {
+    let own = rustix::net::getsockname(socket).ok().and_then(|own| SocketAddr::try_from(own).ok());
+    match (own, peer(socket)) {
         (Some(own), Some(peer)) => peer.ip().is_loopback() || peer.ip() == own.ip(),
         _ => false,
     }

@@ -13,7 +13,7 @@ use common::{Ends, Far, PATIENCE, Relay, acceptor, dialer, forward, keys, noise,
 use narrows_copy::direct::proof;
 use narrows_tunnel::Tunnel;
 use narrows_tunnel::frame::{self, GREETING, Kind};
-use narrows_tunnel::hello::Hello;
+use narrows_tunnel::hello::{self, Hello};
 use narrows_tunnel::reason::Reason;
 use narrows_tunnel::rules::Rules;
 use narrows_tunnel::session::Timing;
@@ -471,7 +471,7 @@ fn an_acceptor_that_is_full_is_a_failure_and_not_tried_in_a_hurry() {
         for socket in listener.incoming().map_while(Result::ok) {
             let connection = rustls::ServerConnection::new(Arc::clone(&config)).unwrap();
             let mut peer = rustls::StreamOwned::new(connection, patient(socket));
-            let mut first = [0; GREETING.len() + frame::HEADER_LEN + 24];
+            let mut first = [0; GREETING.len() + frame::HEADER_LEN + hello::LEN];
             peer.read_exact(&mut first).unwrap();
             let mut parser = frame::Parser::new(0);
             parser.push(narrows::block::Block::from_vec(first.to_vec()));
@@ -493,6 +493,33 @@ fn an_acceptor_that_is_full_is_a_failure_and_not_tried_in_a_hurry() {
     let mut socket = TcpStream::connect(listening).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     assert_eq!(socket.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn the_carriers_of_a_session_are_at_one_server() {
+    let keys = keys();
+    let servers = [(); 2].map(|()| acceptor(&keys, "127.0.0.1:0", Settings::default()));
+    let addresses = servers.each_ref().map(|(_, address)| address.clone());
+    // One name for both, as a balancer or DNS gives.
+    let name = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = name.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for (i, near) in name.incoming().map_while(Result::ok).enumerate() {
+            let far = TcpStream::connect(&addresses[i % 2]).unwrap();
+            for (mut from, mut to) in [(near.try_clone().unwrap(), far.try_clone().unwrap()), (far, near)] {
+                std::thread::spawn(move || {
+                    let _ = std::io::copy(&mut from, &mut to);
+                    let _ = to.shutdown(Shutdown::Both);
+                });
+            }
+        }
+    });
+    let client = dialer(&keys, &address, Settings::default());
+    wait_until("two carriers at one of them", || {
+        servers.iter().any(|(server, _)| server.counters.carriers_now.get() == 2)
+            && servers.iter().any(|(server, _)| server.counters.sessions_now.get() == 0)
+    });
+    assert_eq!(client.counters.carriers_now.get(), 2);
 }
 
 #[test]

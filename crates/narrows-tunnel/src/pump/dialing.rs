@@ -24,12 +24,15 @@ pub(super) struct Dialing {
 }
 
 impl Pump {
-    /// Begins to connect carrier `number` to a host.
-    pub(super) fn dial_host(&mut self, number: u8, host: &str, port: u16) {
+    /// Begins to connect carrier `number` to a host, at this of its addresses if one is given.
+    pub(super) fn dial_host(&mut self, number: u8, host: &str, port: u16, address: Option<SocketAddr>) {
         let until_ns = self.now_ns + ALL_NS;
         let dialing = Dialing { number, port, socket: None, rest: VecDeque::new(), until_ns };
         let key = self.add(Kind::Dialing(Box::new(dialing)));
         self.set_timer(key, Some(until_ns));
+        if let Some(address) = address {
+            return self.dialing_found(key, Ok(vec![address]));
+        }
         match self.lookups.ask(host, ALONE, key, self.now_ns) {
             Answer::Now(found) => self.dialing_found(key, found),
             Answer::Later => {}

@@ -210,6 +210,9 @@ impl Pump {
                 if !share.grow(1) {
                     return refuse(self, Reason::Busy);
                 }
+                let mut instance = [0; 8];
+                let _ = rustix::rand::getrandom(&mut instance, rustix::rand::GetRandomFlags::empty());
+                let hello = Hello { instance: u64::from_le_bytes(instance), ..hello };
                 let at = self.begin_session(Role::Acceptor, hello, Some(host), Some(share));
                 self.dialers.insert(hello.dialer, at);
                 self.report(Report::Peer { text: format!("{host}: a client is connected") });

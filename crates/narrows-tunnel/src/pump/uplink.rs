@@ -1,5 +1,6 @@
 //! The other end of a dialer: carriers are opened, kept, and opened again when they are lost.
 
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
@@ -15,6 +16,7 @@ use crate::limits::CARRIERS_MAX;
 use crate::reason::Reason;
 use crate::session::Role;
 use crate::settings::{Report, Uplink};
+use crate::socket;
 use crate::target::Endpoint;
 use crate::wire::Wire;
 
@@ -34,6 +36,8 @@ pub(super) struct UplinkState {
     session: Option<usize>,
     slots: [Slot; CARRIERS_MAX],
     backoffs: [Backoff; CARRIERS_MAX],
+    /// Where its first carrier was connected: a name may lead to several servers.
+    address: Option<SocketAddr>,
     /// When the session was first up.
     up_ns: u64,
     /// It was up once.
@@ -83,6 +87,7 @@ impl Pump {
             session: None,
             slots: [Slot::Idle; CARRIERS_MAX],
             backoffs: Default::default(),
+            address: None,
             up_ns: 0,
             was_up: false,
             is_lost: false,
@@ -153,7 +158,8 @@ impl Pump {
         let Some(uplink) = &self.uplink else { return };
         match uplink.to.clone() {
             Uplink::Tls { host, port, .. } => {
-                self.dial_host(number, &host, port);
+                let address = uplink.address.filter(|_| uplink.is_up());
+                self.dial_host(number, &host, port, address);
             }
             Uplink::Shell { command } => match start_shell(&command) {
                 Ok((child, socket)) => {
@@ -178,6 +184,9 @@ impl Pump {
             Err(e) => return self.dial_lost(number, &e.to_string()),
         };
         let session = self.session_for_uplink();
+        if let Some(uplink) = self.uplink.as_mut().filter(|uplink| !uplink.is_up()) {
+            uplink.address = socket::peer(&socket);
+        }
         self.add_carrier(session, number, Wire::tls(socket, connection.into()), None, Parser::new(0));
     }
 
@@ -187,7 +196,7 @@ impl Pump {
             return at;
         }
         uplink.number += 1;
-        let hello = Hello { carrier: 0, dialer: uplink.dialer, session: uplink.number };
+        let hello = Hello { carrier: 0, dialer: uplink.dialer, session: uplink.number, instance: 0 };
         let at = self.begin_session(Role::Dialer, hello, None, None);
         if let Some(uplink) = &mut self.uplink {
             uplink.session = Some(at);

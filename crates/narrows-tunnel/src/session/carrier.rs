@@ -103,6 +103,13 @@ impl Carrier {
         put(&mut self.control, Kind::Ping, 0, &now_ns.to_le_bytes());
     }
 
+    /// Asks the peer whether it is alive, although it has not been silent.
+    pub(super) fn probe(&mut self, now_ns: u64) {
+        if self.greeted && self.pinged_ns.is_none() {
+            self.ping(now_ns);
+        }
+    }
+
     /// Takes an answer to a ping; one that nobody asked for is ignored.
     pub(super) fn on_pong(&mut self, body: &[u8], now_ns: u64) {
         if let Some(sent_ns) = self.pinged_ns.take_if(|sent_ns| *body == sent_ns.to_le_bytes()) {

@@ -33,9 +33,15 @@ impl Session {
             if !carrier.greeted {
                 let Some(hello) = Hello::expect(&mut carrier.parser)? else { return Ok(()) };
                 carrier.greet(now_ns);
-                if hello != (Hello { carrier: number, ..self.hello }) {
+                if hello != (Hello { carrier: number, instance: hello.instance, ..self.hello }) {
                     return Err(Error::corrupt("the peer answers for another carrier"));
                 }
+                if self.instance.is_some_and(|instance| instance != hello.instance) {
+                    // If it was started again, the other carriers are gone, and this shows it.
+                    self.carriers.iter_mut().flatten().for_each(|carrier| carrier.probe(now_ns));
+                    return Err(Error::corrupt("another server answers, or it was started again"));
+                }
+                self.instance = Some(hello.instance);
                 self.up(number);
                 continue;
             }
