@@ -45,6 +45,12 @@ pub const STRANGERS_MAX: usize = 1024;
 /// carriers at once.
 pub const GREETINGS_BURST: u32 = 64;
 pub const GREETINGS_PER_S: u32 = 64;
+/// New carriers of all hosts that have no session: with some 0.5 ms each they leave most of a core for
+/// flows, and a hundred clients of a server that restarted are back within a second.
+pub const ALL_GREETINGS_BURST: u32 = 512;
+pub const ALL_GREETINGS_PER_S: u32 = 512;
+/// Handshakes that are moved before flows get their turn again.
+pub const STRANGERS_AT_A_TIME: usize = 8;
 /// Hosts whose rate is remembered; when they are more, all are forgotten.
 pub const HOSTS_MAX: usize = 4096;
 /// Sessions of a process, of which one host can have half of those that are free.

@@ -17,7 +17,10 @@ use rustls::{ClientConfig, ServerConfig};
 
 use super::counters::Counters;
 use super::engine::{self, Engine, Key};
-use super::limits::{GREETINGS_BURST, GREETINGS_PER_S, MEMORY_TOTAL, SESSIONS_MAX};
+use super::limits::{
+    ALL_GREETINGS_BURST, ALL_GREETINGS_PER_S, GREETINGS_BURST, GREETINGS_PER_S, MEMORY_TOTAL, SESSIONS_MAX,
+    STRANGERS_AT_A_TIME,
+};
 use super::lookup::{self, Found, Lookups};
 use super::rate::Rates;
 use super::reason::Reason;
@@ -127,7 +130,11 @@ pub(super) struct Pump {
     hosts: Shares,
     session_hosts: Shares,
     strangers: VecDeque<(Key, IpAddr)>,
+    /// Those that have something to read or write.
+    stranger_turns: VecDeque<Key>,
     rates: Rates,
+    /// Of all hosts that have no session.
+    all_rates: Rates,
     flows: usize,
     undecided: usize,
 
@@ -182,7 +189,9 @@ pub(super) fn start(settings: Settings, reports: SyncSender<Report>, counters: A
             hosts: Shares::new(flows_max),
             session_hosts: Shares::new(SESSIONS_MAX),
             strangers: VecDeque::new(),
+            stranger_turns: VecDeque::new(),
             rates: Rates::new(GREETINGS_BURST, GREETINGS_PER_S),
+            all_rates: Rates::new(ALL_GREETINGS_BURST, ALL_GREETINGS_PER_S),
             flows: 0,
             undecided: 0,
             uplink: None,
@@ -253,7 +262,7 @@ impl Pump {
     }
 
     fn patience(&self) -> Option<Duration> {
-        if !self.turns.is_empty() || !self.touched.is_empty() {
+        if !self.turns.is_empty() || !self.touched.is_empty() || !self.stranger_turns.is_empty() {
             return Some(Duration::ZERO);
         }
         let now_ns = self.begun.elapsed().as_nanos() as u64;
@@ -333,6 +342,12 @@ impl Pump {
     /// Moves bytes between sockets and state machines, until nothing moves or it is time to look at
     /// the sockets again.
     fn work(&mut self) {
+        for _ in 0..self.stranger_turns.len().min(STRANGERS_AT_A_TIME) {
+            let Some(key) = self.stranger_turns.pop_front() else { break };
+            let Some(place) = self.place_mut(key) else { continue };
+            place.queued = false;
+            self.stranger_ready(key);
+        }
         for _ in 0..ROUNDS {
             if self.touched.is_empty() && self.turns.is_empty() {
                 break;
@@ -409,7 +424,8 @@ impl Pump {
     fn queue(&mut self, key: Key) {
         if let Some(place) = self.place_mut(key).filter(|p| !p.queued) {
             place.queued = true;
-            self.turns.push_back(key);
+            let is_stranger = matches!(place.kind, Some(Kind::Stranger(_)));
+            if is_stranger { self.stranger_turns.push_back(key) } else { self.turns.push_back(key) }
         }
     }
 
@@ -439,7 +455,7 @@ impl Pump {
             }
             Some(Kind::Stranger(stranger)) => {
                 stranger.wire.happened(readable, writable, hung_up);
-                self.stranger_ready(key);
+                self.queue(key);
             }
             Some(Kind::Listener(_)) => self.listener_ready(key),
             Some(Kind::Undecided(_)) => self.undecided_ready(key),

@@ -376,7 +376,6 @@ impl Pump {
             },
             Some(Kind::Carrier(_)) => return self.carrier_ready(key),
             Some(Kind::Listener(_)) => return self.listener_ready(key),
-            Some(Kind::Stranger(_)) => return self.stranger_ready(key),
             _ => return,
         }
         let Self { places, sessions, engine, now_ns, counters, .. } = self;

@@ -22,14 +22,15 @@ use crate::wire::Wire;
 /// Bytes read of a stranger before others get their turn, and at all before its hello, which has 41.
 const TURN: usize = 64 << 10;
 const BEFORE_HELLO_MAX: usize = NOISE_MAX;
-/// Time in which a peer that was refused may read why.
+/// Time in which a peer that was refused may read why, and bytes that it may still send.
 const FAREWELL_NS: u64 = 1_000_000_000;
+const FAREWELL_BYTES: usize = 1 << 20;
 
 pub(super) struct Stranger {
     pub(super) wire: Wire,
     parser: Parser,
     host: IpAddr,
-    /// Bytes that came before a hello.
+    /// Bytes that came of it.
     heard: usize,
     /// It was refused, and is only kept to hear why.
     leaving: bool,
@@ -47,7 +48,9 @@ impl Pump {
     /// Somebody has connected to listener `i`.
     pub(super) fn meet(&mut self, i: usize, socket: OwnedFd, address: IpAddr) {
         let host = host_of(address);
-        if !self.rates.allow(host, self.now_ns) {
+        let is_known = self.sessions.iter().flatten().any(|place| place.host == Some(host));
+        let allowed = self.rates.allow(host, self.now_ns) && (is_known || self.all_rates.allow(ALONE, self.now_ns));
+        if !allowed {
             self.counters.strangers_over_limit.add(1);
             return socket::abort(socket);
         }
@@ -57,7 +60,8 @@ impl Pump {
     }
 
     fn add_stranger(&mut self, wire: Wire, host: IpAddr) {
-        if self.strangers.len() >= STRANGERS_MAX {
+        // Without a limit for the process, connections would lack the descriptors.
+        if self.strangers.len() >= STRANGERS_MAX.min(self.settings.flows_max / 8).max(1) {
             self.turn_one_away();
         }
         let stranger = Stranger { wire, parser: Parser::new(0), host, heard: 0, leaving: false };
@@ -73,7 +77,7 @@ impl Pump {
         if !self.is_stdio {
             self.set_timer(key, Some(at_ns));
         }
-        self.stranger_ready(key);
+        self.queue(key);
     }
 
     /// Makes room: the oldest stranger of the host that has most of them goes.
@@ -99,7 +103,10 @@ impl Pump {
                 // Read and thrown away, so that closing does not take the last words back.
                 match stranger.wire.read(&engine.buffers) {
                     Ok(None) => return,
-                    Ok(Some(bytes)) if !bytes.is_empty() => moved += bytes.len(),
+                    Ok(Some(bytes)) if !bytes.is_empty() && stranger.heard < FAREWELL_BYTES => {
+                        moved += bytes.len();
+                        stranger.heard += bytes.len();
+                    }
                     _ => return self.close(key),
                 }
                 continue;
