@@ -350,7 +350,7 @@ impl Session {
 
     /// Whether more may be read from a carrier: not while answers wait that its peer does not read.
     pub fn wants_input(&self, number: u8) -> bool {
-        self.carriers[usize::from(number)].as_ref().is_some_and(|c| c.control.len() <= CONTROL_MAX)
+        self.carriers[usize::from(number)].as_ref().is_some_and(|c| c.control.len() - c.asked <= CONTROL_MAX)
     }
 
     /// Whether [`Session::transmit`] has bytes for a carrier.
@@ -364,6 +364,7 @@ impl Session {
         let Some(carrier) = self.carriers[usize::from(number)].as_mut() else { return };
         if !carrier.control.is_empty() {
             out.append(&mut carrier.control);
+            carrier.asked = 0;
             if carrier.control.capacity() > HEADER_LEN * 64 {
                 carrier.control = Vec::new();
             }
@@ -408,6 +409,7 @@ impl Session {
                 // The move frame follows the last frame here.
                 if let Some(carrier) = self.carrier(number) {
                     out.append(&mut carrier.control);
+                    carrier.asked = 0;
                 }
             }
             self.list(flow);

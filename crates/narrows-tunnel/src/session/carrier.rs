@@ -32,6 +32,8 @@ pub(super) struct Carrier {
     pub(super) greeted: bool,
     /// Complete frames without data.
     pub(super) control: Vec<u8>,
+    /// Bytes of it that this end began itself: the limit is for answers.
+    pub(super) asked: usize,
     calm: VecDeque<FlowId>,
     bulk: VecDeque<FlowId>,
     calm_in_row: u32,
@@ -52,6 +54,7 @@ impl Carrier {
             parser,
             greeted,
             control: greeting,
+            asked: 0,
             calm: VecDeque::new(),
             bulk: VecDeque::new(),
             calm_in_row: 0,

@@ -491,6 +491,12 @@ fn a_peer_that_asks_and_never_reads_is_read_no_more() {
     assert!(!pair.ends[1].wants_input(0));
     pair.run();
     assert!(pair.ends[1].wants_input(0));
+    // Many connections at once are no answers: both ends could wait for each other.
+    let far = Endpoint::Tcp { host: "h".repeat(200), port: 1 }.into();
+    for _ in 0..10_000 {
+        pair.ends[0].open(&far).unwrap();
+    }
+    assert!(pair.ends[0].wants_input(0));
 }
 
 #[test]
