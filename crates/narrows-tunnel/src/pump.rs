@@ -436,9 +436,11 @@ impl Pump {
     }
 
     fn happened(&mut self, key: Key, flags: EventFlags) {
-        let readable = flags.intersects(EventFlags::IN | EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR);
+        let readable =
+            flags.intersects(EventFlags::IN | EventFlags::PRI | EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR);
         let writable = flags.intersects(EventFlags::OUT | EventFlags::HUP | EventFlags::ERR);
-        let hung_up = flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR);
+        // Then a short read is not the last: it stops before an end and before urgent bytes.
+        let hung_up = flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR | EventFlags::PRI);
         match self.kind(key) {
             Some(Kind::Conn(conn)) => {
                 conn.readable |= readable;
@@ -472,7 +474,7 @@ impl Pump {
 
 /// Watches a descriptor for everything, edge-triggered; one that is watched already gets a new key.
 fn watch(watch: &OwnedFd, fd: impl AsFd, key: Key) {
-    let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+    let flags = EventFlags::IN | EventFlags::PRI | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
     let data = EventData::new_u64(key);
     // It fails only without memory; then the connection stalls and its timers end it.
     if epoll::add(watch, &fd, data, flags) == Err(Errno::EXIST) {

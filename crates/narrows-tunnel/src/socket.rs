@@ -46,11 +46,13 @@ pub(super) fn connect_unix(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Sends small pieces at once, and notices peers that are gone.
+/// Sends small pieces at once, keeps urgent bytes in their place, and notices peers that are gone.
 fn tune(socket: impl AsFd) {
     let socket = socket.as_fd();
     // None of these matters enough to fail for.
     let _ = sockopt::set_tcp_nodelay(socket, true);
+    // Urgent bytes are bytes like others: elsewhere they would be lost.
+    let _ = sockopt::set_socket_oobinline(socket, true);
     let _ = sockopt::set_socket_keepalive(socket, true);
     let _ = sockopt::set_tcp_keepidle(socket, KEEP_IDLE);
     let _ = sockopt::set_tcp_keepintvl(socket, KEEP_EVERY);

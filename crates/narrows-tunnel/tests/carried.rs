@@ -232,6 +232,22 @@ fn socks_clients_are_told_what_became_of_their_request() {
 }
 
 #[test]
+fn urgent_bytes_are_bytes() {
+    use rustix::net::{SendFlags, send};
+    let far = Far::echo();
+    let ends = Ends::new(&[("0", &target(far.port))]);
+    let mut client = ends.connect(0);
+    for _ in 0..20 {
+        send(&client, b"before", SendFlags::empty()).unwrap();
+        send(&client, b"!", SendFlags::OOB).unwrap();
+        send(&client, b"behind", SendFlags::empty()).unwrap();
+        let mut got = [0; 13];
+        client.read_exact(&mut got).unwrap();
+        assert_eq!(&got, b"before!behind");
+    }
+}
+
+#[test]
 fn a_slow_reader_holds_up_nobody() {
     let far = Far::new(|mut socket| {
         let mut how = [0];

@@ -42,7 +42,8 @@ pub(super) struct Conn {
     pub(super) broken: bool,
     /// It takes no bytes any more.
     deaf: bool,
-    /// It has reported its end, which is read behind the last bytes: no event comes for it then.
+    /// It has reported its end, which is read behind the last bytes, or urgent ones: no event comes
+    /// for them then.
     pub(super) hung_up: bool,
     read_len: usize,
     /// The local connection sends no more.
