@@ -207,7 +207,12 @@ pub(super) fn start(settings: Settings, reports: SyncSender<Report>, counters: A
         let failed = opened.is_err();
         let _ = begun_tell.send(opened);
         if !failed {
-            pump.run();
+            let error = pump.run();
+            let reports = pump.reports.clone();
+            // Whatever is open here is reset, so that nobody takes it for whole, and remote shells are
+            // asked to end, before the end is told.
+            drop(pump);
+            let _ = reports.send(Report::Over { error });
         }
     };
     std::thread::Builder::new().name("narrows-tunnel".into()).spawn(run)?;
@@ -216,7 +221,8 @@ pub(super) fn start(settings: Settings, reports: SyncSender<Report>, counters: A
 }
 
 impl Pump {
-    fn run(&mut self) {
+    /// Returns an error if it is over by a failure.
+    fn run(&mut self) -> Option<String> {
         let mut events = Vec::with_capacity(EVENTS);
         while self.over.is_none() {
             let wait = self.patience();
@@ -252,9 +258,7 @@ impl Pump {
             }
             self.drain();
         }
-        // Whatever is open here is reset when it is closed: nobody takes it for whole.
-        let error = self.over.take().flatten();
-        let _ = self.reports.send(Report::Over { error });
+        self.over.take().flatten()
     }
 
     fn tick(&mut self) {

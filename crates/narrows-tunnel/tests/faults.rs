@@ -553,6 +553,6 @@ fn a_remote_shell_is_asked_to_end() {
     let uplink = Some(Uplink::Shell { command: ["sh".into(), "-c".into(), script.into()].into() });
     let client = Tunnel::start(Settings { uplink, flows_max: 100, ..Settings::default() }).unwrap();
     wait_until("it runs", || begun.exists());
-    client.drain(Duration::ZERO);
+    client.stop();
     wait_until("it ends as it likes to", || ended.exists());
 }
