@@ -190,9 +190,7 @@ impl Conn {
         let delivered = self.deliver(engine, Some(&mut *session), key, now_ns);
         // A connection that takes nothing any more is over: an end would say that it has everything.
         let breaks = self.deaf || self.broken;
-        if breaks {
-            self.until_ns.get_or_insert(now_ns + BROKEN_NS);
-        }
+        self.until_ns = breaks.then(|| self.until_ns.unwrap_or(now_ns + BROKEN_NS));
         let mut context = Context { engine, session, flow: self.flow, key, now_ns };
         if self.local_ended && !self.finished && self.up.finish(&mut context) {
             self.finished = true;
@@ -270,8 +268,11 @@ impl Conn {
                     self.down.consume(n, &mut took);
                 }
                 Ok(None) => self.writable = false,
-                // What it has sent before is still read.
-                Err(_) => (self.deaf, self.readable) = (true, true),
+                // What it has sent before is still read, for which no other event comes.
+                Err(_) => {
+                    (self.deaf, self.readable) = (true, true);
+                    result = Ok(true);
+                }
             }
         }
         if self.deaf {
