@@ -11,7 +11,7 @@ use crate::engine::Key;
 use crate::hello::Hello;
 use crate::limits::CARRIERS_MAX;
 use crate::reason::Reason;
-use crate::session::{Event, FlowId, Role, Session};
+use crate::session::{Event, Role, Session};
 use crate::settings::Uplink;
 
 /// Time in which a remote shell must have logged in: people look for their password or second factor,
