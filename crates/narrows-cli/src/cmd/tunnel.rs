@@ -284,6 +284,8 @@ fn watch(args: &TunnelArgs, tunnel: &Tunnel, stopped: &Stopped, mut renewal: Opt
         }
         if let Some(signal) = stopped.received().filter(|_| !draining) {
             if signal != libc::SIGTERM || args.drain == 0 {
+                // A shell that still asks for a password would stay.
+                tunnel.stop();
                 signals::die_of(signal);
             }
             draining = true;
