@@ -23,6 +23,7 @@ pub(crate) mod ping;
 pub(crate) mod plan;
 pub(crate) mod repack;
 pub(crate) mod run;
+pub(crate) mod shell;
 pub(crate) mod status;
 pub(crate) mod store;
 pub(crate) mod train;
@@ -166,6 +167,10 @@ pub(crate) enum Command {
     Train(train::TrainArgs),
     /// Measure how fast this host runs each method, and store the result
     Calibrate(CalibrateArgs),
+    /// Print the script that completes command lines in a shell
+    Completions(shell::CompletionsArgs),
+    /// Write the manual pages
+    Man(shell::ManArgs),
 }
 
 /// The command line of this process; a wrong one ends it.

@@ -12,6 +12,7 @@ mod bench;
 mod calibrate;
 mod cat;
 mod check;
+mod completions;
 mod cp;
 mod demo;
 mod each;
@@ -19,6 +20,7 @@ mod file;
 mod hdf5;
 mod inspect;
 mod list;
+mod man;
 mod mount;
 mod oracle;
 mod pack;
@@ -66,6 +68,8 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         Command::Hdf5(args) => hdf5::run(&args)?,
         Command::Train(args) => train::run(&args)?,
         Command::Calibrate(args) => calibrate::run(&args)?,
+        Command::Completions(args) => completions::run(&args)?,
+        Command::Man(args) => man::run(&args)?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -11,6 +11,7 @@ mod counts;
 mod dictionary;
 mod files;
 mod flow;
+mod manual;
 mod oracle;
 mod ping;
 mod place;
