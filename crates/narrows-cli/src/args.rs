@@ -11,6 +11,8 @@ use narrows::policy::{POLICIES, PolicySpec};
 use narrows_copy::carriers::CARRIERS;
 use narrows_host::peers::{self, Peer};
 
+use crate::version;
+
 pub(crate) mod agent;
 pub(crate) mod array;
 pub(crate) mod file;
@@ -95,6 +97,7 @@ fn methods_and_policies() -> String {
 #[command(
     name = "narrows",
     version,
+    long_version = version::long(),
     about = "Adaptive compression for data that crosses a network",
     long_about = "Narrows decides for every block whether and how to compress it, from the current state of the data, the \
                   link, the CPUs and the receiver. It can stay on everywhere; there is no compression level to choose.",

@@ -23,6 +23,7 @@ mod samples;
 mod shaper;
 mod transfer;
 mod variables;
+mod version;
 
 fn main() -> ExitCode {
     narrows::stream::return_memory_early();
