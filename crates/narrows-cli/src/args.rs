@@ -15,6 +15,7 @@ use crate::version;
 
 pub(crate) mod agent;
 pub(crate) mod array;
+pub(crate) mod doctor;
 pub(crate) mod file;
 mod habits;
 pub(crate) mod hdf5;
@@ -170,6 +171,8 @@ pub(crate) enum Command {
     Train(train::TrainArgs),
     /// Measure how fast this host runs each method, and store the result
     Calibrate(CalibrateArgs),
+    /// Check what this host allows, and say what to do about the rest
+    Doctor(doctor::DoctorArgs),
     /// Print the script that completes command lines in a shell
     Completions(shell::CompletionsArgs),
     /// Write the manual pages

@@ -15,9 +15,10 @@ mod check;
 mod completions;
 mod cp;
 mod demo;
+mod doctor;
 mod each;
 mod file;
-mod hdf5;
+pub(crate) mod hdf5;
 mod inspect;
 mod list;
 mod man;
@@ -29,12 +30,12 @@ mod pipe;
 mod plan;
 mod recv;
 mod repack;
-mod run;
+pub(crate) mod run;
 mod send;
 mod serve;
 mod status;
 mod train;
-mod tunnel;
+pub(crate) mod tunnel;
 mod unpack;
 
 /// Runs the subcommand and returns its exit status.
@@ -53,6 +54,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         Command::Repack(args) => return repack::run(&args),
         Command::Run(args) => return Ok(run::run(&args)),
         Command::Tunnel(args) => return tunnel::run(&args),
+        Command::Doctor(args) => return doctor::run(&args),
         Command::Agent(args) => agent::run(&args)?,
         Command::Status(args) => status::run(&args)?,
         Command::Serve(args) => serve::run(&args)?,

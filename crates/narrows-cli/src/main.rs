@@ -9,6 +9,7 @@ mod bottleneck;
 mod cmd;
 mod counts;
 mod dictionary;
+mod doctor;
 mod files;
 mod flow;
 mod manual;
