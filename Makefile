@@ -46,6 +46,7 @@ test: check-tools check-rust-components
 
 tests:
 	.ci/deny
+	.ci/shell
 	$(CARGO) fmt --all --check
 	rustfmt --edition 2024 --check $(DECLARED_BY_MACROS)
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
