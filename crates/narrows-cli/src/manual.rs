@@ -121,7 +121,10 @@ impl<'a> Line<'a> {
         }
         match inner.split_once("  ") {
             Some((about, says)) => Self::Row(about, says.trim_start()),
-            None if line.len() <= AS_IS_MAX => Self::AsIs(line.trim_end().strip_prefix("  ").unwrap_or(line)),
+            // A long word could not be broken.
+            None if line.len() <= AS_IS_MAX || !inner.contains(' ') => {
+                Self::AsIs(line.trim_end().strip_prefix("  ").unwrap_or(line))
+            }
             None => Self::Prose(inner),
         }
     }
