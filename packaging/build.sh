@@ -1,7 +1,8 @@
 #!/bin/sh
 # Builds what is packaged, below target/package: linked against an old glibc by cargo-zigbuild and zig
 # if they are there or pip can install them, else against this system's. The same sources give the
-# same bytes, whatever the folder. GLIBC=system: against this system's in any case.
+# same bytes, whatever the folder (packaging/reproduce.sh compares). GLIBC=system: against this system's in
+# any case. CRATES=...: not all of them.
 set -eu
 . "$(dirname "$0")/common.sh"
 cd "$root"
@@ -18,7 +19,10 @@ for map in $maps; do
 done
 export CARGO_TARGET_DIR="$target/package" RUSTFLAGS="$flags" CFLAGS="$c_flags" CXXFLAGS="$c_flags" CARGO_INCREMENTAL=0
 unset CARGO_BUILD_RUSTFLAGS CARGO_ENCODED_RUSTFLAGS
-set -- --release --locked -p narrows-cli -p narrows-preload -p narrows-hdf5 -p narrows-c "$@"
+set -- --release --locked "$@"
+for crate in ${CRATES:-narrows-cli narrows-preload narrows-hdf5 narrows-c}; do
+	set -- "$@" -p "$crate"
+done
 
 # cargo-zigbuild and zig, in a virtual environment.
 zig=$target/zig
@@ -40,7 +44,7 @@ else
 fi
 
 # What is needed of libraries is what is said here.
-newest=$(objdump -T "$BUILT/narrows" "$BUILT"/libnarrows_preload.so "$BUILT"/libnarrows_hdf5.so "$BUILT"/libnarrows_c.so |
+newest=$(for file in "$BUILT/narrows" "$BUILT"/libnarrows_*.so; do [ ! -f "$file" ] || objdump -T "$file"; done |
 	sed -n 's/.*[( ]GLIBC_\([0-9.]*\).*/\1/p' | sort -Vu | tail -n 1)
 echo "built for glibc $newest or later"
 if [ "${GLIBC:-}" != system ] && [ "$(printf '%s\n' "$newest" $glibc | sort -V | tail -n 1)" != $glibc ]; then
