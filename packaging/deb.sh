@@ -108,7 +108,12 @@ pack() {
 	(cd "$tree" && find . -type f ! -path './DEBIAN/*' -printf '%P\0' | sort -z | xargs -0 md5sum >DEBIAN/md5sums)
 	settle "$tree"
 	file=$OUT/${1}_$version-1_$arch.deb
-	dpkg-deb --root-owner-group -Zxz -b "$tree" "$file" >/dev/null
+	# Debug information is compressed already.
+	case $1 in
+	*-dbgsym) level=1 ;;
+	*) level=6 ;;
+	esac
+	dpkg-deb --root-owner-group -Zxz -z$level -b "$tree" "$file" >/dev/null
 	echo "$file"
 }
 
