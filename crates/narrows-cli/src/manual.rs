@@ -251,7 +251,7 @@ mod tests {
         let long = format!("{} .word 'quoted and the end", "x".repeat(LINE_MAX - 1));
         let lines: Vec<_> = roff(&long).lines().map(str::to_owned).collect();
         assert_eq!(lines[1], "\\&.word 'quoted and the end");
-        let long = format!("  {}  {}", "tag ".repeat(1), "word ".repeat(60));
+        let long = format!("  tag  {}", "word ".repeat(60));
         assert!(roff(&long).lines().all(|line| line.len() <= LINE_MAX));
         assert_eq!(fold("a\n.br\n\n.br\nb\n"), "a\n.br\nb\n");
     }
