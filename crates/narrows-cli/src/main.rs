@@ -9,8 +9,10 @@ mod bottleneck;
 mod cmd;
 mod counts;
 mod dictionary;
+mod doctor;
 mod files;
 mod flow;
+mod manual;
 mod oracle;
 mod ping;
 mod place;
@@ -22,6 +24,7 @@ mod samples;
 mod shaper;
 mod transfer;
 mod variables;
+mod version;
 
 fn main() -> ExitCode {
     narrows::stream::return_memory_early();

@@ -29,7 +29,7 @@ use crate::args::tunnel::TunnelArgs;
 use crate::{files, report};
 
 /// Default port of an acceptor; not assigned by IANA.
-const PORT: u16 = 7702;
+pub(crate) const PORT: u16 = 7702;
 /// Interval at which signals are checked.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Interval at which files of certificates are looked at.
