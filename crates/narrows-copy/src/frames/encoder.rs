@@ -77,8 +77,8 @@ impl FramesOptions {
 pub(crate) enum Item {
     /// Records that are ready.
     Records(Vec<u8>),
-    /// The stream of a file begins.
-    Begin,
+    /// The stream of a file begins, whose blocks have so many raw bytes at most.
+    Begin(usize),
     /// A block to be encoded.
     Raw(Block),
     /// A frame as it is stored at this end.
@@ -126,8 +126,8 @@ impl Encoder {
         let (items, taken) = sync_channel(ITEMS_MAX);
         let assembly = Assembly { items: taken, frames: None, out: Vec::new(), maker: None, have: 0, emit };
         std::thread::Builder::new().name("narrows-frames".into()).spawn(move || {
-            let all = assembly.run();
-            end(all.is_ok());
+            let mut told = AtEnd { end: Some(end), all: false };
+            told.all = assembly.run().is_ok();
         })?;
         let FramesOptions { options, encoding, .. } = options;
         Ok(Self { items, options: Some(options), blocks: None, encoding })
@@ -171,6 +171,20 @@ impl Encoder {
     }
 }
 
+/// Tells how a thread ended, also if it panics: the other end of the copy waits for it.
+struct AtEnd<F: FnOnce(bool)> {
+    end: Option<F>,
+    all: bool,
+}
+
+impl<F: FnOnce(bool)> Drop for AtEnd<F> {
+    fn drop(&mut self) {
+        if let Some(end) = self.end.take() {
+            end(self.all);
+        }
+    }
+}
+
 /// The blocks that the engine reads.
 struct Blocks {
     blocks: Receiver<Block>,
@@ -209,8 +223,8 @@ impl<E: FnMut(Vec<u8>) -> Result<(), OverError>> Assembly<E> {
             };
             match item {
                 Item::Records(bytes) => self.out.extend_from_slice(&bytes),
-                Item::Begin => {
-                    let maker = self.maker.insert(Maker::new(BLOCK_LEN));
+                Item::Begin(block_max) => {
+                    let maker = self.maker.insert(Maker::new(block_max));
                     records.data(maker.preface(), &mut self.out);
                 }
                 Item::Raw(raw) if raw.len() <= STORED_MAX => {
@@ -328,5 +342,19 @@ fn next_header(frames: &mut BufReader<PipeReader>) -> io::Result<BlockHeader> {
             Some(Header::Control(_)) => return Err(io::ErrorKind::UnexpectedEof.into()),
             None => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_panics_ends_the_copy() {
+        let options = FramesOptions::new(SendOptions::default(), &Arc::default(), false);
+        let (told, heard) = sync_channel(1);
+        let encoder = Encoder::start(options, |_| panic!("as planned"), move |all| told.send(all).unwrap()).unwrap();
+        assert!(encoder.put(Item::Records(vec![1])).is_ok());
+        assert_eq!(heard.recv_timeout(std::time::Duration::from_secs(60)), Ok(false));
     }
 }

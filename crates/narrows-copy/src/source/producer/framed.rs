@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 
 use narrows::block::Block;
 use narrows::codec::CodecId;
-use narrows::entry::{EndState, Entry, EntryKind, KnownFrame};
+use narrows::entry::{DATA_LEN_MAX, EndState, Entry, EntryKind, KnownFrame};
 use narrows::frame::{
     self, BlockHeader, Header, PREFACE_LEN, Preface, ReadLimits, SUMS_LOG, codecs_of_this_build, parse_sums,
 };
@@ -131,14 +131,16 @@ impl Producer<'_> {
         known: &[KnownFrame],
         sums: &[u64],
     ) -> Result<(), Over> {
+        let opened = if file.stored { open_stored(fd, file.len) } else { Ok(None) };
+        let block_max = opened.as_ref().ok().and_then(Option::as_ref).map_or(BLOCK_LEN, |s| s.limits.block_max);
         self.writer.begin(file.id, &mut self.out);
         self.hand_on()?;
-        self.put(Item::Begin)?;
+        self.put(Item::Begin(block_max))?;
         drop(self.shared.lock().doubts.begin(file.id));
         (self.done, self.here, self.repeated) = (0, 0, 0);
         let mut own_sums = None;
         let read = if file.stored {
-            match self.stored(fd, file.len, sums)? {
+            match self.stored(opened, fd, file.len, sums)? {
                 Ok((read, found)) => {
                     own_sums = found;
                     Ok(read)
@@ -172,7 +174,7 @@ impl Producer<'_> {
     ) -> Result<Option<io::Error>, Over> {
         self.writer.begin(id, &mut self.out);
         self.hand_on()?;
-        self.put(Item::Begin)?;
+        self.put(Item::Begin(BLOCK_LEN))?;
         let mut buffer = Vec::new();
         let failure = loop {
             // What a reader gives at a time may be short, and a block has bytes of one read only.
@@ -272,8 +274,14 @@ impl Producer<'_> {
     /// Sends the frames of a stored file; returns also the sums of its raw bytes. Frames that were
     /// encoded go as they are: they are smaller already, and to decode and encode them would take more
     /// of this host than it saves of the link. Blocks that are stored as they were are encoded anew.
-    fn stored(&mut self, fd: &OwnedFd, len: u64, sums: &[u64]) -> Result<io::Result<Sent>, Over> {
-        let stored = match open_stored(fd, len) {
+    fn stored(
+        &mut self,
+        opened: io::Result<Option<Stored>>,
+        fd: &OwnedFd,
+        len: u64,
+        sums: &[u64],
+    ) -> Result<io::Result<Sent>, Over> {
+        let stored = match opened {
             Ok(Some(stored)) => stored,
             Ok(None) => return Ok(self.decoded(fd, len)?.map(|all| (all, None))),
             Err(e) => return Ok(Err(e)),
@@ -385,7 +393,8 @@ fn damaged() -> io::Error {
     io::Error::other("the stored file is damaged; `narrows check` says where")
 }
 
-/// The end of a stored file, and its sums; `None` if its frames do not stand alone.
+/// The end of a stored file, and its sums; `None` if its frames do not stand alone, or a frame may not
+/// fit into a record.
 fn open_stored(fd: &OwnedFd, len: u64) -> io::Result<Option<Stored>> {
     let Ok(totals) = frames::totals(fd) else { return Ok(None) };
     if totals.raw_total != len {
@@ -393,7 +402,7 @@ fn open_stored(fd: &OwnedFd, len: u64) -> io::Result<Option<Stored>> {
     }
     let preface = read_block(fd, 0, PREFACE_LEN)?;
     let preface = Preface::parse(&preface).ok().flatten().ok_or_else(damaged)?;
-    if !frames::stands_alone(&preface) {
+    if !frames::stands_alone(&preface) || preface.block_max + HEADER_LEN > DATA_LEN_MAX {
         return Ok(None);
     }
     let index_offset = if totals.index_offset == 0 { totals.wire_total } else { totals.index_offset };
