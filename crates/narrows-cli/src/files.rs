@@ -1,6 +1,6 @@
 //! Input and output files, and which of them caused an error.
 
-use std::fs::{File, Permissions};
+use std::fs::{File, Metadata, Permissions};
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt};
@@ -240,6 +240,8 @@ enum Kind {
     Whole {
         temporary: NamedTempFile,
         path: PathBuf,
+        /// Another file that has this name at the end is replaced.
+        replaces: bool,
         /// Bytes of it where holes are left out, with those of a hole at its end; else 0.
         end: Arc<AtomicU64>,
     },
@@ -282,7 +284,15 @@ impl Target {
         if let Some(permissions) = permissions {
             temporary.as_file().set_permissions(permissions).with_context(|| cannot.to_owned())?;
         }
-        Ok(Kind::Whole { temporary, path, end: Arc::default() })
+        Ok(Kind::Whole { temporary, path, replaces: true, end: Arc::default() })
+    }
+
+    /// Sets whether another file that has the name at the end is replaced. Default: true.
+    pub(crate) fn replacing(mut self, replace: bool) -> Self {
+        if let Kind::Whole { replaces, .. } = &mut self.kind {
+            *replaces = replace;
+        }
+        self
     }
 
     /// A target that is already open and is written in place; `cannot` is the prefix of its errors.
@@ -353,10 +363,36 @@ impl Target {
     /// first.
     pub(crate) fn commit(self, fsync: bool) -> io::Result<()> {
         self.complete()?;
-        let Kind::Whole { temporary, path, .. } = self.kind else { return Ok(()) };
+        let Kind::Whole { temporary, path, replaces, .. } = self.kind else { return Ok(()) };
         let synced = if fsync { temporary.as_file().sync_all() } else { Ok(()) };
-        self.name.note(synced.and_then(|()| temporary.persist(path).map(drop).map_err(|e| e.error)))
+        self.name.note(synced.and_then(|()| name_it(temporary, &path, replaces)))
     }
+}
+
+/// Gives a temporary file its name.
+fn name_it(temporary: NamedTempFile, path: &Path, replaces: bool) -> io::Result<()> {
+    if replaces {
+        return temporary.persist(path).map(drop).map_err(|e| e.error);
+    }
+    let there = || io::Error::new(io::ErrorKind::AlreadyExists, "it already exists; use -f to overwrite it");
+    match temporary.persist_noclobber(path) {
+        Ok(_) => Ok(()),
+        Err(e) if e.error.kind() == io::ErrorKind::AlreadyExists => Err(there()),
+        // Not every file system can name a file only if there is none, nor has second names.
+        Err(_) if path.symlink_metadata().is_ok() => Err(there()),
+        Err(e) => e.file.persist(path).map(drop).map_err(|e| e.error),
+    }
+}
+
+/// Whether an output would replace something that is there. A device or a pipe is written in place.
+pub(crate) fn is_in_the_way(path: &Path) -> bool {
+    path.symlink_metadata().is_ok() && !path.metadata().is_ok_and(|data| is_device(&data))
+}
+
+/// Whether it is a device or a named pipe.
+fn is_device(data: &Metadata) -> bool {
+    let kind = data.file_type();
+    kind.is_char_device() || kind.is_block_device() || kind.is_fifo()
 }
 
 /// Whether a file is a regular one or /dev/null.

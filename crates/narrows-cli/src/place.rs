@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::{Context, Result};
 use narrows_file::ReadAt;
 use narrows_host::signals;
-use narrows_object::{CreateOptions, ObjectFile, ObjectWriter, Options, Scheme, Store, Url};
+use narrows_object::{Condition, CreateOptions, ObjectFile, ObjectWriter, Options, Scheme, Store, Url};
 
 use crate::args::store::StoreArgs;
 use crate::files;
@@ -148,7 +148,7 @@ pub(crate) enum Target {
 pub(crate) fn create(place: &Place, args: &StoreArgs, options: CreateOptions) -> Result<Target> {
     Ok(match place {
         Place::Path(path) => {
-            let target = files::Target::open(Some(path))?;
+            let target = files::Target::open(Some(path))?.replacing(options.condition != Condition::Create);
             Target::Path { sink: target.sink()?, target }
         }
         Place::Object(url) => {

@@ -38,6 +38,27 @@ fn folder() -> tempfile::TempDir {
 }
 
 #[test]
+fn a_file_that_appears_meanwhile_is_not_replaced() {
+    let home = folder();
+    let out = home.path().join("out");
+    for force in [false, true] {
+        let mut command = narrows(home.path());
+        command.current_dir(home.path()).args(["-o", "out"]).args(force.then_some("-f")).stdin(Stdio::piped());
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        while fs::read_dir(home.path()).unwrap().count() < 1 + usize::from(out.exists()) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        fs::write(&out, "mine").unwrap();
+        drop(child.stdin.take());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.success(), force);
+        assert_eq!(fs::read(&out).unwrap() == b"mine", !force);
+        assert_eq!(String::from_utf8_lossy(&output.stderr).contains("already exists; use -f"), !force);
+        assert_eq!(fs::read_dir(home.path()).unwrap().count(), 1);
+    }
+}
+
+#[test]
 fn the_same_command_lines_as_of_zstd_leave_the_same_files() {
     if !narrows_test::has("zstd") {
         return;

@@ -118,6 +118,36 @@ fn a_pack_goes_through_a_pipe() {
     assert_eq!(code(&output), 2, "{}", stderr(&output));
 }
 
+/// A link may lead to a file that would be replaced, and another program may have used the name meanwhile.
+#[test]
+fn a_pack_takes_no_name_that_is_used() {
+    let home = home();
+    let h = home.path();
+    fs::create_dir(h.join("tree")).unwrap();
+    fs::write(h.join("tree/noise"), random(20 << 20)).unwrap();
+    fs::write(h.join("mine"), "mine").unwrap();
+    symlink("mine", h.join("link.nrw")).unwrap();
+    let output = run(h, &[&"pack", &"tree", &"-o", &"link.nrw"]);
+    assert_eq!(code(&output), 1);
+    assert!(stderr(&output).contains("already exists; use -f"), "{}", stderr(&output));
+
+    let part = |path: &PathBuf| path.extension().is_some_and(|e| e == "part");
+    let child = narrows(h).current_dir(h).args(["pack", "tree", "-o", "x.nrw"]).spawn().unwrap();
+    while !entries(h).iter().any(part) {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    fs::write(h.join("x.nrw"), "mine").unwrap();
+    let output = finish(child);
+    assert_eq!(code(&output), 1);
+    assert!(stderr(&output).contains("already exists; use -f"), "{}", stderr(&output));
+    for name in ["mine", "x.nrw"] {
+        assert_eq!(fs::read(h.join(name)).unwrap(), b"mine");
+    }
+    assert!(!entries(h).iter().any(part));
+    good(h, &[&"pack", &"tree", &"-o", &"link.nrw", &"-f"]);
+    assert!(h.join("link.nrw").is_symlink() && h.join("mine").metadata().unwrap().len() > 20 << 20);
+}
+
 #[test]
 fn nothing_is_overwritten_without_force() {
     let home = home();

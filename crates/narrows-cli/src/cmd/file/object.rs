@@ -16,7 +16,7 @@ use narrows_object::{Condition, CreateOptions};
 
 use crate::args::file::{FileArgs, FormatArg};
 use crate::args::{reach_max, window_log};
-use crate::files::{Source, is_dash};
+use crate::files::{Source, is_dash, is_in_the_way};
 use crate::place::{self, Place, Target};
 use crate::transfer::Transfer;
 use crate::{flow, report};
@@ -38,7 +38,7 @@ pub(super) fn one(args: &FileArgs, transfer: &Transfer, input: &Place) -> Result
     if let Some(Place::Path(path)) = &output
         && !args.force
         && !is_dash(path)
-        && path.symlink_metadata().is_ok_and(|data| data.is_file() || data.is_symlink())
+        && is_in_the_way(path)
     {
         return Err(anyhow!("{} already exists; use -f to overwrite it", path.display()));
     }
