@@ -7,9 +7,11 @@
 
 use std::fs::File;
 use std::io::{self, IoSlice, Seek, Write};
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::sys;
@@ -26,6 +28,7 @@ pub(super) struct Disk {
     file: File,
     shared: Arc<Shared>,
     window: AtomicU64,
+    thread: Option<JoinHandle<()>>,
 }
 
 struct Shared {
@@ -39,25 +42,49 @@ struct State {
     /// Up to here the disk has it.
     stored: u64,
     over: bool,
+    /// Why the disk does not store it. The system tells it once, to whoever waits first.
+    failed: Option<io::Error>,
 }
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn check(&self) -> io::Result<()> {
+        match &self.lock().failed {
+            None => Ok(()),
+            Some(e) => Err(e.raw_os_error().map_or_else(|| e.kind().into(), io::Error::from_raw_os_error)),
+        }
+    }
 }
 
 impl Disk {
-    pub(super) fn new(mut file: File) -> io::Result<Self> {
+    pub(super) fn new(file: File) -> io::Result<Self> {
+        let writing = file.try_clone()?;
+        Self::stored_by(file, move |stretch, written| {
+            // All of it is on its way while the first stretch is waited for.
+            sys::start_writeback(writing.as_fd(), stretch.start, written - stretch.start);
+            sys::await_writeback(writing.as_fd(), stretch.start, stretch.end - stretch.start)
+        })
+    }
+
+    /// `store` has a stretch stored, of a file that is written up to an offset.
+    fn stored_by(
+        mut file: File,
+        store: impl Fn(Range<u64>, u64) -> io::Result<()> + Send + 'static,
+    ) -> io::Result<Self> {
         let at = file.stream_position()?;
-        let state = State { written: at, stored: at, over: false };
+        let state = State { written: at, stored: at, over: false, failed: None };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
-        let (writing, of_thread) = (file.try_clone()?, Arc::clone(&shared));
-        std::thread::Builder::new().name("narrows-disk".into()).spawn(move || store(&writing, &of_thread))?;
-        Ok(Self { file, shared, window: AtomicU64::new(WINDOW_MIN) })
+        let of_thread = Arc::clone(&shared);
+        let thread = std::thread::Builder::new().name("narrows-disk".into());
+        let thread = Some(thread.spawn(move || store_all(&of_thread, store))?);
+        Ok(Self { file, shared, window: AtomicU64::new(WINDOW_MIN), thread })
     }
 
     pub(super) fn write_some(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.shared.check()?;
         if self.unsent() >= self.window.load(Ordering::Relaxed) {
             return Err(io::ErrorKind::WouldBlock.into());
         }
@@ -81,17 +108,30 @@ impl Disk {
         let is_full = |state: &mut State| state.written - state.stored >= AT_ONCE + window && !state.over;
         drop(self.shared.changed.wait_timeout_while(self.shared.lock(), timeout, is_full));
     }
-}
 
-impl Drop for Disk {
-    fn drop(&mut self) {
+    /// Nothing more is written. What is on its way is not waited for, except the stretch in hand.
+    pub(super) fn finish(&mut self) -> io::Result<()> {
+        self.end();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        self.shared.check()
+    }
+
+    fn end(&self) {
         self.shared.lock().over = true;
         self.shared.changed.notify_all();
     }
 }
 
+impl Drop for Disk {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
 /// Has what was written stored, a stretch after another.
-fn store(file: &File, shared: &Shared) {
+fn store_all(shared: &Shared, store: impl Fn(Range<u64>, u64) -> io::Result<()>) {
     let mut state = shared.lock();
     loop {
         let nothing = |state: &mut State| state.written == state.stored && !state.over;
@@ -101,13 +141,13 @@ fn store(file: &File, shared: &Shared) {
         }
         let (begin, written) = (state.stored, state.written);
         drop(state);
-        // All of it is on its way while the first stretch is waited for.
-        sys::start_writeback(file.as_fd(), begin, written - begin);
         let end = written.min(begin + STRETCH);
-        // A disk that fails tells whoever asks whether the file is stored: fsync.
-        sys::await_writeback(file.as_fd(), begin, end - begin);
+        let result = store(begin..end, written);
         state = shared.lock();
-        state.stored = end;
+        match result {
+            Ok(()) => state.stored = end,
+            Err(e) => (state.failed, state.over) = (Some(e), true),
+        }
         shared.changed.notify_all();
     }
 }
@@ -118,11 +158,35 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn what_is_written_is_stored_and_the_window_is_never_exceeded_by_more_than_a_write() {
-        let path = std::env::temp_dir().join(format!("narrows-disk-{}", std::process::id()));
+    fn nameless(name: &str) -> File {
+        let path = std::env::temp_dir().join(format!("narrows-{name}-{}", std::process::id()));
         let file = File::options().create(true).truncate(true).write(true).read(true).open(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
+        file
+    }
+
+    /// The system tells it once: whoever syncs the file afterwards hears nothing of it.
+    #[test]
+    fn a_disk_that_fails_is_told_of() {
+        const EIO: i32 = 5;
+        let fail = |_: Range<u64>, _: u64| Err(io::Error::from_raw_os_error(EIO));
+        let mut disk = Disk::stored_by(nameless("failing"), fail).unwrap();
+        disk.write_some(&[IoSlice::new(&[1])]).unwrap();
+        assert_eq!(disk.finish().unwrap_err().raw_os_error(), Some(EIO));
+        let mut disk = Disk::stored_by(nameless("failing"), fail).unwrap();
+        let piece = vec![7; 1 << 20];
+        let error = loop {
+            match disk.write_some(&[IoSlice::new(&piece)]) {
+                Err(e) if e.kind() != io::ErrorKind::WouldBlock => break e,
+                _ => disk.wait_writable(Duration::from_secs(60)),
+            }
+        };
+        assert_eq!(error.raw_os_error(), Some(EIO));
+    }
+
+    #[test]
+    fn what_is_written_is_stored_and_the_window_is_never_exceeded_by_more_than_a_write() {
+        let file = nameless("disk");
         let mut read_back = file.try_clone().unwrap();
         let mut disk = Disk::new(file).unwrap();
         let piece = vec![7; 3 << 20];

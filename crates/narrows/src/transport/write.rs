@@ -188,9 +188,10 @@ impl WriteHalf {
             Writer::Tls(t) => t.finish(),
             Writer::Bond(b) => b.finish(),
             Writer::Unix(s) => s.shutdown(Shutdown::Write),
-            Writer::Disk(_) => {
+            Writer::Disk(d) => {
+                let finished = d.finish();
                 self.kind = Writer::Other(Box::new(io::sink()));
-                Ok(())
+                finished
             }
             Writer::File(f) => {
                 let flushed = f.flush();
