@@ -359,13 +359,24 @@ impl Target {
         })
     }
 
-    /// Gives the file its name after everything was written; with `fsync`, flushes it to the disk
-    /// first.
+    /// Gives the file its name after everything was written. With `fsync`, file and name are on the disk
+    /// afterwards.
     pub(crate) fn commit(self, fsync: bool) -> io::Result<()> {
         self.complete()?;
         let Kind::Whole { temporary, path, replaces, .. } = self.kind else { return Ok(()) };
         let synced = if fsync { temporary.as_file().sync_all() } else { Ok(()) };
-        self.name.note(synced.and_then(|()| name_it(temporary, &path, replaces)))
+        let named = synced.and_then(|()| name_it(temporary, &path, replaces));
+        self.name.note(named.and_then(|()| if fsync { sync_folder(folder_of(&path)) } else { Ok(()) }))
+    }
+}
+
+/// Flushes the names in a folder to the disk, where that can be done.
+fn sync_folder(folder: &Path) -> io::Result<()> {
+    // A folder in which one may write need not be readable.
+    let Ok(folder) = File::open(folder) else { return Ok(()) };
+    match folder.sync_all() {
+        Err(e) if e.kind() == io::ErrorKind::InvalidInput => Ok(()),
+        result => result,
     }
 }
 

@@ -182,7 +182,7 @@ fn compress(
         let totals = zstd_seekable::write(source, sink, mode, threads);
         totals.map_err(|e| if input.is_to_blame() { input.blame(e) } else { output.blame(e) })?;
         keep(finish)?;
-        return target.commit(false).with_context(|| output.to_string());
+        return target.commit(args.rm).with_context(|| output.to_string());
     }
     let file = target.file()?;
     let kind = file.metadata()?.file_type();
@@ -208,7 +208,7 @@ fn compress(
     let sent = narrows::stream::send(source, link, options);
     let (summary, _) = sent.map_err(|e| if input.is_to_blame() { input.blame(e) } else { output.blame(e) })?;
     keep(finish)?;
-    target.commit(false).with_context(|| output.to_string())?;
+    target.commit(args.rm).with_context(|| output.to_string())?;
     if args.verbosity.json {
         report::note_json(&report::send_json(&summary, begun.elapsed()));
     } else if args.verbosity.verbose {
@@ -251,5 +251,5 @@ fn decompress(
     decoded.map_err(|e| named(if output.is_to_blame() { output.blame(e) } else { input.blame(e) }))?;
     target.complete().with_context(|| output.to_string())?;
     keep(finish)?;
-    target.commit(false).with_context(|| output.to_string())
+    target.commit(args.rm).with_context(|| output.to_string())
 }
