@@ -453,6 +453,39 @@ fn an_object_that_is_replaced_while_it_is_read_is_an_error() {
     assert_eq!(ReadAt::len(&ObjectFile::new(&store, "k").unwrap()).unwrap(), 2 << 20);
 }
 
+/// No offset in such an object can be added to.
+#[test]
+fn impossible_lengths_are_refused() {
+    use narrows_file::ReadAt;
+    use std::io::{BufRead, BufReader, Write};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for mut client in listener.incoming().flatten() {
+            let mut reader = BufReader::new(client.try_clone().unwrap());
+            let (mut line, mut range) = (String::new(), String::new());
+            while reader.read_line(&mut line).is_ok_and(|n| n > 2) {
+                if let Some(asked) = line.to_ascii_lowercase().trim().strip_prefix("range: bytes=") {
+                    range = asked.to_owned();
+                }
+                line.clear();
+            }
+            let head = format!(
+                "HTTP/1.1 206 Partial Content\r\nContent-Range: bytes {range}/{}\r\nContent-Length: 100\r\n\
+                 Last-Modified: Wed, 21 Oct 2015 07:28:00 GMT\r\nETag: \"a\"\r\nConnection: close\r\n\r\n",
+                u64::MAX
+            );
+            let _ = client.write_all(&[head.as_bytes(), &[7; 100]].concat());
+        }
+    });
+    let options = Options { endpoint: Some(endpoint), key: Some(("a".into(), "b".into())), ..Options::default() };
+    let store = Store::open(&Url::parse(b"s3://bucket").unwrap().unwrap(), &options).unwrap();
+    let file = ObjectFile::new(&store, "k").unwrap();
+    let at = u64::MAX - 1 - (64 << 10);
+    let error = file.read_at(&mut [0; 100], at).unwrap_err();
+    assert!(error.to_string().contains("2^63"), "{error}");
+}
+
 /// Parts have whole frames, so that a frame can be replaced without the others.
 #[test]
 fn parts_end_where_frames_end() {

@@ -207,6 +207,7 @@ impl Shared {
                 let head = head.map_err(named)?;
                 let head = head.ok_or_else(|| self.missing(no_object()))?;
                 let known = Known::of(head);
+                check_len(known.len)?;
                 let begin = match range {
                     GetRange::Suffix(n) => known.len.saturating_sub(n),
                     _ => known.len,
@@ -225,6 +226,7 @@ impl Shared {
             }
             Err(e) => return Err(named(e)),
         };
+        check_len(known.len)?;
         if !bytes.is_empty() {
             self.pieces().put(begin..begin + bytes.len() as u64, State::Ready(bytes));
         }
@@ -323,6 +325,14 @@ impl Shared {
             return Err(io::Error::other("the store sent other bytes than those that were asked for"));
         }
         Ok(bytes)
+    }
+}
+
+/// Refuses lengths that no object has, so that offsets can be added to.
+fn check_len(len: u64) -> io::Result<()> {
+    match i64::try_from(len) {
+        Ok(_) => Ok(()),
+        Err(_) => Err(io::Error::other("the store says that the object has more than 2^63 bytes")),
     }
 }
 
