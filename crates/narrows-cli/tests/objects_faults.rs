@@ -128,6 +128,9 @@ fn a_signal_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("f");
     fs::write(&file, random(40 << 20)).unwrap();
+    let packed = dir.path().join("packed.nrw");
+    let output = run(&bucket, &[file.to_str().unwrap(), "-o", packed.to_str().unwrap()]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
     let begun = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&begun);
     bucket.faults(move |_, r| {
@@ -136,7 +139,8 @@ fn a_signal_leaves_nothing() {
         }
         if r.target.contains("partNumber") { Fault::Delay(700) } else { Fault::Pass }
     });
-    for args in [vec!["cp", file.to_str().unwrap(), "URL"], vec![file.to_str().unwrap(), "-o", "URL"]] {
+    let (file, packed) = (file.to_str().unwrap(), packed.to_str().unwrap());
+    for args in [vec!["cp", file, "URL"], vec![file, "-o", "URL"], vec!["-d", packed, "-o", "URL"]] {
         begun.store(false, Ordering::Relaxed);
         let url = bucket.url("f.nrw");
         let args: Vec<&str> = args.into_iter().map(|arg| if arg == "URL" { url.as_str() } else { arg }).collect();
@@ -149,5 +153,30 @@ fn a_signal_leaves_nothing() {
         let output = finish_reading(child);
         assert_eq!(code(&output), -1, "it ends by the signal: {}", stderr(&output));
         assert!(bucket.keys().is_empty() && bucket.unfinished().is_empty(), "{args:?}");
+    }
+}
+
+/// The same for an output of this host: nothing of it is left.
+#[test]
+fn a_signal_while_an_object_is_read_leaves_nothing() {
+    let Some(bucket) = Bucket::new() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let file = bucket.home().join("f");
+    fs::write(&file, random(60 << 20)).unwrap();
+    let output = run(&bucket, &[file.to_str().unwrap(), "-o", &bucket.url("f.nrw")]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    bucket.faults(|n, _| if n > 6 { Fault::Delay(300) } else { Fault::Pass });
+    for _ in 0..5 {
+        let out = dir.path().join("out");
+        let child = bucket.narrows(&["-d", &bucket.url("f.nrw"), "-o", out.to_str().unwrap()]).spawn().unwrap();
+        let waits = Instant::now();
+        let has_bytes = || fs::read_dir(dir.path()).unwrap().any(|e| e.unwrap().metadata().unwrap().len() > 1 << 20);
+        while !has_bytes() && waits.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+        let output = finish_reading(child);
+        assert_eq!(code(&output), -1, "it ends by the signal: {}", stderr(&output));
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 }
