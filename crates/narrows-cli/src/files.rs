@@ -1,7 +1,7 @@
 //! Input and output files, and which of them caused an error.
 
 use std::fs::{File, Metadata, Permissions};
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -12,8 +12,10 @@ use anyhow::{Context, Result, anyhow};
 use narrows::stored::Stored;
 use tempfile::NamedTempFile;
 
-use narrows_host::signals::{interruptible, ready};
+use narrows_file::ReadAt;
+use narrows_host::signals::{interruptible, ready, received};
 use rustix::event::PollFlags;
+use rustix::io::{Errno, ReadWriteFlags};
 
 mod same;
 mod sparse;
@@ -227,6 +229,44 @@ impl Read for Waiting {
     }
 }
 
+/// A source whose reads end at a signal.
+pub(crate) struct Stopping<R>(pub(crate) R);
+
+impl<R> Stopping<R> {
+    fn check(&self) -> io::Result<()> {
+        // Not `Interrupted`, after which a read is tried again.
+        if received().is_some() { Err(io::Error::other("interrupted")) } else { Ok(()) }
+    }
+}
+
+impl<R: Read> Read for Stopping<R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.check()?;
+        self.0.read(buf)
+    }
+}
+
+impl<R: ReadAt> ReadAt for Stopping<R> {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.check()?;
+        self.0.read_at(buf, offset)
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+
+    fn read_tail(&self, most: usize) -> io::Result<(u64, Vec<u8>)> {
+        self.check()?;
+        self.0.read_tail(most)
+    }
+
+    fn will_read(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.check()?;
+        self.0.will_read(offset, len)
+    }
+}
+
 /// An output of raw or wire bytes. A regular file gets its name only when it is complete.
 pub(crate) struct Target {
     kind: Kind,
@@ -323,9 +363,11 @@ impl Target {
         self.file().is_ok_and(|file| waits_for_nobody(&file))
     }
 
-    /// A writer for raw bytes that remembers whether writing failed.
+    /// A writer for raw bytes that remembers whether writing failed. A signal ends its waiting.
     pub(crate) fn sink(&self) -> Result<Sink> {
-        Ok(Sink { file: self.file()?, name: self.name() })
+        let file = self.file()?;
+        let is_pipe = file.metadata().is_ok_and(|data| data.file_type().is_fifo());
+        Ok(Sink { file, name: self.name(), is_pipe })
     }
 
     /// As [`Target::sink`], with holes for runs of zeros in a new file. The position of a pipe or of a
@@ -432,6 +474,29 @@ pub(crate) fn is_fifo(path: &Path) -> bool {
 pub(crate) struct Sink {
     file: File,
     name: Name,
+    /// Its reader may leave it full for ever.
+    is_pipe: bool,
+}
+
+impl Sink {
+    /// Writes what fits into a pipe once something does.
+    fn write_pipe(&self, bytes: &[u8]) -> io::Result<usize> {
+        /// What fits into a pipe that takes anything.
+        const LEAST: usize = 4096;
+        loop {
+            ready(&self.file, PollFlags::OUT, None).map_err(|e| io::Error::other(e.to_string()))?;
+            let all = [IoSlice::new(bytes)];
+            // At its own position, without changing the mode of a pipe that other programs share.
+            match rustix::io::pwritev2(&self.file, &all, u64::MAX, ReadWriteFlags::NOWAIT) {
+                Err(Errno::AGAIN) => {}
+                // Before Linux 6.5.
+                Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS | Errno::SPIPE) => {
+                    return (&self.file).write(&bytes[..bytes.len().min(LEAST)]);
+                }
+                result => return Ok(result?),
+            }
+        }
+    }
 }
 
 /// An output file that is read back while it is written.
@@ -460,7 +525,7 @@ impl Stored for Written {
 
 impl Write for Sink {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let result = self.file.write(bytes);
+        let result = if self.is_pipe { self.write_pipe(bytes) } else { self.file.write(bytes) };
         self.name.note(result)
     }
 

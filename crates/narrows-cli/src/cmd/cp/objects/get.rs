@@ -1,7 +1,7 @@
 //! Objects to files. Keys are names that anybody may have written: `Landing` keeps them in the folder.
 
 use std::collections::HashSet;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Mutex;
@@ -25,6 +25,7 @@ use super::{Copy, Removed, SUFFIX, find_named, in_threads, lock};
 use crate::args::{FsyncArg, reach_max, window_log};
 use crate::cmd::cp::{DELETING, names, patterns};
 use crate::counts::Counts;
+use crate::files::Stopping;
 use crate::{flow, report};
 
 /// Raw bytes of a file that has work for several decoding threads.
@@ -298,18 +299,6 @@ impl Get<'_> {
             }
         }
         Ok(Removed { count: others.len() as u64, why_not: None })
-    }
-}
-
-/// A reader that a signal ends.
-struct Stopping<R>(R);
-
-impl<R: Read> Read for Stopping<R> {
-    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        if signals::received().is_some() {
-            return Err(io::Error::other("interrupted"));
-        }
-        self.0.read(buf)
     }
 }
 
