@@ -125,9 +125,9 @@ impl Frames {
     }
 }
 
-/// The error of a file with more blocks than [`ENTRIES_MAX`].
-pub(crate) fn too_many_blocks() -> Error {
-    Error::limit(format!("the file has more than {ENTRIES_MAX} blocks; read it from its beginning"))
+/// The error of a file with more blocks than `most`.
+pub(crate) fn too_many_blocks(most: usize) -> Error {
+    Error::limit(format!("the file has more than {most} blocks; read it from its beginning"))
 }
 
 /// Makes [`Frames`] of pairs in order.
@@ -138,6 +138,7 @@ pub(crate) struct Builder {
     /// Copies go across resets: only the beginning can be decoded alone.
     copies: bool,
     block_max: u64,
+    blocks_max: usize,
     raw_end: u64,
     wire_end: u64,
     /// Bytes of control frames since the last block.
@@ -146,13 +147,15 @@ pub(crate) struct Builder {
 }
 
 impl Builder {
-    pub(crate) fn new(preface: &Preface) -> Self {
+    /// For a stream of at most `blocks_max` blocks.
+    pub(crate) fn new(preface: &Preface, blocks_max: usize) -> Self {
         let copies = preface.critical & feature::COPIES != 0;
         Self {
             frames: Frames::default(),
             alone: preface.history == 0 && !copies,
             copies,
             block_max: preface.block_max.min(BLOCK_MAX_HARD) as u64,
+            blocks_max,
             raw_end: 0,
             wire_end: PREFACE_LEN as u64,
             controls: 0,
@@ -182,8 +185,8 @@ impl Builder {
                 "the file has more than {CONTROLS_MAX} bytes without content in one place; read it from its beginning"
             )));
         }
-        if self.frames.ends.len() >= ENTRIES_MAX {
-            return Err(too_many_blocks());
+        if self.frames.ends.len() >= self.blocks_max {
+            return Err(too_many_blocks(self.blocks_max));
         }
         let run = if self.begins_run || self.alone { RUN } else { 0 };
         self.frames.ends.push((self.raw_end, self.wire_end | run));

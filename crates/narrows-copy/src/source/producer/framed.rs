@@ -19,9 +19,15 @@ use crate::delta::read_at;
 use crate::frames::{self, BLOCK_LEN, Item, Known};
 use crate::{e_text, shown};
 
-/// Most frames or sums of a file that are asked for: 128 GiB in blocks of 512 KiB, in 12 MiB. What lies
-/// behind them is sent again.
+/// Most frames or sums that are asked for, of all files that wait for answers: 128 GiB in blocks of 512
+/// KiB, in 12 MiB. What lies behind them is sent again.
 const KNOWN_MAX: usize = 256 << 10;
+/// Most sums of a stored file: 1 TiB, in 8 MiB. Of a longer one nothing is compared with what the other
+/// end has.
+const SUMS_MAX: usize = 1 << 20;
+/// Most blocks of a stored file that is decoded here, since its frames do not stand alone: 2 TiB of blocks
+/// of 2 MiB, in 16 MiB. Who asks for it may have stored it.
+const BLOCKS_MAX: usize = 1 << 20;
 /// Longest header of a frame, rounded up.
 const HEADER_LEN: usize = 20;
 /// Longest control frame, header included.
@@ -42,6 +48,11 @@ pub(super) struct Asked {
 }
 
 impl Asked {
+    /// Frames and sums that were told so far.
+    fn known(&self) -> usize {
+        self.frames.len() + self.sums.len()
+    }
+
     pub(super) fn is_due(&self) -> bool {
         self.is_whole
     }
@@ -98,16 +109,20 @@ impl Producer<'_> {
     /// Takes answers about what the other end has.
     pub(super) fn take_told(&mut self, told: VecDeque<(u64, Told)>) {
         for (id, told) in told {
+            let all: usize = self.asked.iter().map(|asked| asked.known()).sum();
             let Some(asked) = self.asked.iter_mut().find(|asked| asked.file.id == id && !asked.is_whole) else {
                 continue;
             };
-            let before = asked.frames.len() + asked.sums.len();
+            let before = asked.known();
+            let of_others = all - before;
             match told {
-                Told::Frames(frames) => asked.frames.extend(frames),
-                Told::Sums(sums) => asked.sums.extend(sums),
+                // Frames of one's own are compared by sums, others by the hashes of theirs.
+                Told::Frames(frames) if !asked.file.stored => asked.frames.extend(frames),
+                Told::Sums(sums) if asked.file.stored => asked.sums.extend(sums),
+                _ => {}
             }
-            let known = asked.frames.len() + asked.sums.len();
-            asked.is_whole = known == before || known >= KNOWN_MAX;
+            let known = asked.known();
+            asked.is_whole = known == before || of_others + known >= KNOWN_MAX;
             if !asked.is_whole {
                 self.writer.ask(id, known as u64, &mut self.out);
             }
@@ -328,7 +343,8 @@ impl Producer<'_> {
         if raw_at != stored.raw_len {
             return Ok(Err(damaged()));
         }
-        Ok(Ok((true, stored.sums)))
+        // Those of the blocks that were encoded anew alone would be wrong.
+        Ok(Ok((true, Some(stored.sums.unwrap_or_default()))))
     }
 }
 
@@ -364,7 +380,11 @@ impl Producer<'_> {
 
 /// A file of any streams.
 fn open_any(fd: &OwnedFd) -> io::Result<narrows_file::File<std::fs::File>> {
-    narrows_file::File::open(std::fs::File::from(fd.try_clone()?)).map_err(|_| damaged())
+    let file = std::fs::File::from(fd.try_clone()?);
+    narrows_file::OpenOptions::default().blocks_max(BLOCKS_MAX).open(file).map_err(|e| match e.kind {
+        narrows::ErrorKind::Limit => io::Error::other(e.to_string()),
+        _ => damaged(),
+    })
 }
 
 fn changed() -> io::Error {
@@ -423,6 +443,9 @@ fn read_sums(fd: &OwnedFd, begin: u64, end: u64, raw_total: u64) -> io::Result<O
         if header.kind == frame::ControlKind::Sums {
             let (log, more) = parse_sums(body).map_err(|_| damaged())?;
             if log != SUMS_LOG {
+                return Ok(None);
+            }
+            if sums.len() + more.len() > SUMS_MAX {
                 return Ok(None);
             }
             sums.extend(more);
