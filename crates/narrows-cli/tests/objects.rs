@@ -193,6 +193,25 @@ fn trees_go_and_come_back() {
     assert_eq!(fs::read(back.join("a.txt")).unwrap(), files[0].1);
 }
 
+/// What is left out of a copy is not removed either, whatever name it has there.
+#[test]
+fn files_of_objects_that_are_left_out_stay() {
+    let Some(bucket) = Bucket::new() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    fs::create_dir(&from).unwrap();
+    ["a", "b.txt"].map(|name| fs::write(from.join(name), name).unwrap());
+    good(&bucket, &["cp", "-r", &format!("{}/", from.display()), &bucket.url("t/")]);
+    let to = to.to_str().unwrap();
+    good(&bucket, &["cp", "-r", &bucket.url("t/"), to]);
+    fs::write(Path::new(to).join("other"), "other").unwrap();
+    for pattern in ["*.nrw", "a.nrw", "a"] {
+        good(&bucket, &["cp", "-r", "--delete", "--exclude", pattern, &bucket.url("t/"), to]);
+        assert!(["a", "b.txt"].iter().all(|name| Path::new(to).join(name).exists()), "{pattern}");
+    }
+    assert!(!Path::new(to).join("other").exists());
+}
+
 #[test]
 fn single_files_have_the_names_that_are_given() {
     let Some(bucket) = Bucket::new() else { return };

@@ -82,9 +82,18 @@ pub(super) fn get(copy: &Copy<'_>, urls: &[&Url], target: &Path) -> Result<Remov
         let folder = path.rfind('/').map_or("", |at| &path[..at]);
         filter.leaves_out(path.as_bytes(), false) || !folder.is_empty() && filter.leaves_out_folder(folder.as_bytes())
     };
-    jobs.retain(|job| !is_excluded(&job.path) && !is_excluded(job.path.strip_suffix(SUFFIX).unwrap_or(&job.path)));
+    // Files that objects which are left out may have become.
+    let mut spared = HashSet::new();
+    jobs.retain(|job| {
+        let short = job.path.strip_suffix(SUFFIX).unwrap_or(&job.path);
+        let is_out = is_excluded(&job.path) || is_excluded(short);
+        if is_out {
+            spared.extend([job.path.clone(), short.to_owned()]);
+        }
+        !is_out
+    });
     jobs.reverse();
-    let get = Get { copy, claimed: Mutex::default(), single, fatal: Mutex::default() };
+    let get = Get { copy, claimed: Mutex::default(), spared, single, fatal: Mutex::default() };
     let jobs = Mutex::new(jobs);
     in_threads(args, || match landing.as_ref().map(Landing::try_clone).transpose() {
         Ok(mut landing) => get.work(&jobs, landing.as_mut()),
@@ -132,6 +141,8 @@ struct Get<'a> {
     copy: &'a Copy<'a>,
     /// Paths that files of this copy have.
     claimed: Mutex<HashSet<String>>,
+    /// Paths that no removal is about.
+    spared: HashSet<String>,
     single: bool,
     fatal: Mutex<Option<anyhow::Error>>,
 }
@@ -277,7 +288,8 @@ impl Get<'_> {
             if let Found::Entry { entry, .. } = found
                 && !matches!(entry.kind, EntryKind::Folder)
             {
-                let is_claimed = std::str::from_utf8(&entry.path).is_ok_and(|path| claimed.contains(path));
+                let is_known = |path| claimed.contains(path) || self.spared.contains(path);
+                let is_claimed = std::str::from_utf8(&entry.path).is_ok_and(is_known);
                 let below = |top: &String| {
                     top.is_empty() || entry.path.strip_prefix(top.as_bytes()).is_some_and(|rest| rest.starts_with(b"/"))
                 };
