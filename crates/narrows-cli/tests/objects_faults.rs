@@ -180,3 +180,28 @@ fn a_signal_while_an_object_is_read_leaves_nothing() {
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 }
+
+/// Its object would have the time of one state and bytes of another.
+#[test]
+fn a_file_that_changes_is_not_stored_and_is_a_failure() {
+    let Some(bucket) = Bucket::new() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let (long, other) = (dir.path().join("long"), dir.path().join("other"));
+    fs::write(&long, random(40 << 20)).unwrap();
+    fs::write(&other, "other").unwrap();
+    let growing = long.clone();
+    bucket.faults(move |_, r| {
+        if r.target.contains("partNumber") {
+            fs::OpenOptions::new().append(true).open(&growing).unwrap().set_len(41 << 20).unwrap();
+        }
+        Fault::Pass
+    });
+    let output = run(&bucket, &["cp", long.to_str().unwrap(), &bucket.url("x")]);
+    assert_eq!(code(&output), 2, "{}", stderr(&output));
+    assert!(stderr(&output).contains("was not stored"), "{}", stderr(&output));
+    assert!(bucket.keys().is_empty() && bucket.unfinished().is_empty());
+    fs::File::options().write(true).open(&long).unwrap().set_len(40 << 20).unwrap();
+    let output = run(&bucket, &["cp", "-r", dir.path().to_str().unwrap(), &bucket.url("")]);
+    assert_eq!(code(&output), 3, "{}", stderr(&output));
+    assert_eq!(bucket.keys().len(), 1);
+}

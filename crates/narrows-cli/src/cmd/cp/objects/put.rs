@@ -188,8 +188,7 @@ impl Put<'_> {
             match self.one(&job, roots, &mut hints) {
                 Ok(()) => {}
                 Err(Failure::Changed) => {
-                    Counts::add(&self.copy.counts.changed, 1);
-                    (self.copy.tell)(&format!("{name} changed while it was read, and was not stored; copy it again"));
+                    self.copy.failed(&format!("{name} changed while it was read, and was not stored; copy it again"));
                 }
                 // The only file: its error is that of the command.
                 Err(Failure::Other(e)) if self.is_single => *lock(fatal) = Some(e),
@@ -296,7 +295,7 @@ impl Put<'_> {
         if !args.delete || signals::received().is_some() {
             return Ok(Removed::default());
         }
-        if Counts::of(&copy.counts.failed) + Counts::of(&copy.counts.changed) > 0 {
+        if Counts::of(&copy.counts.failed) > 0 {
             let why = "nothing was removed, since not everything could be copied".to_owned();
             return Ok(Removed { count: 0, why_not: Some(why) });
         }
