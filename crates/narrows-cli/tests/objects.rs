@@ -7,6 +7,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Output;
 
+use common::calls::{Failing, with_failing};
 use common::store::{Bucket, Fault, Request};
 use common::{assert_one_line_error, code, finish, finish_reading, random, stderr, text};
 use narrows_object::{Condition, CreateOptions, ObjectFile, ObjectWriter, Options, Store, Url};
@@ -210,6 +211,22 @@ fn files_of_objects_that_are_left_out_stay() {
         assert!(["a", "b.txt"].iter().all(|name| Path::new(to).join(name).exists()), "{pattern}");
     }
     assert!(!Path::new(to).join("other").exists());
+}
+
+/// The names of files are on the disk too.
+#[test]
+fn names_that_cannot_be_flushed_are_told_of() {
+    let Some(bucket) = Bucket::new() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    bucket.put("t/a", b"a");
+    for (fsync, is_good) in [("each", false), ("batch", false), ("none", true)] {
+        let to = dir.path().join(fsync);
+        let url = bucket.url("t/");
+        let get = || run(&bucket, &["cp", "-r", "--fsync", fsync, &url, to.to_str().unwrap()]);
+        let Some(output) = with_failing(&[Failing::All(libc::SYS_syncfs)], libc::EIO, get) else { return };
+        assert_eq!(code(&output) == 0, is_good, "{fsync}: {}", stderr(&output));
+        assert_eq!(stderr(&output).contains("cannot flush the names"), !is_good, "{}", stderr(&output));
+    }
 }
 
 #[test]

@@ -22,7 +22,7 @@ use narrows_object::{Head, Object, ObjectFile, Url};
 
 use super::changes::{Stamp, is_same, since_1970};
 use super::{Copy, Removed, SUFFIX, find_named, in_threads, lock};
-use crate::args::{FsyncArg, reach_max, window_log};
+use crate::args::{CpArgs, FsyncArg, reach_max, window_log};
 use crate::cmd::cp::{DELETING, names, patterns};
 use crate::counts::Counts;
 use crate::files::Stopping;
@@ -102,10 +102,18 @@ pub(super) fn get(copy: &Copy<'_>, urls: &[&Url], target: &Path) -> Result<Remov
     if let Some(error) = lock(&get.fatal).take() {
         return Err(error);
     }
+    if let Some(landing) = landing.as_ref().filter(|_| flushes(args) && !args.dry_run) {
+        landing.sync().context("cannot flush the names to the disk")?;
+    }
     match landing {
         Some(landing) if args.delete => get.remove_others(&filter, folder, landing, &covered),
         _ => Ok(Removed::default()),
     }
+}
+
+/// Whether files and their names are on the disk at the end.
+fn flushes(args: &CpArgs) -> bool {
+    matches!(args.fsync, FsyncArg::Each | FsyncArg::Batch)
 }
 
 /// The objects that an address names.
@@ -223,7 +231,7 @@ impl Get<'_> {
         if written != meta.len.unwrap_or(written) {
             bail!("the object has {written} bytes, and its metadata says {}", meta.len.unwrap_or_default());
         }
-        let lost = arriving.finish(&attributes, matches!(args.fsync, FsyncArg::Each | FsyncArg::Batch))?;
+        let lost = arriving.finish(&attributes, flushes(args))?;
         lost.into_iter().for_each(|what| copy.counts.lost(what));
         Counts::add(&copy.counts.wire, head.object.len);
         Counts::add(&copy.counts.files, 1);
