@@ -205,3 +205,28 @@ fn a_file_that_changes_is_not_stored_and_is_a_failure() {
     assert_eq!(code(&output), 3, "{}", stderr(&output));
     assert_eq!(bucket.keys().len(), 1);
 }
+
+/// Opening a named pipe waits for its writer.
+#[test]
+fn a_pipe_that_takes_the_place_of_a_file_is_not_waited_for() {
+    let Some(bucket) = Bucket::new() else { return };
+    if !narrows_test::has("mkfifo") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    ["a", "b"].map(|name| fs::write(dir.path().join(name), name).unwrap());
+    let b = dir.path().join("b");
+    bucket.faults(move |_, r| {
+        if r.method == "PUT" && r.target.contains("a.nrw") && b.is_file() {
+            // The folder was walked long ago.
+            std::thread::sleep(Duration::from_millis(300));
+            fs::remove_file(&b).unwrap();
+            assert!(std::process::Command::new("mkfifo").arg(&b).status().unwrap().success());
+        }
+        Fault::Pass
+    });
+    let from = format!("{}/", dir.path().display());
+    let output = run(&bucket, &["cp", "-r", "--transfers", "1", &from, &bucket.url("t/")]);
+    assert_eq!(code(&output), 3, "{}", stderr(&output));
+    assert!(stderr(&output).contains("cannot copy b: it is not a file any more"), "{}", stderr(&output));
+}
