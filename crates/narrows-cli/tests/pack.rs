@@ -118,6 +118,23 @@ fn a_pack_goes_through_a_pipe() {
     assert_eq!(code(&output), 2, "{}", stderr(&output));
 }
 
+/// The folder that contents are unpacked into is the user's, unless that was asked for.
+#[test]
+fn an_existing_folder_keeps_its_mode_without_force() {
+    let home = home();
+    let h = home.path();
+    ["tree", "back"].map(|name| fs::create_dir(h.join(name)).unwrap());
+    fs::write(h.join("tree/a"), "a").unwrap();
+    fs::set_permissions(h.join("tree"), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(h.join("back"), fs::Permissions::from_mode(0o700)).unwrap();
+    good(h, &[&"pack", &"tree/", &"-o", &"x.nrw"]);
+    let mode = || h.join("back").metadata().unwrap().mode() & 0o777;
+    good(h, &[&"unpack", &"x.nrw", &"-C", &"back"]);
+    assert_eq!((mode(), h.join("back/a").exists()), (0o700, true));
+    good(h, &[&"unpack", &"x.nrw", &"-C", &"back", &"-f"]);
+    assert_eq!(mode(), 0o755);
+}
+
 /// A link may lead to a file that would be replaced, and another program may have used the name meanwhile.
 #[test]
 fn a_pack_takes_no_name_that_is_used() {

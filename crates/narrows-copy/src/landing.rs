@@ -221,7 +221,7 @@ impl Arriving {
         if fsync {
             rustix::fs::fsync(file)?;
         }
-        self.partial.rename(&self.name)?;
+        self.partial.rename(&self.name, true)?;
         Ok(lost)
     }
 }
