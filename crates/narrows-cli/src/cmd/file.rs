@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, FileTimes, Permissions};
 use std::io::{self, IsTerminal};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 

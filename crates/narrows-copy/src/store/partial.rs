@@ -151,7 +151,7 @@ impl Partial {
         let len = |file: &OwnedFd| rustix::fs::fstat(file).map_or(0, |s| s.st_size);
         self.kept = is_first(own)
             || bases.any(|base| is_named(&self.folder, &first, base) && len(base) < len(&self.file))
-                && rename(&self.folder, own, &first).is_ok();
+                && rename(&self.folder, own, &first, true).is_ok();
     }
 }
 
