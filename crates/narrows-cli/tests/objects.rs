@@ -201,7 +201,7 @@ fn files_of_objects_that_are_left_out_stay() {
     let dir = tempfile::tempdir().unwrap();
     let (from, to) = (dir.path().join("from"), dir.path().join("to"));
     fs::create_dir(&from).unwrap();
-    ["a", "b.txt"].map(|name| fs::write(from.join(name), name).unwrap());
+    ["a", "b.txt"].iter().for_each(|name| fs::write(from.join(name), name).unwrap());
     good(&bucket, &["cp", "-r", &format!("{}/", from.display()), &bucket.url("t/")]);
     let to = to.to_str().unwrap();
     good(&bucket, &["cp", "-r", &bucket.url("t/"), to]);

@@ -214,7 +214,7 @@ fn a_pipe_that_takes_the_place_of_a_file_is_not_waited_for() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    ["a", "b"].map(|name| fs::write(dir.path().join(name), name).unwrap());
+    ["a", "b"].iter().for_each(|name| fs::write(dir.path().join(name), name).unwrap());
     let b = dir.path().join("b");
     bucket.faults(move |_, r| {
         if r.method == "PUT" && r.target.contains("a.nrw") && b.is_file() {

@@ -123,7 +123,7 @@ fn a_pack_goes_through_a_pipe() {
 fn an_existing_folder_keeps_its_mode_without_force() {
     let home = home();
     let h = home.path();
-    ["tree", "back"].map(|name| fs::create_dir(h.join(name)).unwrap());
+    ["tree", "back"].iter().for_each(|name| fs::create_dir(h.join(name)).unwrap());
     fs::write(h.join("tree/a"), "a").unwrap();
     fs::set_permissions(h.join("tree"), fs::Permissions::from_mode(0o755)).unwrap();
     fs::set_permissions(h.join("back"), fs::Permissions::from_mode(0o700)).unwrap();
