@@ -456,7 +456,7 @@ fn waits_for_nobody(file: &File) -> bool {
 }
 
 /// Resolves symbolic links to a file that does not exist yet, as a redirection of the shell does.
-fn behind_links(path: &Path) -> PathBuf {
+pub(crate) fn behind_links(path: &Path) -> PathBuf {
     let mut path = path.to_owned();
     // The kernel follows at most 40 links.
     for _ in 0..40 {

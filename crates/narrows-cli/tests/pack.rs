@@ -163,6 +163,12 @@ fn a_pack_takes_no_name_that_is_used() {
     assert!(!entries(h).iter().any(part));
     good(h, &[&"pack", &"tree", &"-o", &"link.nrw", &"-f"]);
     assert!(h.join("link.nrw").is_symlink() && h.join("mine").metadata().unwrap().len() > 20 << 20);
+
+    // Through a link into the tree it leaves itself out.
+    fs::write(h.join("tree/itself"), "old").unwrap();
+    symlink("tree/itself", h.join("into.nrw")).unwrap();
+    good(h, &[&"pack", &"tree", &"-o", &"into.nrw", &"-f"]);
+    assert_eq!(lines(&good(h, &[&"list", &"into.nrw"])), ["tree/", "tree/noise"]);
 }
 
 #[test]

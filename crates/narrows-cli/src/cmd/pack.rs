@@ -22,7 +22,7 @@ use serde_json::json;
 
 use super::cp::teller;
 use crate::args::pack::{OrderArg, PackArgs};
-use crate::files::{Target, is_dash, is_in_the_way};
+use crate::files::{Target, behind_links, is_dash, is_in_the_way};
 use crate::place::{self, Place};
 use crate::progress::Bar;
 use crate::report;
@@ -150,6 +150,8 @@ impl Work<'_> {
 
 /// Patterns that leave out the pack itself, and its temporary file, where they are in a source.
 fn own_patterns(args: &PackArgs, output: &Path) -> Vec<String> {
+    // Through a link it is written where that leads.
+    let output = &behind_links(output);
     let Some(name) = output.file_name().filter(|_| !is_dash(output)) else { return Vec::new() };
     let folder = output.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let Ok(folder) = folder.canonicalize() else { return Vec::new() };
