@@ -20,7 +20,7 @@ use narrows_host::words::{e_text, shown};
 use rustix::fs::{FileType, Stat};
 
 use crate::builder::Builder;
-use crate::directory::{Content, EXTENTS_MAX, Extent, Item, List, put_extents};
+use crate::directory::{Content, EXTENTS_MAX, Extent, Item, LIST_MAX, List, put_extents};
 use crate::order;
 use crate::repeats::{CHUNK_LENS, Index, Known, Place, READ, REPEAT_MIN, has, hash, read_at};
 
@@ -601,7 +601,8 @@ impl<W: Write + Send + 'static> Packer<'_, W> {
             .is_ok_and(|s| s.st_size as u64 == file.len && (s.st_mtime, s.st_mtime_nsec as u32) == mtime);
         // Files such as those of /proc have length 0, and their content is generated when they are read.
         let hides = file.len == 0 && rustix::io::pread(&file.fd, &mut [0], 0).is_ok_and(|n| n > 0);
-        let too_many = file.extents.len() > EXTENTS_MAX;
+        let list = list_of(&file.extents, self.out.at);
+        let too_many = list.is_none();
         let state = match read {
             Ok(true) if hides || too_many => EndState::Partial,
             Ok(true) if still => EndState::Whole,
@@ -609,12 +610,11 @@ impl<W: Write + Send + 'static> Packer<'_, W> {
             _ => EndState::Partial,
         };
         let end_at = self.out.at;
+        let list = list.filter(|_| state != EndState::Partial);
         let mut record = Vec::new();
         self.records.end(state, &file.hash.finalize().into(), &mut record);
         self.out.put(&record)?;
-        if state != EndState::Partial {
-            let mut list = Vec::new();
-            put_extents(&file.extents, end_at, &mut list);
+        if let Some(list) = list {
             self.items[i].item.content = Content::File { end_at, list: List::Here(list) };
             self.items[i].whole = state == EndState::Whole;
             self.packed.files += 1;
@@ -697,6 +697,17 @@ impl Reading {
     }
 }
 
+/// The list of a file's extents, which its end record at `end_at` follows; `None` if it is longer than a
+/// directory may have.
+fn list_of(extents: &[Extent], end_at: u64) -> Option<Vec<u8>> {
+    if extents.len() > EXTENTS_MAX {
+        return None;
+    }
+    let mut list = Vec::new();
+    put_extents(extents, end_at, &mut list);
+    Some(list).filter(|list| list.len() <= LIST_MAX)
+}
+
 /// What a name says of its content: the part behind its last dot. The rest of the name says less than the
 /// folder does: ordered by name within a suffix, a tree of sources gets 3 % larger.
 fn suffix(path: &[u8]) -> &[u8] {
@@ -704,5 +715,20 @@ fn suffix(path: &[u8]) -> &[u8] {
     match name.iter().rposition(|b| *b == b'.') {
         Some(at) if at > 0 => &name[at + 1..],
         _ => b"",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A list that is too long is told of its file, and does not fail the pack at its end.
+    #[test]
+    fn lists_that_no_directory_has_are_refused_at_their_file() {
+        let far = |i: usize| Extent { raw: Some(if i.is_multiple_of(2) { 0 } else { 1 << 60 }), len: 1 << 13 };
+        let extents: Vec<Extent> = (0..EXTENTS_MAX + 1).map(far).collect();
+        assert!(list_of(&extents, 1 << 61).is_none() && list_of(&extents[..EXTENTS_MAX], 1 << 61).is_none());
+        let list = list_of(&extents[..EXTENTS_MAX / 2], 1 << 61).unwrap();
+        assert!(list.len() > LIST_MAX / 2);
     }
 }
