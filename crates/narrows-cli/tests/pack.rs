@@ -135,6 +135,29 @@ fn an_existing_folder_keeps_its_mode_without_force() {
     assert_eq!(mode(), 0o755);
 }
 
+/// Only root can set these, and file systems such as overlays obey them: anybody may have made the pack.
+#[test]
+fn trusted_attributes_of_a_pack_are_not_set_without_being_asked_for() {
+    let home = home();
+    let h = home.path();
+    ["tree", "one", "two"].iter().for_each(|name| fs::create_dir(h.join(name)).unwrap());
+    fs::write(h.join("tree/a"), "a").unwrap();
+    let name = "trusted.narrows";
+    for path in ["tree", "tree/a"] {
+        if rustix::fs::setxattr(h.join(path), name, b"x", rustix::fs::XattrFlags::empty()).is_err() {
+            return narrows_test::skip("this user, or this file system, sets no trusted attributes");
+        }
+    }
+    good(h, &[&"pack", &"tree", &"-o", &"x.nrw"]);
+    let output = good(h, &[&"unpack", &"x.nrw", &"-C", &"one"]);
+    assert!(stderr(&output).contains("trusted attributes"), "{}", stderr(&output));
+    good(h, &[&"unpack", &"x.nrw", &"-C", &"two", &"--set-id"]);
+    for path in ["tree", "tree/a"] {
+        let has = |folder: &str| rustix::fs::getxattr(h.join(folder).join(path), name, &mut [0u8; 9][..]).is_ok();
+        assert!(!has("one") && has("two"), "{path}");
+    }
+}
+
 /// A link may lead to a file that would be replaced, and another program may have used the name meanwhile.
 #[test]
 fn a_pack_takes_no_name_that_is_used() {
