@@ -12,18 +12,19 @@ use anyhow::{Context, Result, anyhow};
 use narrows::stored::Stored;
 use tempfile::NamedTempFile;
 
-use narrows_file::ReadAt;
-use narrows_host::signals::{interruptible, ready, received};
+use narrows_host::signals::{interruptible, ready};
 use rustix::event::PollFlags;
 use rustix::io::{Errno, ReadWriteFlags};
 
 mod same;
 mod sparse;
 mod standard;
+mod stopping;
 
 pub(crate) use narrows_host::whole::{folder_of, write_whole};
 pub(crate) use same::{identity, refuse_same};
 use sparse::Sparse;
+pub(crate) use stopping::Stopping;
 
 /// Error: the reader of our standard output closed it.
 #[derive(Debug)]
@@ -226,44 +227,6 @@ impl Read for Waiting {
             ready(&self.file, PollFlags::IN, None).map_err(|e| io::Error::other(e.to_string()))?;
         }
         self.file.read(buf)
-    }
-}
-
-/// A source whose reads end at a signal.
-pub(crate) struct Stopping<R>(pub(crate) R);
-
-impl<R> Stopping<R> {
-    fn check(&self) -> io::Result<()> {
-        // Not `Interrupted`, after which a read is tried again.
-        if received().is_some() { Err(io::Error::other("interrupted")) } else { Ok(()) }
-    }
-}
-
-impl<R: Read> Read for Stopping<R> {
-    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        self.check()?;
-        self.0.read(buf)
-    }
-}
-
-impl<R: ReadAt> ReadAt for Stopping<R> {
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.check()?;
-        self.0.read_at(buf, offset)
-    }
-
-    fn len(&self) -> io::Result<u64> {
-        self.0.len()
-    }
-
-    fn read_tail(&self, most: usize) -> io::Result<(u64, Vec<u8>)> {
-        self.check()?;
-        self.0.read_tail(most)
-    }
-
-    fn will_read(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.check()?;
-        self.0.will_read(offset, len)
     }
 }
 
