@@ -125,6 +125,15 @@ impl WriteHalf {
         }
     }
 
+    /// The same, and the total time in which the link was busy, if it knows that.
+    pub(crate) fn progress(&self) -> (u64, Option<u64>) {
+        if let Writer::Disk(d) = &self.kind {
+            let (unsent, busy_ns) = d.progress();
+            return (unsent, Some(busy_ns));
+        }
+        (self.unsent(), None)
+    }
+
     /// Bytes that the far end has not acknowledged (TCP only).
     pub(crate) fn unacked(&self) -> Option<u64> {
         if let Writer::Bond(b) = &self.kind {
