@@ -1,7 +1,7 @@
 //! Input and output files, and which of them caused an error.
 
-use std::fs::{File, Permissions};
-use std::io::{self, Read, Write};
+use std::fs::{File, Metadata, Permissions};
+use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -14,14 +14,17 @@ use tempfile::NamedTempFile;
 
 use narrows_host::signals::{interruptible, ready};
 use rustix::event::PollFlags;
+use rustix::io::{Errno, ReadWriteFlags};
 
 mod same;
 mod sparse;
 mod standard;
+mod stopping;
 
 pub(crate) use narrows_host::whole::{folder_of, write_whole};
 pub(crate) use same::{identity, refuse_same};
 use sparse::Sparse;
+pub(crate) use stopping::Stopping;
 
 /// Error: the reader of our standard output closed it.
 #[derive(Debug)]
@@ -240,6 +243,8 @@ enum Kind {
     Whole {
         temporary: NamedTempFile,
         path: PathBuf,
+        /// Another file that has this name at the end is replaced.
+        replaces: bool,
         /// Bytes of it where holes are left out, with those of a hole at its end; else 0.
         end: Arc<AtomicU64>,
     },
@@ -282,7 +287,15 @@ impl Target {
         if let Some(permissions) = permissions {
             temporary.as_file().set_permissions(permissions).with_context(|| cannot.to_owned())?;
         }
-        Ok(Kind::Whole { temporary, path, end: Arc::default() })
+        Ok(Kind::Whole { temporary, path, replaces: true, end: Arc::default() })
+    }
+
+    /// Sets whether another file that has the name at the end is replaced. Default: true.
+    pub(crate) fn replacing(mut self, replace: bool) -> Self {
+        if let Kind::Whole { replaces, .. } = &mut self.kind {
+            *replaces = replace;
+        }
+        self
     }
 
     /// A target that is already open and is written in place; `cannot` is the prefix of its errors.
@@ -313,9 +326,11 @@ impl Target {
         self.file().is_ok_and(|file| waits_for_nobody(&file))
     }
 
-    /// A writer for raw bytes that remembers whether writing failed.
+    /// A writer for raw bytes that remembers whether writing failed. A signal ends its waiting.
     pub(crate) fn sink(&self) -> Result<Sink> {
-        Ok(Sink { file: self.file()?, name: self.name() })
+        let file = self.file()?;
+        let is_pipe = file.metadata().is_ok_and(|data| data.file_type().is_fifo());
+        Ok(Sink { file, name: self.name(), is_pipe })
     }
 
     /// As [`Target::sink`], with holes for runs of zeros in a new file. The position of a pipe or of a
@@ -349,14 +364,51 @@ impl Target {
         })
     }
 
-    /// Gives the file its name after everything was written; with `fsync`, flushes it to the disk
-    /// first.
+    /// Gives the file its name after everything was written. With `fsync`, file and name are on the disk
+    /// afterwards.
     pub(crate) fn commit(self, fsync: bool) -> io::Result<()> {
         self.complete()?;
-        let Kind::Whole { temporary, path, .. } = self.kind else { return Ok(()) };
+        let Kind::Whole { temporary, path, replaces, .. } = self.kind else { return Ok(()) };
         let synced = if fsync { temporary.as_file().sync_all() } else { Ok(()) };
-        self.name.note(synced.and_then(|()| temporary.persist(path).map(drop).map_err(|e| e.error)))
+        let named = synced.and_then(|()| name_it(temporary, &path, replaces));
+        self.name.note(named.and_then(|()| if fsync { sync_folder(folder_of(&path)) } else { Ok(()) }))
     }
+}
+
+/// Flushes the names in a folder to the disk, where that can be done.
+fn sync_folder(folder: &Path) -> io::Result<()> {
+    // A folder in which one may write need not be readable.
+    let Ok(folder) = File::open(folder) else { return Ok(()) };
+    match folder.sync_all() {
+        Err(e) if e.kind() == io::ErrorKind::InvalidInput => Ok(()),
+        result => result,
+    }
+}
+
+/// Gives a temporary file its name.
+fn name_it(temporary: NamedTempFile, path: &Path, replaces: bool) -> io::Result<()> {
+    if replaces {
+        return temporary.persist(path).map(drop).map_err(|e| e.error);
+    }
+    let there = || io::Error::new(io::ErrorKind::AlreadyExists, "it already exists; use -f to overwrite it");
+    match temporary.persist_noclobber(path) {
+        Ok(_) => Ok(()),
+        Err(e) if e.error.kind() == io::ErrorKind::AlreadyExists => Err(there()),
+        // Not every file system can name a file only if there is none, nor has second names.
+        Err(_) if path.symlink_metadata().is_ok() => Err(there()),
+        Err(e) => e.file.persist(path).map(drop).map_err(|e| e.error),
+    }
+}
+
+/// Whether an output would replace something that is there. A device or a pipe is written in place.
+pub(crate) fn is_in_the_way(path: &Path) -> bool {
+    path.symlink_metadata().is_ok() && !path.metadata().is_ok_and(|data| is_device(&data))
+}
+
+/// Whether it is a device or a named pipe.
+fn is_device(data: &Metadata) -> bool {
+    let kind = data.file_type();
+    kind.is_char_device() || kind.is_block_device() || kind.is_fifo()
 }
 
 /// Whether a file is a regular one or /dev/null.
@@ -367,7 +419,7 @@ fn waits_for_nobody(file: &File) -> bool {
 }
 
 /// Resolves symbolic links to a file that does not exist yet, as a redirection of the shell does.
-fn behind_links(path: &Path) -> PathBuf {
+pub(crate) fn behind_links(path: &Path) -> PathBuf {
     let mut path = path.to_owned();
     // The kernel follows at most 40 links.
     for _ in 0..40 {
@@ -385,6 +437,29 @@ pub(crate) fn is_fifo(path: &Path) -> bool {
 pub(crate) struct Sink {
     file: File,
     name: Name,
+    /// Its reader may leave it full for ever.
+    is_pipe: bool,
+}
+
+impl Sink {
+    /// Writes what fits into a pipe once something does.
+    fn write_pipe(&self, bytes: &[u8]) -> io::Result<usize> {
+        /// What fits into a pipe that takes anything.
+        const LEAST: usize = 4096;
+        loop {
+            ready(&self.file, PollFlags::OUT, None).map_err(|e| io::Error::other(e.to_string()))?;
+            let all = [IoSlice::new(bytes)];
+            // At its own position, without changing the mode of a pipe that other programs share.
+            match rustix::io::pwritev2(&self.file, &all, u64::MAX, ReadWriteFlags::NOWAIT) {
+                Err(Errno::AGAIN) => {}
+                // Before Linux 6.5.
+                Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS | Errno::SPIPE) => {
+                    return (&self.file).write(&bytes[..bytes.len().min(LEAST)]);
+                }
+                result => return Ok(result?),
+            }
+        }
+    }
 }
 
 /// An output file that is read back while it is written.
@@ -413,7 +488,7 @@ impl Stored for Written {
 
 impl Write for Sink {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let result = self.file.write(bytes);
+        let result = if self.is_pipe { self.write_pipe(bytes) } else { self.file.write(bytes) };
         self.name.note(result)
     }
 

@@ -115,6 +115,8 @@ struct Target {
     stored: Stored,
     /// Entries that are there already, and are not the same, are not replaced.
     keeps_existing: bool,
+    /// They come from a pack, which anybody may have made.
+    is_of_pack: bool,
     observers: Observers,
 }
 
@@ -159,6 +161,7 @@ impl EntryStore {
             mounted: Vec::new(),
             stored: Stored::default(),
             keeps_existing: false,
+            is_of_pack: false,
             observers,
         };
         let answers = Answers::new(notes);
@@ -179,6 +182,7 @@ impl EntryStore {
         let mut store = self.lock();
         store.target.repeatable = Repeatable::of_pack();
         store.target.keeps_existing = !replaces;
+        store.target.is_of_pack = true;
         drop(store);
         self
     }

@@ -11,7 +11,7 @@ use narrows::{Error, ErrorKind, Result};
 
 use crate::file::File;
 use crate::footer::{Tail, parse_preface};
-use crate::index::{IndexOrigin, Member};
+use crate::index::{ENTRIES_MAX, IndexOrigin, Member};
 use crate::read_at::ReadAt;
 use crate::scan::scan;
 
@@ -147,7 +147,7 @@ impl Found {
 /// The source fails.
 pub fn headers_fault<R: ReadAt>(file: &File<R>, member: &Member) -> Result<Option<String>> {
     let nothing = Tail::new(file.wire_len(), Vec::new());
-    let scanned = scan(file.source(), &nothing, member.wire_begin, member.wire_end())?;
+    let scanned = scan(file.source(), &nothing, member.wire_begin, member.wire_end(), ENTRIES_MAX)?;
     let differs = scanned.frames != member.frames || scanned.wire_end() != member.wire_end();
     Ok(scanned.broken.or_else(|| differs.then(|| "the index is not that of the frames".to_owned())))
 }

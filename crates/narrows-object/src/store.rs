@@ -84,7 +84,7 @@ impl Store {
         // The clients of a store belong to a runtime.
         let handle = runtime::handle()?;
         let _entered = handle.enter();
-        let conditions = Conditions::default();
+        let conditions = Conditions::of_bucket(&url.bucket);
         let odd_keys = OddKeys::default();
         let connector = Connector { conditions: conditions.clone(), odd_keys: Arc::clone(&odd_keys) };
         let endpoint = options.endpoint.as_deref();

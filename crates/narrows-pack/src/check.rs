@@ -29,7 +29,8 @@ pub struct Checked {
     pub damaged: u64,
 }
 
-/// Reads the directory, and calls `on_damaged` with the files that have bytes in these raw ranges.
+/// Reads the directory, and calls `on_damaged` with the files that have bytes in these raw ranges, which
+/// are in order and do not touch.
 ///
 /// # Errors
 /// The source fails, or the directory is damaged.
@@ -49,7 +50,8 @@ pub fn members_in<R: ReadAt>(
         // An extent that leads nowhere is damage of the directory.
         let extents = lists.of(&item)?;
         let is_in = |(raw, len): (Option<u64>, u64)| {
-            raw.is_some_and(|raw| ranges.iter().any(|range| raw < range.end && raw.saturating_add(len) > range.start))
+            let next = |raw| ranges.get(ranges.partition_point(|range| range.end <= raw));
+            raw.is_some_and(|raw| next(raw).is_some_and(|range| raw.saturating_add(len) > range.start))
         };
         if !ranges.is_empty() && extents.iter().any(is_in) {
             checked.damaged += 1;

@@ -234,6 +234,45 @@ fn files_that_change_while_they_are_packed_are_told_of() {
     assert_eq!(compare(&Pack::open(&bytes[..]).unwrap(), &files).unwrap(), 3);
 }
 
+/// Another name still has the content; nothing is left out in silence.
+#[test]
+fn the_names_of_a_file_that_loses_one_are_packed_or_told_of() {
+    let lost = |change: &dyn Fn(&Path)| {
+        let home = tempfile::tempdir().unwrap();
+        let top = home.path().join("top");
+        std::fs::create_dir(&top).unwrap();
+        std::fs::write(top.join("0"), "first").unwrap();
+        std::fs::write(top.join("a"), "content").unwrap();
+        ["b", "c"].map(|name| std::fs::hard_link(top.join("a"), top.join(name)).unwrap());
+        let roots = vec![Root::open(&top, true).unwrap()];
+        let input = Input { roots, unopened: Vec::new(), filter: Filter::new(&[]).unwrap() };
+        let told = std::cell::RefCell::new(Vec::new());
+        let on_failure = |text: &str| told.borrow_mut().push(text.to_owned());
+        let on_file = |name: &str| {
+            if name.ends_with('0') {
+                change(&top)
+            }
+        };
+        let options = PackOptions::default();
+        let (bytes, packed) = crate::pack(input, Vec::new(), &options, &Arc::default(), &on_failure, &on_file).unwrap();
+        let pack = Pack::open(&bytes[..]).unwrap();
+        let names: Vec<_> = pack.walk(b"top/").map(|item| item.unwrap().entry.path).collect();
+        let all = ["a", "b", "c"].map(|name| (format!("top/{name}"), b"content".to_vec()));
+        let there: Vec<_> = all.into_iter().filter(|(path, _)| names.contains(&path.as_bytes().to_vec())).collect();
+        assert_eq!(compare(&pack, &there).unwrap(), there.len());
+        assert_eq!(packed.failed as usize, told.borrow().len());
+        (there.len(), told.into_inner())
+    };
+    let remove = |top: &Path, names: &[&str]| names.iter().for_each(|n| std::fs::remove_file(top.join(n)).unwrap());
+    assert_eq!(lost(&|top| remove(top, &["a"])), (3, vec![]));
+    assert_eq!(lost(&|top| remove(top, &["a", "b"])), (3, vec![]));
+    let (there, told) = lost(&|top| remove(top, &["a", "b", "c"]));
+    assert_eq!((there, told.len()), (0, 3), "{told:?}");
+    let (there, told) = lost(&|top| std::fs::write(top.join("a"), "x").unwrap());
+    assert_eq!((there, told.len()), (0, 3), "{told:?}");
+    assert!(told[0].contains("shrank") && told[2].contains("top/c is a hard link to top/a"), "{told:?}");
+}
+
 #[test]
 fn some_paths_are_unpacked_with_the_folders_above_them() {
     let home = tempfile::tempdir().unwrap();

@@ -12,6 +12,7 @@ use narrows::{Error, ErrorKind, Result};
 use narrows_copy::store::EntryStore;
 use narrows_file::ReadAt;
 use narrows_file::decode::{Decoded, decode};
+use rustix::io::Errno;
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::directory::{Content, Item};
@@ -294,7 +295,11 @@ fn send_content<R: ReadAt>(
     let mut reader: MemberReader<'_, R> = pack.member(file)?.reader();
     loop {
         record.clear();
-        let piece = reader.piece(buffer);
+        let piece = match reader.piece(buffer) {
+            // A disk with a bad place may have the others; a source that is gone has none.
+            Err(e) if e.source.as_ref().is_some_and(|e| Errno::from_io_error(e) != Some(Errno::IO)) => return Err(e),
+            piece => piece,
+        };
         let over = !matches!(piece, Ok(Piece::Data(_) | Piece::Hole(_)));
         match &piece {
             Ok(Piece::Data(n)) => records.data(&buffer[..*n], &mut record),

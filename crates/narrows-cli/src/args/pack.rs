@@ -105,7 +105,7 @@ pub(crate) struct UnpackArgs {
     /// Set neither owners nor groups, even as root
     #[arg(long, overrides_with = "owner")]
     pub(crate) no_owner: bool,
-    /// Keep set-user-ID and set-group-ID bits and capabilities of files
+    /// Keep set-user-ID and set-group-ID bits and capabilities of files, and trusted attributes
     #[arg(long)]
     pub(crate) set_id: bool,
     /// Also make fifos and devices

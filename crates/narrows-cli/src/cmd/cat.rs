@@ -16,7 +16,7 @@ use narrows_object::ObjectFile;
 use super::each::each;
 use crate::args::file::{CatArgs, Range};
 use crate::args::{reach_max, window_log};
-use crate::files::{Sink, Source, Target, is_dash};
+use crate::files::{Sink, Source, Stopping, Target, is_dash};
 use crate::flow;
 use crate::place::{self, Place};
 use crate::report;
@@ -66,13 +66,13 @@ fn one(args: &CatArgs, transfer: &Transfer, input: &Path) -> Result<bool> {
     let mut file = source.into_file();
     let begin = foreign::peek(&mut file)?;
     match Format::of(&begin) {
-        None | Some(Format::Narrows) => part.of_narrows(file, &mut sink).map_err(blame),
+        None | Some(Format::Narrows) => part.of_narrows(Stopping(file), &mut sink).map_err(blame),
         Some(_) if args.skip_damaged => {
             Err(anyhow!("{}: only files of narrows can be read behind damaged places", input.display()))
         }
         Some(format) => {
-            let at = file.try_clone()?;
-            part.of_other(format, begin, at, file, &mut sink).map_err(blame)
+            let at = Stopping(file.try_clone()?);
+            part.of_other(format, begin, at, Stopping(file), &mut sink).map_err(blame)
         }
     }
 }

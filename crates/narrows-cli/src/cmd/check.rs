@@ -18,7 +18,7 @@ use serde_json::json;
 use super::each::each;
 use crate::args::file::CheckArgs;
 use crate::args::{reach_max, window_log};
-use crate::files::{Target, is_dash, open_regular};
+use crate::files::{Stopping, Target, is_dash, open_regular};
 use crate::flow;
 use crate::place::{self, Place};
 use crate::report;
@@ -68,7 +68,8 @@ fn one(args: &CheckArgs, transfer: &Transfer, path: &Path) -> Result<bool> {
         show(args, path, &report, None)?;
         return Ok(true);
     }
-    let file = OpenOptions::default().broken(true).reach_max(reach_max(args.long)).open(file).map_err(named)?;
+    let options = OpenOptions::default().broken(true).reach_max(reach_max(args.long));
+    let file = options.open(Stopping(file)).map_err(named)?;
     // The repaired file is whole, and says nothing of this any more.
     let lost = file.broken().map(|why| format!("whatever was behind byte {} is missing: {why}", file.raw_len()));
     let has_index = file.members().iter().all(|m| m.origin == IndexOrigin::Stored);
@@ -90,7 +91,7 @@ fn one(args: &CheckArgs, transfer: &Transfer, path: &Path) -> Result<bool> {
             report::note(text);
         }
         let options = OpenOptions::default().reach_max(reach_max(args.long));
-        let file = options.open(open_regular(path)?).map_err(named)?;
+        let file = options.open(Stopping(open_regular(path)?)).map_err(named)?;
         return scrub(args, path, &file, lost);
     }
     scrub(args, path, &file, None)

@@ -60,8 +60,7 @@ fn one(args: &FileArgs, transfer: &Transfer, input: &Path) -> Result<()> {
         refuse_special(input)?;
     }
     if let Some(output) = output.as_deref().filter(|o| !is_dash(o)) {
-        let there = output.symlink_metadata();
-        if !args.force && there.is_ok_and(|data| !is_device(&data)) {
+        if !args.force && files::is_in_the_way(output) {
             return Err(anyhow!("{} already exists; use -f to overwrite it", output.display()));
         }
     }
@@ -72,7 +71,7 @@ fn one(args: &FileArgs, transfer: &Transfer, input: &Path) -> Result<()> {
         return decompress(args, input, source, None, transfer);
     }
     let output = output.unwrap_or_else(|| PathBuf::from("-"));
-    let target = Target::open(Some(&output))?;
+    let target = Target::open(Some(&output))?.replacing(args.force);
     if !decompresses && target.is_stdout() && io::stdout().is_terminal() && !args.force {
         return Err(anyhow!(
             "compressed data is not written to a terminal; redirect stdout, use -o FILE, or -f to force"
@@ -117,11 +116,6 @@ fn keep(finish: Finish) -> io::Result<()> {
     // Bits of set-id belong to a program and its owner, not to its packed form.
     file.set_permissions(Permissions::from_mode(data.permissions().mode() & 0o777))?;
     file.set_times(FileTimes::new().set_modified(data.modified()?).set_accessed(data.accessed()?))
-}
-
-fn is_device(data: &fs::Metadata) -> bool {
-    let kind = data.file_type();
-    kind.is_char_device() || kind.is_block_device() || kind.is_fifo()
 }
 
 fn refuse_special(input: &Path) -> Result<()> {
@@ -188,7 +182,7 @@ fn compress(
         let totals = zstd_seekable::write(source, sink, mode, threads);
         totals.map_err(|e| if input.is_to_blame() { input.blame(e) } else { output.blame(e) })?;
         keep(finish)?;
-        return target.commit(false).with_context(|| output.to_string());
+        return target.commit(args.rm).with_context(|| output.to_string());
     }
     let file = target.file()?;
     let kind = file.metadata()?.file_type();
@@ -214,7 +208,7 @@ fn compress(
     let sent = narrows::stream::send(source, link, options);
     let (summary, _) = sent.map_err(|e| if input.is_to_blame() { input.blame(e) } else { output.blame(e) })?;
     keep(finish)?;
-    target.commit(false).with_context(|| output.to_string())?;
+    target.commit(args.rm).with_context(|| output.to_string())?;
     if args.verbosity.json {
         report::note_json(&report::send_json(&summary, begun.elapsed()));
     } else if args.verbosity.verbose {
@@ -257,5 +251,5 @@ fn decompress(
     decoded.map_err(|e| named(if output.is_to_blame() { output.blame(e) } else { input.blame(e) }))?;
     target.complete().with_context(|| output.to_string())?;
     keep(finish)?;
-    target.commit(false).with_context(|| output.to_string())
+    target.commit(args.rm).with_context(|| output.to_string())
 }

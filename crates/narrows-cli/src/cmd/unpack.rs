@@ -22,7 +22,7 @@ use serde_json::json;
 use super::cp::teller;
 use crate::args::pack::UnpackArgs;
 use crate::args::store::StoreArgs;
-use crate::files::Source;
+use crate::files::{Source, Stopping};
 use crate::flow;
 use crate::place::{self, Place};
 use crate::progress::Bar;
@@ -146,7 +146,7 @@ impl Input {
     /// The same, read at any byte; `None` of a pipe. Requests of an object are about one version of it.
     fn at_any_byte(&self) -> Result<Option<Arc<dyn ReadAt>>> {
         Ok(match self {
-            Self::File(source) => source.regular()?.map(|file| Arc::new(file) as _),
+            Self::File(source) => source.regular()?.map(|file| Arc::new(Stopping(file)) as _),
             Self::Object(object) => Some(Arc::new(object.clone())),
         })
     }
