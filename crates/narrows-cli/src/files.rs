@@ -7,23 +7,25 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use narrows::stored::Stored;
 use tempfile::NamedTempFile;
 
-use narrows_file::ReadAt;
-use narrows_host::signals::{interruptible, ready, received};
+use narrows_host::signals::{interruptible, ready};
 use rustix::event::PollFlags;
 use rustix::io::{Errno, ReadWriteFlags};
 
 mod same;
 mod sparse;
 mod standard;
+mod stopping;
 
 pub(crate) use narrows_host::whole::{folder_of, write_whole};
 pub(crate) use same::{identity, refuse_same};
 use sparse::Sparse;
+pub(crate) use stopping::Stopping;
 
 /// Error: the reader of our standard output closed it.
 #[derive(Debug)]
@@ -229,43 +231,8 @@ impl Read for Waiting {
     }
 }
 
-/// A source whose reads end at a signal.
-pub(crate) struct Stopping<R>(pub(crate) R);
-
-impl<R> Stopping<R> {
-    fn check(&self) -> io::Result<()> {
-        // Not `Interrupted`, after which a read is tried again.
-        if received().is_some() { Err(io::Error::other("interrupted")) } else { Ok(()) }
-    }
-}
-
-impl<R: Read> Read for Stopping<R> {
-    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        self.check()?;
-        self.0.read(buf)
-    }
-}
-
-impl<R: ReadAt> ReadAt for Stopping<R> {
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.check()?;
-        self.0.read_at(buf, offset)
-    }
-
-    fn len(&self) -> io::Result<u64> {
-        self.0.len()
-    }
-
-    fn read_tail(&self, most: usize) -> io::Result<(u64, Vec<u8>)> {
-        self.check()?;
-        self.0.read_tail(most)
-    }
-
-    fn will_read(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.check()?;
-        self.0.will_read(offset, len)
-    }
-}
+/// Size of a pipe that is written, the most that is allowed without privileges.
+const PIPE_LEN: usize = 1 << 20;
 
 /// An output of raw or wire bytes. A regular file gets its name only when it is complete.
 pub(crate) struct Target {
@@ -367,6 +334,10 @@ impl Target {
     pub(crate) fn sink(&self) -> Result<Sink> {
         let file = self.file()?;
         let is_pipe = file.metadata().is_ok_and(|data| data.file_type().is_fifo());
+        if is_pipe {
+            // A short pipe costs many calls; where it cannot be longer, it stays as it is.
+            let _ = rustix::pipe::fcntl_setpipe_size(&file, PIPE_LEN);
+        }
         Ok(Sink { file, name: self.name(), is_pipe })
     }
 
@@ -483,19 +454,26 @@ impl Sink {
     fn write_pipe(&self, bytes: &[u8]) -> io::Result<usize> {
         /// What fits into a pipe that takes anything.
         const LEAST: usize = 4096;
-        loop {
-            ready(&self.file, PollFlags::OUT, None).map_err(|e| io::Error::other(e.to_string()))?;
+        /// A reader that reads makes room for much in this time; who is woken for each 4 KiB takes three
+        /// times as long.
+        const PAUSE: Duration = Duration::from_micros(100);
+        const PAUSES: u32 = 50;
+        let wait = || ready(&self.file, PollFlags::OUT, None).map_err(|e| io::Error::other(e.to_string()));
+        for pauses in 0.. {
             let all = [IoSlice::new(bytes)];
             // At its own position, without changing the mode of a pipe that other programs share.
             match rustix::io::pwritev2(&self.file, &all, u64::MAX, ReadWriteFlags::NOWAIT) {
-                Err(Errno::AGAIN) => {}
+                Err(Errno::AGAIN) if pauses < PAUSES => std::thread::sleep(PAUSE),
+                Err(Errno::AGAIN) => drop(wait()?),
                 // Before Linux 6.5.
                 Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS | Errno::SPIPE) => {
+                    wait()?;
                     return (&self.file).write(&bytes[..bytes.len().min(LEAST)]);
                 }
                 result => return Ok(result?),
             }
         }
+        Ok(0)
     }
 }
 
