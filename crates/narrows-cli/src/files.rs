@@ -7,6 +7,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use narrows::stored::Stored;
@@ -230,6 +231,9 @@ impl Read for Waiting {
     }
 }
 
+/// Size of a pipe that is written, the most that is allowed without privileges.
+const PIPE_LEN: usize = 1 << 20;
+
 /// An output of raw or wire bytes. A regular file gets its name only when it is complete.
 pub(crate) struct Target {
     kind: Kind,
@@ -330,6 +334,10 @@ impl Target {
     pub(crate) fn sink(&self) -> Result<Sink> {
         let file = self.file()?;
         let is_pipe = file.metadata().is_ok_and(|data| data.file_type().is_fifo());
+        if is_pipe {
+            // A short pipe costs many calls; where it cannot be longer, it stays as it is.
+            let _ = rustix::pipe::fcntl_setpipe_size(&file, PIPE_LEN);
+        }
         Ok(Sink { file, name: self.name(), is_pipe })
     }
 
@@ -446,19 +454,26 @@ impl Sink {
     fn write_pipe(&self, bytes: &[u8]) -> io::Result<usize> {
         /// What fits into a pipe that takes anything.
         const LEAST: usize = 4096;
-        loop {
-            ready(&self.file, PollFlags::OUT, None).map_err(|e| io::Error::other(e.to_string()))?;
+        /// A reader that reads makes room for much in this time; who is woken for each 4 KiB takes three
+        /// times as long.
+        const PAUSE: Duration = Duration::from_micros(100);
+        const PAUSES: u32 = 50;
+        let wait = || ready(&self.file, PollFlags::OUT, None).map_err(|e| io::Error::other(e.to_string()));
+        for pauses in 0.. {
             let all = [IoSlice::new(bytes)];
             // At its own position, without changing the mode of a pipe that other programs share.
             match rustix::io::pwritev2(&self.file, &all, u64::MAX, ReadWriteFlags::NOWAIT) {
-                Err(Errno::AGAIN) => {}
+                Err(Errno::AGAIN) if pauses < PAUSES => std::thread::sleep(PAUSE),
+                Err(Errno::AGAIN) => drop(wait()?),
                 // Before Linux 6.5.
                 Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS | Errno::SPIPE) => {
+                    wait()?;
                     return (&self.file).write(&bytes[..bytes.len().min(LEAST)]);
                 }
                 result => return Ok(result?),
             }
         }
+        Ok(0)
     }
 }
 

@@ -297,8 +297,12 @@ mod tests {
         assert_eq!((names(), fs::read_to_string(folder.path().join("a")).unwrap()), (vec!["a".into()], "three".into()));
         // Unless nothing is to be replaced, whoever took the name, and when.
         let opened = rustix::fs::open(folder.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
-        let named = Partial::create(Arc::new(opened), OsStr::new("a"), PRIVATE).unwrap();
-        for mut other in [nameless(folder.path(), "four").unwrap(), named] {
+        let opened = Arc::new(opened);
+        for is_named in [false, true] {
+            let mut other = match is_named {
+                true => Partial::create(Arc::clone(&opened), OsStr::new("a"), PRIVATE).unwrap(),
+                false => nameless(folder.path(), "four").unwrap(),
+            };
             assert!(other.rename(OsStr::new("a"), false).unwrap_err().to_string().contains("there already"));
             drop(other);
             assert_eq!((names(), fs::read(folder.path().join("a")).unwrap()), (vec!["a".into()], b"three".into()));
