@@ -1,16 +1,15 @@
 //! Input and output files, and which of them caused an error.
 
-use std::fs::{File, Permissions};
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use anyhow::{Context, Result, anyhow};
 use narrows::stored::Stored;
-use tempfile::NamedTempFile;
 
 use narrows_host::signals::{interruptible, ready};
 use rustix::event::PollFlags;
@@ -19,6 +18,7 @@ mod same;
 mod sparse;
 mod standard;
 
+use narrows_host::whole::{Successor, remove_left_over};
 pub(crate) use narrows_host::whole::{folder_of, write_whole};
 pub(crate) use same::{identity, refuse_same};
 use sparse::Sparse;
@@ -238,7 +238,7 @@ enum Kind {
     /// A device or a named pipe: written in place.
     Special(File),
     Whole {
-        temporary: NamedTempFile,
+        new: Successor,
         path: PathBuf,
         /// Bytes of it where holes are left out, with those of a hole at its end; else 0.
         end: Arc<AtomicU64>,
@@ -270,19 +270,13 @@ impl Target {
             Ok(data) => (path.canonicalize().with_context(|| cannot.to_owned())?, Some(data.permissions())),
             Err(_) => (behind_links(path), None),
         };
-        let folder = folder_of(&path);
-        let temporary = tempfile::Builder::new()
-            .prefix(".narrows-")
-            .suffix(".part")
-            // The mode of a new file; the system applies the umask.
-            .permissions(Permissions::from_mode(0o666))
-            .tempfile_in(folder)
-            .map_err(narrows_host::words::without_temporary_name)
-            .with_context(|| cannot.to_owned())?;
+        // Of a program that was killed in the moment in which it replaced this file.
+        remove_left_over(&path);
+        let new = Successor::as_new(&path).with_context(|| cannot.to_owned())?;
         if let Some(permissions) = permissions {
-            temporary.as_file().set_permissions(permissions).with_context(|| cannot.to_owned())?;
+            new.file().set_permissions(permissions).with_context(|| cannot.to_owned())?;
         }
-        Ok(Kind::Whole { temporary, path, end: Arc::default() })
+        Ok(Kind::Whole { new, path, end: Arc::default() })
     }
 
     /// A target that is already open and is written in place; `cannot` is the prefix of its errors.
@@ -304,7 +298,7 @@ impl Target {
         match &self.kind {
             Kind::Stdout => stdout(),
             Kind::Special(file) => Ok(file.try_clone()?),
-            Kind::Whole { temporary, .. } => Ok(temporary.as_file().try_clone()?),
+            Kind::Whole { new, .. } => Ok(new.file().try_clone()?),
         }
     }
 
@@ -331,9 +325,9 @@ impl Target {
 
     /// Gives the file its length if it ends with a hole; before its times are set, which that changes.
     pub(crate) fn complete(&self) -> io::Result<()> {
-        let Kind::Whole { temporary, end, .. } = &self.kind else { return Ok(()) };
+        let Kind::Whole { new, end, .. } = &self.kind else { return Ok(()) };
         let end = end.load(Ordering::Acquire);
-        let file = temporary.as_file();
+        let file = new.file();
         let completed = file.metadata().and_then(|data| if data.len() < end { file.set_len(end) } else { Ok(()) });
         self.name.note(completed)
     }
@@ -341,8 +335,8 @@ impl Target {
     /// The place that is written, if it can be read back: a new file, from its first byte on.
     pub(crate) fn stored(&self) -> Result<Option<Arc<dyn Stored>>> {
         Ok(match &self.kind {
-            Kind::Whole { temporary, end, .. } => {
-                let (file, name, end) = (temporary.as_file().try_clone()?, self.name(), Arc::clone(end));
+            Kind::Whole { new, end, .. } => {
+                let (file, name, end) = (new.file().try_clone()?, self.name(), Arc::clone(end));
                 Some(Arc::new(Written { file, name, end }))
             }
             Kind::Stdout | Kind::Special(_) => None,
@@ -353,9 +347,9 @@ impl Target {
     /// first.
     pub(crate) fn commit(self, fsync: bool) -> io::Result<()> {
         self.complete()?;
-        let Kind::Whole { temporary, path, .. } = self.kind else { return Ok(()) };
-        let synced = if fsync { temporary.as_file().sync_all() } else { Ok(()) };
-        self.name.note(synced.and_then(|()| temporary.persist(path).map(drop).map_err(|e| e.error)))
+        let Kind::Whole { new, path, .. } = self.kind else { return Ok(()) };
+        let synced = if fsync { new.file().sync_all() } else { Ok(()) };
+        self.name.note(synced.and_then(|()| new.put(&path)))
     }
 }
 
