@@ -62,7 +62,7 @@ control lists, fifos and devices. Content that repeats is stored once, also part
 each member; it is a file of narrows, so `cat`, `check` and `repack` take it too.
 
 The pack appears when it is complete. Entries that cannot be read are reported, and the status is 1; a file that changes while \
-it is read is packed as it was read, and reported. A pack has one hint: that of the command line, else that of the rules for \
+it is read is packed as it was read, and reported. Sockets are left out with a warning. A pack has one hint: that of the command line, else that of the rules for \
 its own name; hints of the files in it do not count.
 
 MODES
@@ -77,7 +77,7 @@ EXAMPLES
   narrows pack project -o s3://bucket/project.nrw
 
 EXIT STATUS
-  0  everything is packed
+  0  everything is packed but sockets
   1  some entries could not be read, or the pack could not be written
   2  wrong usage";
 
