@@ -59,6 +59,12 @@ impl Extents {
         Self { extents, len: count as u64, end_at: 0 }
     }
 
+    /// Bytes of it that are no holes.
+    #[cfg(feature = "mount")]
+    pub(crate) fn stored_len(&self) -> u64 {
+        self.iter().filter(|(raw, _)| raw.is_some()).map(|(_, len)| len).sum()
+    }
+
     /// Length of the file in bytes.
     pub fn len(&self) -> u64 {
         self.len

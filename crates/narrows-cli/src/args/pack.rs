@@ -152,6 +152,9 @@ pub(crate) struct MountArgs {
     /// An empty folder
     #[arg(value_name = "DIR")]
     pub(crate) directory: PathBuf,
+    /// Mount also on a folder that is not empty, whose content is hidden meanwhile
+    #[arg(long)]
+    pub(crate) nonempty: bool,
     /// Stay in the foreground; SIGINT and SIGTERM unmount it
     #[arg(short = 'f', long)]
     pub(crate) foreground: bool,
@@ -172,4 +175,7 @@ const MOUNT_HELP: &str = "\
 Shows a pack as a folder that can be read and not written. The program goes on in the background; `umount DIR` or \
 `fusermount3 -u DIR` end it, and so does SIGTERM. It needs /dev/fuse, and fusermount3 if it does not run as root. Programs \
 in the pack do not get set-id rights, and its devices are not usable. A read of a damaged place fails with an I/O error, and \
-the others work.";
+the others work.
+
+If the program was killed by SIGKILL, DIR says `Transport endpoint is not connected`: `fusermount3 -u DIR`, or as root \
+`umount -l DIR`, ends the mount. Where several mounts lie on one another, each command takes the topmost away.";
