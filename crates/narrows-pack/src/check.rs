@@ -116,6 +116,14 @@ fn is_file(item: &Item) -> bool {
 
 fn compare<R: ReadAt>(pack: &Pack<R>, item: &Item, buffer: &mut [u8]) -> Result<()> {
     let mut reader = pack.member(item)?.reader();
-    while !matches!(reader.piece(buffer)?, Piece::End(_)) {}
-    Ok(())
+    loop {
+        match reader.piece(buffer)? {
+            Piece::Data(_) | Piece::Hole(_) => {}
+            Piece::End(_) => return Ok(()),
+            Piece::Unproven(_, e) => {
+                let message = format!("its content is whole, but its digest cannot be read: {}", e.message);
+                return Err(Error { message, ..e });
+            }
+        }
+    }
 }

@@ -129,8 +129,8 @@ length and time, is left alone, so the same command goes on where an interrupted
 -f. Nothing is written outside of DIR: links in it are not followed. Set-id bits and capabilities are kept only with --set-id, \
 fifos and devices are made only with --devices.
 
-With PATHs, only the directory and their content are read. A pack whose end is missing is unpacked as far as it goes, with \
-status 3.
+With PATHs, only the directory and their content are read. Of a damaged pack everything that is whole is unpacked, and the rest \
+is named; one whose end is missing, or that comes through a pipe, is unpacked as far as it goes. The status is 3.
 
 EXAMPLES
   narrows unpack project.nrw -C /tmp
@@ -141,7 +141,7 @@ EXIT STATUS
   0  everything is unpacked
   1  some entries could not be stored, or are not in the pack; each was reported
   2  wrong usage
-  3  the pack is damaged or breaks off, or is none; what came whole before that is there";
+  3  the pack is damaged or breaks off, or is none; what is whole is there";
 
 #[derive(ClapArgs)]
 #[command(after_long_help = MOUNT_HELP)]
