@@ -56,7 +56,7 @@ fn store_with(folder: &Path, dry_run: bool) -> EntryStore {
 }
 
 /// A small tree with a repeat, a hole, links; the content of each file by its path.
-fn tree(home: &Path) -> Vec<(String, Vec<u8>)> {
+pub(crate) fn tree(home: &Path) -> Vec<(String, Vec<u8>)> {
     let top = home.join("top");
     std::fs::create_dir_all(top.join("a/b")).unwrap();
     let noise: Vec<u8> = (0..9000u32).flat_map(|i| i.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
@@ -291,12 +291,12 @@ fn what_a_changed_bit_leaves_readable_is_right() {
     }
 }
 
-fn entry(path: &str, kind: EntryKind) -> Entry {
+pub(crate) fn entry(path: &str, kind: EntryKind) -> Entry {
     Entry { path: path.into(), kind, mode: 0o644, uid: 0, gid: 0, mtime_s: 0, mtime_ns: 0, xattrs: Vec::new() }
 }
 
 /// An entry stream of two files, and where the content and the end record of each are.
-fn two_files() -> (Vec<u8>, [(u64, u64); 2]) {
+pub(crate) fn two_files() -> (Vec<u8>, [(u64, u64); 2]) {
     let (mut records, mut out) = (RecordWriter::default(), Vec::new());
     let mut places = [(0, 0); 2];
     for (i, content) in [b"first!", b"second"].into_iter().enumerate() {
@@ -311,14 +311,14 @@ fn two_files() -> (Vec<u8>, [(u64, u64); 2]) {
     (out, places)
 }
 
-fn item(path: &str, id: u64, raw: u64, end_at: u64) -> Item {
+pub(crate) fn item(path: &str, id: u64, raw: u64, end_at: u64) -> Item {
     let mut list = Vec::new();
     put_extents(&[Extent { raw: Some(raw), len: 6 }], end_at, &mut list);
     let content = Content::File { end_at, list: List::Here(list) };
     Item { entry: entry(path, EntryKind::File { len: 6, linked: false }), id, content }
 }
 
-fn leaf(items: &[Item], directory: u64) -> Vec<u8> {
+pub(crate) fn leaf(items: &[Item], directory: u64) -> Vec<u8> {
     let mut writer = LeafWriter::default();
     items.iter().for_each(|item| writer.put(item, directory).unwrap());
     writer.bytes
@@ -332,7 +332,7 @@ fn directory_alone() -> Builder<Writer<Vec<u8>>> {
 }
 
 /// The pack with these pages, the last of which is the root.
-fn forged(raw: &[u8], pages: &[Vec<u8>], depth: u8, change: impl Fn(&mut Trailer)) -> Vec<u8> {
+pub(crate) fn forged(raw: &[u8], pages: &[Vec<u8>], depth: u8, change: impl Fn(&mut Trailer)) -> Vec<u8> {
     let content_end = raw.len() as u64;
     let mut raw = raw.to_vec();
     let mut root = 0;

@@ -235,8 +235,8 @@ the original without fill values), and whether each chunk keeps the bound that i
 a file with one variable is compared with any of that shape. Original and copy may differ in format, chunks and type. The \
 original may be chunked with deflate, shuffle, fletcher32, zstd, LZ4 or Blosc.
 
-Of a pack the directory is read too, and files with bytes in damaged blocks are named. With --sums every file of it is compared \
-with its digest.
+Of a pack the directory is compared with the entries and with where their contents are, and files with bytes in damaged blocks \
+are named. The contents themselves are only compared with their digests with --sums.
 
 EXIT STATUS
   0  all blocks and chunks are whole, and with --against all bounds hold
