@@ -16,6 +16,7 @@ use narrows_object::ObjectFile;
 use super::each::each;
 use crate::args::file::{CatArgs, Range};
 use crate::args::{reach_max, window_log};
+use crate::damage::with_help;
 use crate::files::{Sink, Source, Target, is_dash};
 use crate::flow;
 use crate::place::{self, Place};
@@ -55,7 +56,8 @@ fn one(args: &CatArgs, transfer: &Transfer, input: &Path) -> Result<bool> {
         let source = place::open_stream(&place, &args.store)?;
         let (threads, control) = (flow::threads(args.threads), &transfer.control);
         let options = || ReceiveOptions::default().threads(threads).reach_max(reach_max(args.long)).control(control);
-        decode_within(source, sink, window_log(args.long), options).map_err(blame)?;
+        let decoded = decode_within(source, sink, window_log(args.long), options);
+        decoded.map_err(|e| blame(with_help(e, input)))?;
         return Ok(true);
     }
     let Place::Path(path) = &place else { return Ok(true) };
