@@ -148,7 +148,8 @@ pub(crate) struct CatArgs {
     #[arg(value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
     /// Raw bytes to write, as `curl -r`: A-B from byte A to byte B, both included; A- to the end; -N the
-    /// last N. A file with an index is read there only
+    /// last N. One that ends behind the file is cut off; one that begins there is an error, as with HTTP. A file
+    /// with an index is read there only
     #[arg(long, value_name = "A-B", value_parser = parse_range, allow_hyphen_values = true)]
     pub(crate) range: Option<Range>,
     /// Go on behind damaged blocks, and say what is missing; the status is 3
@@ -265,7 +266,7 @@ fn parse_range(text: &str) -> Result<Range, String> {
     let (a, b) = text.split_once('-').ok_or_else(bad)?;
     let number = |text: &str| text.parse::<u64>().map_err(|_| bad());
     match (a, b) {
-        ("", b) => Ok(Range::Last(number(b)?)),
+        ("", b) => Ok(Range::Last(Some(number(b)?).filter(|n| *n > 0).ok_or_else(bad)?)),
         (a, "") => Ok(Range::From(number(a)?, None)),
         (a, b) => {
             let (a, b) = (number(a)?, number(b)?);
