@@ -76,8 +76,8 @@ pub(crate) struct FileArgs {
     /// The default
     #[arg(long, hide = true, overrides_with = "no_sparse")]
     pub(crate) sparse: bool,
-    /// For those who are used to it: there is no progress bar
-    #[arg(long, hide = true)]
+    /// Show no progress bar; there is one on a terminal only
+    #[arg(long)]
     pub(crate) no_progress: bool,
     #[command(flatten)]
     pub(crate) verbosity: VerbosityArgs,
@@ -286,7 +286,7 @@ mod tests {
         assert_eq!(parse_range("7-7"), Ok(Range::From(7, Some(8))));
         assert_eq!(parse_range("500-"), Ok(Range::From(500, None)));
         assert_eq!(parse_range("-5"), Ok(Range::Last(5)));
-        for bad in ["", "5", "-", "9-8", "a-b", "0-18446744073709551615", "1-2-3"] {
+        for bad in ["", "5", "-", "9-8", "a-b", "0-18446744073709551615", "1-2-3", "-0"] {
             assert!(parse_range(bad).is_err(), "{bad}");
         }
     }
