@@ -1,9 +1,9 @@
 //! Input and output files, and which of them caused an error.
 
-use std::fs::{File, Metadata, Permissions};
+use std::fs::{File, Metadata};
 use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use narrows::stored::Stored;
-use tempfile::NamedTempFile;
 
 use narrows_host::signals::{interruptible, ready};
 use rustix::event::PollFlags;
@@ -22,6 +21,7 @@ mod sparse;
 mod standard;
 mod stopping;
 
+use narrows_host::whole::{Successor, remove_left_over};
 pub(crate) use narrows_host::whole::{folder_of, write_whole};
 pub(crate) use same::{identity, refuse_same};
 use sparse::Sparse;
@@ -245,7 +245,7 @@ enum Kind {
     /// A device or a named pipe: written in place.
     Special(File),
     Whole {
-        temporary: NamedTempFile,
+        new: Successor,
         path: PathBuf,
         /// Another file that has this name at the end is replaced.
         replaces: bool,
@@ -279,19 +279,13 @@ impl Target {
             Ok(data) => (path.canonicalize().with_context(|| cannot.to_owned())?, Some(data.permissions())),
             Err(_) => (behind_links(path), None),
         };
-        let folder = folder_of(&path);
-        let temporary = tempfile::Builder::new()
-            .prefix(".narrows-")
-            .suffix(".part")
-            // The mode of a new file; the system applies the umask.
-            .permissions(Permissions::from_mode(0o666))
-            .tempfile_in(folder)
-            .map_err(narrows_host::words::without_temporary_name)
-            .with_context(|| cannot.to_owned())?;
+        // Of a program that was killed in the moment in which it replaced this file.
+        remove_left_over(&path);
+        let new = Successor::as_new(&path).with_context(|| cannot.to_owned())?;
         if let Some(permissions) = permissions {
-            temporary.as_file().set_permissions(permissions).with_context(|| cannot.to_owned())?;
+            new.file().set_permissions(permissions).with_context(|| cannot.to_owned())?;
         }
-        Ok(Kind::Whole { temporary, path, replaces: true, end: Arc::default() })
+        Ok(Kind::Whole { new, path, replaces: true, end: Arc::default() })
     }
 
     /// Sets whether another file that has the name at the end is replaced. Default: true.
@@ -321,7 +315,7 @@ impl Target {
         match &self.kind {
             Kind::Stdout => stdout(),
             Kind::Special(file) => Ok(file.try_clone()?),
-            Kind::Whole { temporary, .. } => Ok(temporary.as_file().try_clone()?),
+            Kind::Whole { new, .. } => Ok(new.file().try_clone()?),
         }
     }
 
@@ -354,9 +348,9 @@ impl Target {
 
     /// Gives the file its length if it ends with a hole; before its times are set, which that changes.
     pub(crate) fn complete(&self) -> io::Result<()> {
-        let Kind::Whole { temporary, end, .. } = &self.kind else { return Ok(()) };
+        let Kind::Whole { new, end, .. } = &self.kind else { return Ok(()) };
         let end = end.load(Ordering::Acquire);
-        let file = temporary.as_file();
+        let file = new.file();
         let completed = file.metadata().and_then(|data| if data.len() < end { file.set_len(end) } else { Ok(()) });
         self.name.note(completed)
     }
@@ -364,8 +358,8 @@ impl Target {
     /// The place that is written, if it can be read back: a new file, from its first byte on.
     pub(crate) fn stored(&self) -> Result<Option<Arc<dyn Stored>>> {
         Ok(match &self.kind {
-            Kind::Whole { temporary, end, .. } => {
-                let (file, name, end) = (temporary.as_file().try_clone()?, self.name(), Arc::clone(end));
+            Kind::Whole { new, end, .. } => {
+                let (file, name, end) = (new.file().try_clone()?, self.name(), Arc::clone(end));
                 Some(Arc::new(Written { file, name, end }))
             }
             Kind::Stdout | Kind::Special(_) => None,
@@ -376,9 +370,9 @@ impl Target {
     /// afterwards.
     pub(crate) fn commit(self, fsync: bool) -> io::Result<()> {
         self.complete()?;
-        let Kind::Whole { temporary, path, replaces, .. } = self.kind else { return Ok(()) };
-        let synced = if fsync { temporary.as_file().sync_all() } else { Ok(()) };
-        let named = synced.and_then(|()| name_it(temporary, &path, replaces));
+        let Kind::Whole { new, path, replaces, .. } = self.kind else { return Ok(()) };
+        let synced = if fsync { new.file().sync_all() } else { Ok(()) };
+        let named = synced.and_then(|()| name_it(new, &path, replaces));
         self.name.note(named.and_then(|()| if fsync { sync_folder(folder_of(&path)) } else { Ok(()) }))
     }
 }
@@ -393,19 +387,15 @@ fn sync_folder(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Gives a temporary file its name.
-fn name_it(temporary: NamedTempFile, path: &Path, replaces: bool) -> io::Result<()> {
+/// Gives a complete file its name.
+fn name_it(new: Successor, path: &Path, replaces: bool) -> io::Result<()> {
     if replaces {
-        return temporary.persist(path).map(drop).map_err(|e| e.error);
+        return new.put(path);
     }
-    let there = || io::Error::new(io::ErrorKind::AlreadyExists, "it already exists; use -f to overwrite it");
-    match temporary.persist_noclobber(path) {
-        Ok(_) => Ok(()),
-        Err(e) if e.error.kind() == io::ErrorKind::AlreadyExists => Err(there()),
-        // Not every file system can name a file only if there is none, nor has second names.
-        Err(_) if path.symlink_metadata().is_ok() => Err(there()),
-        Err(e) => e.file.persist(path).map(drop).map_err(|e| e.error),
-    }
+    new.put_new(path).map_err(|e| match e.kind() {
+        io::ErrorKind::AlreadyExists => io::Error::new(e.kind(), "it already exists; use -f to overwrite it"),
+        _ => e,
+    })
 }
 
 /// Whether an output would replace something that is there. A device or a pipe is written in place.

@@ -8,6 +8,7 @@ mod args;
 mod bottleneck;
 mod cmd;
 mod counts;
+mod damage;
 mod dictionary;
 mod doctor;
 mod files;

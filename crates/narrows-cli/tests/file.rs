@@ -209,7 +209,14 @@ fn cat_writes_ranges_of_every_format_that_can_have_them() {
         assert_eq!(good(home.path(), &["cat", "--range", "0-0", name]), raw[..1]);
         assert_eq!(good(home.path(), &["cat", "--range", "300000-300099", name]), raw[300_000..300_100]);
         assert_eq!(good(home.path(), &["cat", "--range", "699990-", name]), raw[699_990..]);
-        assert_eq!(good(home.path(), &["cat", "--range", "700000-800000", name]), b"");
+        assert_eq!(good(home.path(), &["cat", "--range", "699999-800000", name]), raw[699_999..]);
+        for range in ["700000-800000", "700000-", "800000-800000"] {
+            let output = run(home.path(), &["cat", "--range", range, name]);
+            common::assert_one_line_error(&output, 2);
+            let said = common::stderr(&output);
+            assert!(said.contains("the file has 700000 bytes"), "{said}");
+            assert!(output.stdout.is_empty());
+        }
     }
     assert_eq!(good(home.path(), &["cat", "--range=-10", "a.nrw"]), raw[699_990..]);
     assert_eq!(run(home.path(), &["cat", "--range", "9-8", "a.nrw"]).status.code(), Some(2));

@@ -93,6 +93,24 @@ fn fifos_devices_and_contents_of_folders_are_packed() {
     assert!(h.join("back/fifo").exists() && h.join("back/sub").is_dir());
 }
 
+/// As with tar: whoever listens makes it anew.
+#[test]
+fn a_socket_is_left_out_with_a_warning() {
+    let home = home();
+    let h = home.path();
+    fs::create_dir(h.join("tree")).unwrap();
+    fs::write(h.join("tree/a"), "a").unwrap();
+    let _listener = std::os::unix::net::UnixListener::bind(h.join("tree/socket")).unwrap();
+    let output = good(h, &[&"pack", &"tree", &"-o", &"x.nrw"]);
+    assert!(stderr(&output).contains("left out tree/socket: it is a socket"), "{}", stderr(&output));
+    assert_eq!(lines(&good(h, &[&"list", &"x.nrw"])), ["tree/", "tree/a"]);
+    // One that was not to be packed is not worth a word.
+    let output = good(h, &[&"pack", &"tree", &"-f", &"-o", &"x.nrw", &"--exclude", &"socket"]);
+    assert!(!stderr(&output).contains("socket"), "{}", stderr(&output));
+    fs::create_dir(h.join("back")).unwrap();
+    good(h, &[&"unpack", &"x.nrw", &"-C", &"back"]);
+}
+
 #[test]
 fn a_pack_goes_through_a_pipe() {
     let home = home();

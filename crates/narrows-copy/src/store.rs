@@ -187,6 +187,11 @@ impl EntryStore {
         self
     }
 
+    /// Whether the content of this entry is to come.
+    pub fn wants(&self, id: u64) -> bool {
+        self.lock().target.pending.contains_key(&id)
+    }
+
     /// Numbers and paths of the files that are wanted once more, without repeats of others.
     pub fn wanted_again(&self) -> Vec<(u64, Vec<u8>)> {
         let store = self.lock();
@@ -234,6 +239,13 @@ impl EntryStore {
         if let Some(mut open) = store.target.open.take() {
             open.keep_partial();
         }
+    }
+
+    /// Ends it for another store to go on: complete files get their names, and the incomplete one is given up.
+    pub fn leave(&self) {
+        let store = &mut *self.lock();
+        store.target.store_batch(&mut store.answers);
+        store.target.open = None;
     }
 
     /// Ends a copy that breaks off: a file that is open is given up, and everything else is completed as

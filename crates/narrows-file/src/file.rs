@@ -320,7 +320,7 @@ impl<R: ReadAt> File<R> {
         let mut contexts = lock(&self.contexts).pop().unwrap_or_default();
         let result = self.advance(member, &mut cursor, i, &mut contexts);
         lock(&self.contexts).push(contexts);
-        let block = result.map_err(|e| e.at(entry.wire_begin, i as u64))?;
+        let block = result?;
         if Cursor::is_worth_keeping(member) && member.frames.entry(i + 1).is_some_and(|next| !next.begins_run) {
             let mut cursors = lock(&self.cursors);
             // One with copies may hold all of the reach.

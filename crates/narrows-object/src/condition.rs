@@ -1,5 +1,5 @@
 //! Conditions of writing. `object_store` sends none with the request that completes an upload, so they are
-//! added on its way out; these headers are not part of a request's signature.
+//! added on its way out. Signatures of S3 and Google do not cover these headers; `signer.rs` is for Azure's.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

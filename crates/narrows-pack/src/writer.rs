@@ -278,6 +278,8 @@ impl<W: Write + Send + 'static> Packer<'_, W> {
         self.check_stop()?;
         match found {
             Found::Failed(text) => self.failed(&text)?,
+            // As tar does: whoever listens makes it anew.
+            Found::Socket(text) => (self.on_failure)(&text),
             Found::Stream(_) => {}
             Found::Entry { root, entry } => {
                 if let EntryKind::File { len, .. } = entry.kind {

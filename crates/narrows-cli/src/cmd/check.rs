@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow};
 use narrows::stream::ReceiveOptions;
-use narrows_file::check::{Report, check, prefaces_are_whole};
+use narrows_file::check::{Report, check_from, prefaces_are_whole};
 use narrows_file::decode::decode_within;
 use narrows_file::foreign::{self, Format};
 use narrows_file::repair::repair;
@@ -136,12 +136,14 @@ fn keep_damaged(path: &Path) -> Result<PathBuf> {
     Ok(kept)
 }
 
-/// Decodes every block; of a pack, also reads the directory. `lost` is what a repair could not bring back.
+/// Decodes every block; of a pack, also compares the directory with the entries. `lost` is what a repair could not bring back.
 fn scrub<R: ReadAt>(args: &CheckArgs, path: &Path, file: &narrows_file::File<R>, lost: Option<String>) -> Result<bool> {
     let threads = flow::threads(args.threads);
-    let mut report = check(file, threads, args.sums).with_context(|| path.display().to_string())?;
+    let named = || path.display().to_string();
+    let (found, decoded) = packs::compare(file, threads).with_context(named)?;
+    let mut report = check_from(file, decoded, threads, args.sums).with_context(named)?;
     report.faults.extend(lost);
-    let pack = packs::check(file, &report, args.sums, threads).with_context(|| path.display().to_string())?;
+    let pack = packs::check(file, &report, found, args.sums, threads).with_context(named)?;
     show(args, path, &report, pack.as_ref())?;
     Ok(report.is_good() && pack.is_none_or(|pack| pack.is_good()))
 }

@@ -139,7 +139,7 @@ impl Put<'_> {
         }
         let (root, entry) = match found {
             Found::Entry { root, entry } => (root, entry),
-            Found::Failed(text) => {
+            Found::Failed(text) | Found::Socket(text) => {
                 self.copy.failed(&text);
                 return true;
             }
