@@ -16,7 +16,7 @@ BUILT = $(or $(CARGO_TARGET_DIR),target)/release
 # Files that cargo fmt does not find, because a macro declares their modules.
 DECLARED_BY_MACROS = crates/narrows/src/policy/*.rs crates/narrows/src/codec/*.rs
 
-.PHONY: all install demo test tests test-full python-test python-wheel bench bench-cp bench-cold bench-arrays fuzz fmt check-tools check-rust-components
+.PHONY: all install package package-test demo test tests test-full python-test python-wheel bench bench-cp bench-cold bench-arrays fuzz fmt check-tools check-rust-components
 
 all: check-tools
 	$(CARGO) build --release
@@ -24,13 +24,30 @@ all: check-tools
 	@install -d $(BUILT)/hdf5
 	@install -m 755 $(BUILT)/libnarrows_hdf5.so $(BUILT)/hdf5/
 
-# The program, the library that `narrows run` loads, and the HDF5 filter. The C library has an
-# `install` of its own (bindings/c).
+# The program, the library that `narrows run` loads, the HDF5 filter, pages and completions. The C library
+# has an `install` of its own (bindings/c).
 install: all
 	install -d "$(DESTDIR)$(PREFIX)/bin" "$(DESTDIR)$(PREFIX)/lib/narrows/hdf5"
 	install -m 755 "$(BUILT)/narrows" "$(DESTDIR)$(PREFIX)/bin/narrows"
 	install -m 755 "$(BUILT)/libnarrows_preload.so" "$(DESTDIR)$(PREFIX)/lib/narrows/"
 	install -m 755 "$(BUILT)/libnarrows_hdf5.so" "$(DESTDIR)$(PREFIX)/lib/narrows/hdf5/"
+	"$(BUILT)/narrows" man "$(DESTDIR)$(PREFIX)/share/man/man1"
+	install -d $(addprefix "$(DESTDIR)$(PREFIX)"/share/,bash-completion/completions zsh/site-functions fish/vendor_completions.d)
+	"$(BUILT)/narrows" completions bash >"$(DESTDIR)$(PREFIX)/share/bash-completion/completions/narrows"
+	"$(BUILT)/narrows" completions zsh >"$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_narrows"
+	"$(BUILT)/narrows" completions fish >"$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/narrows.fish"
+
+# The packages for Debian, the portable tarball and the list of what is linked in, in target/packages
+# (docs/install.md). A release build with pages that all of them share.
+package: check-tools
+	packaging/build.sh
+	packaging/sbom.sh
+	packaging/deb.sh
+	packaging/tarball.sh
+
+# Installs them into a fresh minimal Debian, uses and removes them. Needs root, and debootstrap once.
+package-test:
+	packaging/test-install.sh
 
 demo: check-tools
 	$(CARGO) build --release -p narrows-cli
@@ -46,6 +63,7 @@ test: check-tools check-rust-components
 
 tests:
 	.ci/deny
+	.ci/shell
 	$(CARGO) fmt --all --check
 	rustfmt --edition 2024 --check $(DECLARED_BY_MACROS)
 	$(CARGO) clippy --workspace --all-targets -- -D warnings

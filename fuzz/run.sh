@@ -12,12 +12,15 @@ host=$(rustc -vV | sed -n 's/^host: //p')
 # With --target the flags do not apply to build scripts.
 RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing -Ccodegen-units=1" \
     cargo build --release --quiet --target "$host"
-for target in ${*:-$all}; do
+# shellcheck disable=SC2086
+[ $# -gt 0 ] || set -- $all
+for target; do
     mkdir -p "corpus/$target" artifacts
     # Only read: what is found goes to the corpus.
-    seeds=$([ -d "seeds/$target" ] && echo "seeds/$target" || true)
+    set -- "corpus/$target"
+    if [ -d "seeds/$target" ]; then set -- "$@" "seeds/$target"; fi
     printf 'fuzz: %s for %s s\n' "$target" "$seconds"
-    if "target/$host/release/$target" "corpus/$target" $seeds -max_total_time="$seconds" -rss_limit_mb=1024 -timeout=20 \
+    if "target/$host/release/$target" "$@" -max_total_time="$seconds" -rss_limit_mb=1024 -timeout=20 \
         -max_len=8192 -artifact_prefix="artifacts/$target-" -print_final_stats=1 2>"artifacts/$target.log"; then
         grep -E 'number_of_executed_units|new_units_added' "artifacts/$target.log" | sed 's/^/  /'
     else

@@ -1,5 +1,5 @@
 //! An arbitrary directory behind an entry stream that is good, with a trailer that leads to it: what is
-//! read of a member is its content or an error.
+//! read of a member is its content or an error, and a directory that compares equal leads to all content.
 #![no_main]
 
 use std::io::Write;
@@ -7,7 +7,7 @@ use std::io::Write;
 use libfuzzer_sys::fuzz_target;
 use narrows::entry::{EndState, Entry, EntryKind, RecordWriter};
 use narrows_file::{WriteOptions, Writer};
-use narrows_pack::Pack;
+use narrows_pack::{Pack, compare_directory};
 use xxhash_rust::xxh3::xxh3_64;
 
 const CONTENT: [&[u8]; 2] = [b"first content", b"second"];
@@ -69,6 +69,15 @@ fuzz_target!(|data: &[u8]| {
             let data: Vec<u8> = content.iter().copied().filter(|b| *b != 0).collect();
             let known = data.is_empty() || CONTENT.iter().any(|known| *known == data);
             assert!(known, "content that was never packed");
+        }
+    }
+    let mut others = 0;
+    if compare_directory(&pack, 1, |_, _| others += 1).is_ok_and(|compared| compared) && others == 0 {
+        for (path, known) in [b"1", b"2"].into_iter().zip(CONTENT) {
+            let item = pack.find(path).unwrap().unwrap();
+            let mut content = Vec::new();
+            std::io::copy(&mut pack.member(&item).unwrap().reader(), &mut content).unwrap();
+            assert!(content == known, "a directory that compares equal leads elsewhere");
         }
     }
 });

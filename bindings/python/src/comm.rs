@@ -23,6 +23,7 @@ mod decoding;
 mod engine;
 mod hub;
 mod incoming;
+mod learned;
 mod outgoing;
 mod pools;
 mod wire;
@@ -30,6 +31,7 @@ mod wire;
 use self::engine::{Engine, Message};
 pub(crate) use self::hub::CommHub;
 use self::incoming::{Incoming, Received};
+use self::learned::Learned;
 use self::outgoing::Outgoing;
 use crate::buffer::{Bytes, Pinned, release};
 use crate::error::raised;
@@ -64,7 +66,8 @@ impl CommFlow {
         let socket = Arc::new(sys::connection(descriptor).map_err(raised)?);
         let signal = hub.signal(number);
         let policy: PolicySpec = policy.parse().map_err(raised)?;
-        let engine = Engine::new(policy, same_host);
+        let learned = socket.peer_addr().map_or_else(|_| Learned::default(), |peer| Learned::of(peer.ip()));
+        let engine = Engine::new(policy, same_host, learned);
         let outgoing = Outgoing::new(Arc::clone(&socket), engine, signal.clone());
         Ok(Self {
             outgoing,

@@ -106,6 +106,21 @@ def test_arrays_arrive_writable_and_aligned(policy: str | None) -> None:
     run(body)
 
 
+def test_what_one_comm_tried_no_other_one_to_the_same_host_tries_again() -> None:
+    long, short = random.randbytes(1 << 20), random.randbytes(32 << 10)
+
+    async def body() -> None:
+        async with pair("fixed:store") as (first, far), pair("fixed:store") as (second, other):
+            for comm, peer, message in [(first, far, long), (second, other, short)]:
+                await comm.write({"x": to_serialize(message)})
+                assert (await peer.read())["x"] == message
+            assert first.sent["raw_bytes"] > 0
+            assert second.sent["raw_bytes"] == 0
+            assert second.sent["plain_bytes"] >= len(short)
+
+    run(body)
+
+
 def test_a_frame_of_100_mb_crosses_while_the_other_way_talks() -> None:
     array = numpy.arange(12_500_000, dtype="f8")
 

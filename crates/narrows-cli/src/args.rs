@@ -11,8 +11,11 @@ use narrows::policy::{POLICIES, PolicySpec};
 use narrows_copy::carriers::CARRIERS;
 use narrows_host::peers::{self, Peer};
 
+use crate::version;
+
 pub(crate) mod agent;
 pub(crate) mod array;
+pub(crate) mod doctor;
 pub(crate) mod file;
 mod habits;
 pub(crate) mod hdf5;
@@ -23,6 +26,7 @@ pub(crate) mod ping;
 pub(crate) mod plan;
 pub(crate) mod repack;
 pub(crate) mod run;
+pub(crate) mod shell;
 pub(crate) mod status;
 pub(crate) mod store;
 pub(crate) mod train;
@@ -94,6 +98,7 @@ fn methods_and_policies() -> String {
 #[command(
     name = "narrows",
     version,
+    long_version = version::long(),
     about = "Adaptive compression for data that crosses a network",
     long_about = "Narrows decides for every block whether and how to compress it, from the current state of the data, the \
                   link, the CPUs and the receiver. It can stay on everywhere; there is no compression level to choose.",
@@ -166,6 +171,12 @@ pub(crate) enum Command {
     Train(train::TrainArgs),
     /// Measure how fast this host runs each method, and store the result
     Calibrate(CalibrateArgs),
+    /// Check what this host allows, and say what to do about the rest
+    Doctor(doctor::DoctorArgs),
+    /// Print the script that completes command lines in a shell
+    Completions(shell::CompletionsArgs),
+    /// Write the manual pages
+    Man(shell::ManArgs),
 }
 
 /// The command line of this process; a wrong one ends it.

@@ -12,13 +12,16 @@ mod bench;
 mod calibrate;
 mod cat;
 mod check;
+mod completions;
 mod cp;
 mod demo;
+mod doctor;
 mod each;
 mod file;
-mod hdf5;
+pub(crate) mod hdf5;
 mod inspect;
 mod list;
+mod man;
 mod mount;
 mod oracle;
 mod pack;
@@ -27,12 +30,12 @@ mod pipe;
 mod plan;
 mod recv;
 mod repack;
-mod run;
+pub(crate) mod run;
 mod send;
 mod serve;
 mod status;
 mod train;
-mod tunnel;
+pub(crate) mod tunnel;
 mod unpack;
 
 /// Runs the subcommand and returns its exit status.
@@ -51,6 +54,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         Command::Repack(args) => return repack::run(&args),
         Command::Run(args) => return Ok(run::run(&args)),
         Command::Tunnel(args) => return tunnel::run(&args),
+        Command::Doctor(args) => return doctor::run(&args),
         Command::Agent(args) => agent::run(&args)?,
         Command::Status(args) => status::run(&args)?,
         Command::Serve(args) => serve::run(&args)?,
@@ -66,6 +70,8 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         Command::Hdf5(args) => hdf5::run(&args)?,
         Command::Train(args) => train::run(&args)?,
         Command::Calibrate(args) => calibrate::run(&args)?,
+        Command::Completions(args) => completions::run(&args)?,
+        Command::Man(args) => man::run(&args)?,
     }
     Ok(ExitCode::SUCCESS)
 }

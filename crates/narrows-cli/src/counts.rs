@@ -13,8 +13,6 @@ pub(crate) struct Counts {
     pub(crate) same: AtomicU64,
     /// Files that could not be copied.
     pub(crate) failed: AtomicU64,
-    /// Files that changed while they were read.
-    pub(crate) changed: AtomicU64,
     /// Raw bytes.
     pub(crate) raw: AtomicU64,
     /// Raw bytes of all files to copy, as far as they are known.

@@ -1,27 +1,31 @@
 //! Input and output files, and which of them caused an error.
 
-use std::fs::{File, Permissions};
-use std::io::{self, Read, Write};
+use std::fs::{File, Metadata};
+use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use narrows::stored::Stored;
-use tempfile::NamedTempFile;
 
 use narrows_host::signals::{interruptible, ready};
 use rustix::event::PollFlags;
+use rustix::io::{Errno, ReadWriteFlags};
 
 mod same;
 mod sparse;
 mod standard;
+mod stopping;
 
+use narrows_host::whole::{Successor, remove_left_over};
 pub(crate) use narrows_host::whole::{folder_of, write_whole};
 pub(crate) use same::{identity, refuse_same};
 use sparse::Sparse;
+pub(crate) use stopping::Stopping;
 
 /// Error: the reader of our standard output closed it.
 #[derive(Debug)]
@@ -227,6 +231,9 @@ impl Read for Waiting {
     }
 }
 
+/// Size of a pipe that is written, the most that is allowed without privileges.
+const PIPE_LEN: usize = 1 << 20;
+
 /// An output of raw or wire bytes. A regular file gets its name only when it is complete.
 pub(crate) struct Target {
     kind: Kind,
@@ -238,8 +245,10 @@ enum Kind {
     /// A device or a named pipe: written in place.
     Special(File),
     Whole {
-        temporary: NamedTempFile,
+        new: Successor,
         path: PathBuf,
+        /// Another file that has this name at the end is replaced.
+        replaces: bool,
         /// Bytes of it where holes are left out, with those of a hole at its end; else 0.
         end: Arc<AtomicU64>,
     },
@@ -270,19 +279,21 @@ impl Target {
             Ok(data) => (path.canonicalize().with_context(|| cannot.to_owned())?, Some(data.permissions())),
             Err(_) => (behind_links(path), None),
         };
-        let folder = folder_of(&path);
-        let temporary = tempfile::Builder::new()
-            .prefix(".narrows-")
-            .suffix(".part")
-            // The mode of a new file; the system applies the umask.
-            .permissions(Permissions::from_mode(0o666))
-            .tempfile_in(folder)
-            .map_err(narrows_host::words::without_temporary_name)
-            .with_context(|| cannot.to_owned())?;
+        // Of a program that was killed in the moment in which it replaced this file.
+        remove_left_over(&path);
+        let new = Successor::as_new(&path).with_context(|| cannot.to_owned())?;
         if let Some(permissions) = permissions {
-            temporary.as_file().set_permissions(permissions).with_context(|| cannot.to_owned())?;
+            new.file().set_permissions(permissions).with_context(|| cannot.to_owned())?;
         }
-        Ok(Kind::Whole { temporary, path, end: Arc::default() })
+        Ok(Kind::Whole { new, path, replaces: true, end: Arc::default() })
+    }
+
+    /// Sets whether another file that has the name at the end is replaced. Default: true.
+    pub(crate) fn replacing(mut self, replace: bool) -> Self {
+        if let Kind::Whole { replaces, .. } = &mut self.kind {
+            *replaces = replace;
+        }
+        self
     }
 
     /// A target that is already open and is written in place; `cannot` is the prefix of its errors.
@@ -304,7 +315,7 @@ impl Target {
         match &self.kind {
             Kind::Stdout => stdout(),
             Kind::Special(file) => Ok(file.try_clone()?),
-            Kind::Whole { temporary, .. } => Ok(temporary.as_file().try_clone()?),
+            Kind::Whole { new, .. } => Ok(new.file().try_clone()?),
         }
     }
 
@@ -313,9 +324,15 @@ impl Target {
         self.file().is_ok_and(|file| waits_for_nobody(&file))
     }
 
-    /// A writer for raw bytes that remembers whether writing failed.
+    /// A writer for raw bytes that remembers whether writing failed. A signal ends its waiting.
     pub(crate) fn sink(&self) -> Result<Sink> {
-        Ok(Sink { file: self.file()?, name: self.name() })
+        let file = self.file()?;
+        let is_pipe = file.metadata().is_ok_and(|data| data.file_type().is_fifo());
+        if is_pipe {
+            // A short pipe costs many calls; where it cannot be longer, it stays as it is.
+            let _ = rustix::pipe::fcntl_setpipe_size(&file, PIPE_LEN);
+        }
+        Ok(Sink { file, name: self.name(), is_pipe })
     }
 
     /// As [`Target::sink`], with holes for runs of zeros in a new file. The position of a pipe or of a
@@ -331,9 +348,9 @@ impl Target {
 
     /// Gives the file its length if it ends with a hole; before its times are set, which that changes.
     pub(crate) fn complete(&self) -> io::Result<()> {
-        let Kind::Whole { temporary, end, .. } = &self.kind else { return Ok(()) };
+        let Kind::Whole { new, end, .. } = &self.kind else { return Ok(()) };
         let end = end.load(Ordering::Acquire);
-        let file = temporary.as_file();
+        let file = new.file();
         let completed = file.metadata().and_then(|data| if data.len() < end { file.set_len(end) } else { Ok(()) });
         self.name.note(completed)
     }
@@ -341,22 +358,55 @@ impl Target {
     /// The place that is written, if it can be read back: a new file, from its first byte on.
     pub(crate) fn stored(&self) -> Result<Option<Arc<dyn Stored>>> {
         Ok(match &self.kind {
-            Kind::Whole { temporary, end, .. } => {
-                let (file, name, end) = (temporary.as_file().try_clone()?, self.name(), Arc::clone(end));
+            Kind::Whole { new, end, .. } => {
+                let (file, name, end) = (new.file().try_clone()?, self.name(), Arc::clone(end));
                 Some(Arc::new(Written { file, name, end }))
             }
             Kind::Stdout | Kind::Special(_) => None,
         })
     }
 
-    /// Gives the file its name after everything was written; with `fsync`, flushes it to the disk
-    /// first.
+    /// Gives the file its name after everything was written. With `fsync`, file and name are on the disk
+    /// afterwards.
     pub(crate) fn commit(self, fsync: bool) -> io::Result<()> {
         self.complete()?;
-        let Kind::Whole { temporary, path, .. } = self.kind else { return Ok(()) };
-        let synced = if fsync { temporary.as_file().sync_all() } else { Ok(()) };
-        self.name.note(synced.and_then(|()| temporary.persist(path).map(drop).map_err(|e| e.error)))
+        let Kind::Whole { new, path, replaces, .. } = self.kind else { return Ok(()) };
+        let synced = if fsync { new.file().sync_all() } else { Ok(()) };
+        let named = synced.and_then(|()| name_it(new, &path, replaces));
+        self.name.note(named.and_then(|()| if fsync { sync_folder(folder_of(&path)) } else { Ok(()) }))
     }
+}
+
+/// Flushes the names in a folder to the disk, where that can be done.
+fn sync_folder(folder: &Path) -> io::Result<()> {
+    // A folder in which one may write need not be readable.
+    let Ok(folder) = File::open(folder) else { return Ok(()) };
+    match folder.sync_all() {
+        Err(e) if e.kind() == io::ErrorKind::InvalidInput => Ok(()),
+        result => result,
+    }
+}
+
+/// Gives a complete file its name.
+fn name_it(new: Successor, path: &Path, replaces: bool) -> io::Result<()> {
+    if replaces {
+        return new.put(path);
+    }
+    new.put_new(path).map_err(|e| match e.kind() {
+        io::ErrorKind::AlreadyExists => io::Error::new(e.kind(), "it already exists; use -f to overwrite it"),
+        _ => e,
+    })
+}
+
+/// Whether an output would replace something that is there. A device or a pipe is written in place.
+pub(crate) fn is_in_the_way(path: &Path) -> bool {
+    path.symlink_metadata().is_ok() && !path.metadata().is_ok_and(|data| is_device(&data))
+}
+
+/// Whether it is a device or a named pipe.
+fn is_device(data: &Metadata) -> bool {
+    let kind = data.file_type();
+    kind.is_char_device() || kind.is_block_device() || kind.is_fifo()
 }
 
 /// Whether a file is a regular one or /dev/null.
@@ -367,7 +417,7 @@ fn waits_for_nobody(file: &File) -> bool {
 }
 
 /// Resolves symbolic links to a file that does not exist yet, as a redirection of the shell does.
-fn behind_links(path: &Path) -> PathBuf {
+pub(crate) fn behind_links(path: &Path) -> PathBuf {
     let mut path = path.to_owned();
     // The kernel follows at most 40 links.
     for _ in 0..40 {
@@ -385,6 +435,36 @@ pub(crate) fn is_fifo(path: &Path) -> bool {
 pub(crate) struct Sink {
     file: File,
     name: Name,
+    /// Its reader may leave it full for ever.
+    is_pipe: bool,
+}
+
+impl Sink {
+    /// Writes what fits into a pipe once something does.
+    fn write_pipe(&self, bytes: &[u8]) -> io::Result<usize> {
+        /// What fits into a pipe that takes anything.
+        const LEAST: usize = 4096;
+        /// A reader that reads makes room for much in this time; who is woken for each 4 KiB takes three
+        /// times as long.
+        const PAUSE: Duration = Duration::from_micros(100);
+        const PAUSES: u32 = 50;
+        let wait = || ready(&self.file, PollFlags::OUT, None).map_err(|e| io::Error::other(e.to_string()));
+        for pauses in 0.. {
+            let all = [IoSlice::new(bytes)];
+            // At its own position, without changing the mode of a pipe that other programs share.
+            match rustix::io::pwritev2(&self.file, &all, u64::MAX, ReadWriteFlags::NOWAIT) {
+                Err(Errno::AGAIN) if pauses < PAUSES => std::thread::sleep(PAUSE),
+                Err(Errno::AGAIN) => drop(wait()?),
+                // Before Linux 6.5.
+                Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS | Errno::SPIPE) => {
+                    wait()?;
+                    return (&self.file).write(&bytes[..bytes.len().min(LEAST)]);
+                }
+                result => return Ok(result?),
+            }
+        }
+        Ok(0)
+    }
 }
 
 /// An output file that is read back while it is written.
@@ -413,7 +493,7 @@ impl Stored for Written {
 
 impl Write for Sink {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let result = self.file.write(bytes);
+        let result = if self.is_pipe { self.write_pipe(bytes) } else { self.file.write(bytes) };
         self.name.note(result)
     }
 

@@ -8,9 +8,12 @@ mod args;
 mod bottleneck;
 mod cmd;
 mod counts;
+mod damage;
 mod dictionary;
+mod doctor;
 mod files;
 mod flow;
+mod manual;
 mod oracle;
 mod ping;
 mod place;
@@ -22,6 +25,7 @@ mod samples;
 mod shaper;
 mod transfer;
 mod variables;
+mod version;
 
 fn main() -> ExitCode {
     narrows::stream::return_memory_early();

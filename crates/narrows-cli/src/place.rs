@@ -12,10 +12,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::{Context, Result};
 use narrows_file::ReadAt;
 use narrows_host::signals;
-use narrows_object::{CreateOptions, ObjectFile, ObjectWriter, Options, Scheme, Store, Url};
+use narrows_object::{Condition, CreateOptions, ObjectFile, ObjectWriter, Options, Scheme, Store, Url};
 
 use crate::args::store::StoreArgs;
-use crate::files;
+use crate::files::{self, Stopping};
 
 /// A path of this host or an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -117,7 +117,7 @@ pub(crate) fn object(url: &Url, args: &StoreArgs) -> Result<ObjectFile> {
 /// It cannot be opened. What is wrong with an object only its first read tells.
 pub(crate) fn open_read(place: &Place, args: &StoreArgs) -> Result<Arc<dyn ReadAt>> {
     Ok(match place {
-        Place::Path(path) => Arc::new(files::open_regular(path)?),
+        Place::Path(path) => Arc::new(Stopping(files::open_regular(path)?)),
         Place::Object(url) => Arc::new(object(url, args)?),
     })
 }
@@ -148,7 +148,7 @@ pub(crate) enum Target {
 pub(crate) fn create(place: &Place, args: &StoreArgs, options: CreateOptions) -> Result<Target> {
     Ok(match place {
         Place::Path(path) => {
-            let target = files::Target::open(Some(path))?;
+            let target = files::Target::open(Some(path))?.replacing(options.condition != Condition::Create);
             Target::Path { sink: target.sink()?, target }
         }
         Place::Object(url) => {

@@ -152,7 +152,11 @@ impl Bar {
     }
 
     /// Removes the bar.
-    pub(crate) fn end(mut self) {
+    pub(crate) fn end(self) {}
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();

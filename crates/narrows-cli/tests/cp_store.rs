@@ -163,6 +163,27 @@ fn a_server_that_keeps_what_comes_makes_all_copies_such() {
     child.wait().unwrap();
 }
 
+/// Files of long blocks that `narrows FILE` made: a frame of them may be longer than a record.
+#[test]
+fn files_of_long_blocks_come_back() {
+    let home = home();
+    let [a, c] = ["a", "c"].map(|name| home.path().join(name));
+    fs::create_dir(&a).unwrap();
+    // Every second byte of it is noise, so that a frame is half as long as its block.
+    let half: Vec<u8> = random(3 << 20).into_iter().flat_map(|byte| [byte, 0]).collect();
+    fs::write(home.path().join("f"), &half).unwrap();
+    for len in [600_000, 1 << 20, 2 << 20] {
+        let mut command = narrows(home.path());
+        command.args(["--policy", "fixed:zstd:level=1", "--block-max", &len.to_string()]).arg(home.path().join("f"));
+        let output = finish(command.arg("-o").arg(a.join(format!("{len}.nrw"))).spawn().unwrap());
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+    }
+    assert_eq!(json(&get(home.path(), &a, &c, &[]))["files_failed"], 0);
+    for len in [600_000, 1 << 20, 2 << 20] {
+        assert!(fs::read(c.join(len.to_string())).unwrap() == half, "{len}");
+    }
+}
+
 #[test]
 fn one_suffix_is_added_and_one_is_taken_whatever_the_name() {
     let home = home();

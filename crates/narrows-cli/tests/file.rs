@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, SystemTime};
 
+use common::calls::{Failing, with_failing};
 use common::narrows;
 
 fn sample(len: usize) -> Vec<u8> {
@@ -35,6 +36,51 @@ fn good(folder: &Path, args: &[&str]) -> Vec<u8> {
 
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
+}
+
+/// What a disk cannot store is no output: the source stays, and a file that adapts gets no name.
+#[test]
+fn errors_of_the_disk_are_told() {
+    let home = folder();
+    let at = |name: &str| home.path().join(name);
+    fs::write(at("a"), sample(3 << 20)).unwrap();
+    good(home.path(), &["a", "-o", "b.nrw"]);
+    let fails = |call: i64, args: &[&str]| {
+        let failing = [Failing::All(call)];
+        let output = with_failing(&failing, libc::EIO, || run(home.path(), args))?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains("cannot write"), "{args:?}: {said}");
+        Some(())
+    };
+    let all = [
+        fails(libc::SYS_fsync, &["--rm", "a"]),
+        fails(libc::SYS_fsync, &["--rm", "a", "--format", "zstd"]),
+        fails(libc::SYS_fsync, &["--rm", "-d", "b.nrw"]),
+        fails(libc::SYS_sync_file_range, &["--adapt", "a", "-o", "c.nrw"]),
+    ];
+    assert!(at("a").exists() && at("b.nrw").exists());
+    assert!(all.iter().any(Option::is_none) || !at("c.nrw").exists());
+}
+
+#[test]
+fn a_file_that_appears_meanwhile_is_not_replaced() {
+    let home = folder();
+    let out = home.path().join("out");
+    for force in [false, true] {
+        let mut command = narrows(home.path());
+        command.current_dir(home.path()).args(["-o", "out"]).args(force.then_some("-f")).stdin(Stdio::piped());
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        while fs::read_dir(home.path()).unwrap().count() < 1 + usize::from(out.exists()) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        fs::write(&out, "mine").unwrap();
+        drop(child.stdin.take());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.success(), force);
+        assert_eq!(fs::read(&out).unwrap() == b"mine", !force);
+        assert_eq!(String::from_utf8_lossy(&output.stderr).contains("already exists; use -f"), !force);
+        assert_eq!(fs::read_dir(home.path()).unwrap().count(), 1);
+    }
 }
 
 #[test]
@@ -163,7 +209,14 @@ fn cat_writes_ranges_of_every_format_that_can_have_them() {
         assert_eq!(good(home.path(), &["cat", "--range", "0-0", name]), raw[..1]);
         assert_eq!(good(home.path(), &["cat", "--range", "300000-300099", name]), raw[300_000..300_100]);
         assert_eq!(good(home.path(), &["cat", "--range", "699990-", name]), raw[699_990..]);
-        assert_eq!(good(home.path(), &["cat", "--range", "700000-800000", name]), b"");
+        assert_eq!(good(home.path(), &["cat", "--range", "699999-800000", name]), raw[699_999..]);
+        for range in ["700000-800000", "700000-", "800000-800000"] {
+            let output = run(home.path(), &["cat", "--range", range, name]);
+            common::assert_one_line_error(&output, 2);
+            let said = common::stderr(&output);
+            assert!(said.contains("the file has 700000 bytes"), "{said}");
+            assert!(output.stdout.is_empty());
+        }
     }
     assert_eq!(good(home.path(), &["cat", "--range=-10", "a.nrw"]), raw[699_990..]);
     assert_eq!(run(home.path(), &["cat", "--range", "9-8", "a.nrw"]).status.code(), Some(2));

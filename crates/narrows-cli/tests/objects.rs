@@ -7,6 +7,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Output;
 
+use common::calls::{Failing, with_failing};
 use common::store::{Bucket, Fault, Request};
 use common::{assert_one_line_error, code, finish, finish_reading, random, stderr, text};
 use narrows_object::{Condition, CreateOptions, ObjectFile, ObjectWriter, Options, Store, Url};
@@ -191,6 +192,41 @@ fn trees_go_and_come_back() {
     let said = get(&["--delete"]);
     assert_eq!((said["files"].as_u64(), said["deleted"].as_u64()), (Some(1), Some(1)), "{said}");
     assert_eq!(fs::read(back.join("a.txt")).unwrap(), files[0].1);
+}
+
+/// What is left out of a copy is not removed either, whatever name it has there.
+#[test]
+fn files_of_objects_that_are_left_out_stay() {
+    let Some(bucket) = Bucket::new() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    fs::create_dir(&from).unwrap();
+    ["a", "b.txt"].iter().for_each(|name| fs::write(from.join(name), name).unwrap());
+    good(&bucket, &["cp", "-r", &format!("{}/", from.display()), &bucket.url("t/")]);
+    let to = to.to_str().unwrap();
+    good(&bucket, &["cp", "-r", &bucket.url("t/"), to]);
+    fs::write(Path::new(to).join("other"), "other").unwrap();
+    for pattern in ["*.nrw", "a.nrw", "a"] {
+        good(&bucket, &["cp", "-r", "--delete", "--exclude", pattern, &bucket.url("t/"), to]);
+        assert!(["a", "b.txt"].iter().all(|name| Path::new(to).join(name).exists()), "{pattern}");
+    }
+    assert!(!Path::new(to).join("other").exists());
+}
+
+/// The names of files are on the disk too.
+#[test]
+fn names_that_cannot_be_flushed_are_told_of() {
+    let Some(bucket) = Bucket::new() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    bucket.put("t/a", b"a");
+    for (fsync, is_good) in [("each", false), ("batch", false), ("none", true)] {
+        let to = dir.path().join(fsync);
+        let url = bucket.url("t/");
+        let get = || run(&bucket, &["cp", "-r", "--fsync", fsync, &url, to.to_str().unwrap()]);
+        let Some(output) = with_failing(&[Failing::All(libc::SYS_syncfs)], libc::EIO, get) else { return };
+        assert_eq!(code(&output) == 0, is_good, "{fsync}: {}", stderr(&output));
+        assert_eq!(stderr(&output).contains("cannot flush the names"), !is_good, "{}", stderr(&output));
+    }
 }
 
 #[test]
@@ -451,6 +487,39 @@ fn an_object_that_is_replaced_while_it_is_read_is_an_error() {
     let error = file.read_exact_at(&mut buf, 1 << 20).unwrap_err();
     assert!(error.to_string().contains("replaced while it was read"), "{error}");
     assert_eq!(ReadAt::len(&ObjectFile::new(&store, "k").unwrap()).unwrap(), 2 << 20);
+}
+
+/// No offset in such an object can be added to.
+#[test]
+fn impossible_lengths_are_refused() {
+    use narrows_file::ReadAt;
+    use std::io::{BufRead, BufReader, Write};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for mut client in listener.incoming().flatten() {
+            let mut reader = BufReader::new(client.try_clone().unwrap());
+            let (mut line, mut range) = (String::new(), String::new());
+            while reader.read_line(&mut line).is_ok_and(|n| n > 2) {
+                if let Some(asked) = line.to_ascii_lowercase().trim().strip_prefix("range: bytes=") {
+                    range = asked.to_owned();
+                }
+                line.clear();
+            }
+            let head = format!(
+                "HTTP/1.1 206 Partial Content\r\nContent-Range: bytes {range}/{}\r\nContent-Length: 100\r\n\
+                 Last-Modified: Wed, 21 Oct 2015 07:28:00 GMT\r\nETag: \"a\"\r\nConnection: close\r\n\r\n",
+                u64::MAX
+            );
+            let _ = client.write_all(&[head.as_bytes(), &[7; 100]].concat());
+        }
+    });
+    let options = Options { endpoint: Some(endpoint), key: Some(("a".into(), "b".into())), ..Options::default() };
+    let store = Store::open(&Url::parse(b"s3://bucket").unwrap().unwrap(), &options).unwrap();
+    let file = ObjectFile::new(&store, "k").unwrap();
+    let at = u64::MAX - 1 - (64 << 10);
+    let error = file.read_at(&mut [0; 100], at).unwrap_err();
+    assert!(error.to_string().contains("2^63"), "{error}");
 }
 
 /// Parts have whole frames, so that a frame can be replaced without the others.

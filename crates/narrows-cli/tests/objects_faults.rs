@@ -128,6 +128,9 @@ fn a_signal_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("f");
     fs::write(&file, random(40 << 20)).unwrap();
+    let packed = dir.path().join("packed.nrw");
+    let output = run(&bucket, &[file.to_str().unwrap(), "-o", packed.to_str().unwrap()]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
     let begun = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&begun);
     bucket.faults(move |_, r| {
@@ -136,7 +139,8 @@ fn a_signal_leaves_nothing() {
         }
         if r.target.contains("partNumber") { Fault::Delay(700) } else { Fault::Pass }
     });
-    for args in [vec!["cp", file.to_str().unwrap(), "URL"], vec![file.to_str().unwrap(), "-o", "URL"]] {
+    let (file, packed) = (file.to_str().unwrap(), packed.to_str().unwrap());
+    for args in [vec!["cp", file, "URL"], vec![file, "-o", "URL"], vec!["-d", packed, "-o", "URL"]] {
         begun.store(false, Ordering::Relaxed);
         let url = bucket.url("f.nrw");
         let args: Vec<&str> = args.into_iter().map(|arg| if arg == "URL" { url.as_str() } else { arg }).collect();
@@ -150,4 +154,79 @@ fn a_signal_leaves_nothing() {
         assert_eq!(code(&output), -1, "it ends by the signal: {}", stderr(&output));
         assert!(bucket.keys().is_empty() && bucket.unfinished().is_empty(), "{args:?}");
     }
+}
+
+/// The same for an output of this host: nothing of it is left.
+#[test]
+fn a_signal_while_an_object_is_read_leaves_nothing() {
+    let Some(bucket) = Bucket::new() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let file = bucket.home().join("f");
+    fs::write(&file, random(60 << 20)).unwrap();
+    let output = run(&bucket, &[file.to_str().unwrap(), "-o", &bucket.url("f.nrw")]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    bucket.faults(|n, _| if n > 6 { Fault::Delay(300) } else { Fault::Pass });
+    for _ in 0..5 {
+        let out = dir.path().join("out");
+        let child = bucket.narrows(&["-d", &bucket.url("f.nrw"), "-o", out.to_str().unwrap()]).spawn().unwrap();
+        let waits = Instant::now();
+        let has_bytes = || fs::read_dir(dir.path()).unwrap().any(|e| e.unwrap().metadata().unwrap().len() > 1 << 20);
+        while !has_bytes() && waits.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+        let output = finish_reading(child);
+        assert_eq!(code(&output), -1, "it ends by the signal: {}", stderr(&output));
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+}
+
+/// Its object would have the time of one state and bytes of another.
+#[test]
+fn a_file_that_changes_is_not_stored_and_is_a_failure() {
+    let Some(bucket) = Bucket::new() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let (long, other) = (dir.path().join("long"), dir.path().join("other"));
+    fs::write(&long, random(40 << 20)).unwrap();
+    fs::write(&other, "other").unwrap();
+    let growing = long.clone();
+    bucket.faults(move |_, r| {
+        if r.target.contains("partNumber") {
+            fs::OpenOptions::new().append(true).open(&growing).unwrap().set_len(41 << 20).unwrap();
+        }
+        Fault::Pass
+    });
+    let output = run(&bucket, &["cp", long.to_str().unwrap(), &bucket.url("x")]);
+    assert_eq!(code(&output), 2, "{}", stderr(&output));
+    assert!(stderr(&output).contains("was not stored"), "{}", stderr(&output));
+    assert!(bucket.keys().is_empty() && bucket.unfinished().is_empty());
+    fs::File::options().write(true).open(&long).unwrap().set_len(40 << 20).unwrap();
+    let output = run(&bucket, &["cp", "-r", dir.path().to_str().unwrap(), &bucket.url("")]);
+    assert_eq!(code(&output), 3, "{}", stderr(&output));
+    assert_eq!(bucket.keys().len(), 1);
+}
+
+/// Opening a named pipe waits for its writer.
+#[test]
+fn a_pipe_that_takes_the_place_of_a_file_is_not_waited_for() {
+    let Some(bucket) = Bucket::new() else { return };
+    if !narrows_test::has("mkfifo") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    ["a", "b"].iter().for_each(|name| fs::write(dir.path().join(name), name).unwrap());
+    let b = dir.path().join("b");
+    bucket.faults(move |_, r| {
+        if r.method == "PUT" && r.target.contains("a.nrw") && b.is_file() {
+            // The folder was walked long ago.
+            std::thread::sleep(Duration::from_millis(300));
+            fs::remove_file(&b).unwrap();
+            assert!(std::process::Command::new("mkfifo").arg(&b).status().unwrap().success());
+        }
+        Fault::Pass
+    });
+    let from = format!("{}/", dir.path().display());
+    let output = run(&bucket, &["cp", "-r", "--transfers", "1", &from, &bucket.url("t/")]);
+    assert_eq!(code(&output), 3, "{}", stderr(&output));
+    assert!(stderr(&output).contains("cannot copy b: it is not a file any more"), "{}", stderr(&output));
 }

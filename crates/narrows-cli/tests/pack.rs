@@ -93,6 +93,24 @@ fn fifos_devices_and_contents_of_folders_are_packed() {
     assert!(h.join("back/fifo").exists() && h.join("back/sub").is_dir());
 }
 
+/// As with tar: whoever listens makes it anew.
+#[test]
+fn a_socket_is_left_out_with_a_warning() {
+    let home = home();
+    let h = home.path();
+    fs::create_dir(h.join("tree")).unwrap();
+    fs::write(h.join("tree/a"), "a").unwrap();
+    let _listener = std::os::unix::net::UnixListener::bind(h.join("tree/socket")).unwrap();
+    let output = good(h, &[&"pack", &"tree", &"-o", &"x.nrw"]);
+    assert!(stderr(&output).contains("left out tree/socket: it is a socket"), "{}", stderr(&output));
+    assert_eq!(lines(&good(h, &[&"list", &"x.nrw"])), ["tree/", "tree/a"]);
+    // One that was not to be packed is not worth a word.
+    let output = good(h, &[&"pack", &"tree", &"-f", &"-o", &"x.nrw", &"--exclude", &"socket"]);
+    assert!(!stderr(&output).contains("socket"), "{}", stderr(&output));
+    fs::create_dir(h.join("back")).unwrap();
+    good(h, &[&"unpack", &"x.nrw", &"-C", &"back"]);
+}
+
 #[test]
 fn a_pack_goes_through_a_pipe() {
     let home = home();
@@ -116,6 +134,82 @@ fn a_pack_goes_through_a_pipe() {
     // Some paths need a file.
     let output = run(h, &[&"unpack", &"-", &"tree/1"]);
     assert_eq!(code(&output), 2, "{}", stderr(&output));
+}
+
+/// The folder that contents are unpacked into is the user's, unless that was asked for.
+#[test]
+fn an_existing_folder_keeps_its_mode_without_force() {
+    let home = home();
+    let h = home.path();
+    ["tree", "back"].iter().for_each(|name| fs::create_dir(h.join(name)).unwrap());
+    fs::write(h.join("tree/a"), "a").unwrap();
+    fs::set_permissions(h.join("tree"), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(h.join("back"), fs::Permissions::from_mode(0o700)).unwrap();
+    good(h, &[&"pack", &"tree/", &"-o", &"x.nrw"]);
+    let mode = || h.join("back").metadata().unwrap().mode() & 0o777;
+    good(h, &[&"unpack", &"x.nrw", &"-C", &"back"]);
+    assert_eq!((mode(), h.join("back/a").exists()), (0o700, true));
+    good(h, &[&"unpack", &"x.nrw", &"-C", &"back", &"-f"]);
+    assert_eq!(mode(), 0o755);
+}
+
+/// Only root can set these, and file systems such as overlays obey them: anybody may have made the pack.
+#[test]
+fn trusted_attributes_of_a_pack_are_not_set_without_being_asked_for() {
+    let home = home();
+    let h = home.path();
+    ["tree", "one", "two"].iter().for_each(|name| fs::create_dir(h.join(name)).unwrap());
+    fs::write(h.join("tree/a"), "a").unwrap();
+    let name = "trusted.narrows";
+    for path in ["tree", "tree/a"] {
+        if rustix::fs::setxattr(h.join(path), name, b"x", rustix::fs::XattrFlags::empty()).is_err() {
+            return narrows_test::skip("this user, or this file system, sets no trusted attributes");
+        }
+    }
+    good(h, &[&"pack", &"tree", &"-o", &"x.nrw"]);
+    let output = good(h, &[&"unpack", &"x.nrw", &"-C", &"one"]);
+    assert!(stderr(&output).contains("trusted attributes"), "{}", stderr(&output));
+    good(h, &[&"unpack", &"x.nrw", &"-C", &"two", &"--set-id"]);
+    for path in ["tree", "tree/a"] {
+        let has = |folder: &str| rustix::fs::getxattr(h.join(folder).join(path), name, &mut [0u8; 9][..]).is_ok();
+        assert!(!has("one") && has("two"), "{path}");
+    }
+}
+
+/// A link may lead to a file that would be replaced, and another program may have used the name meanwhile.
+#[test]
+fn a_pack_takes_no_name_that_is_used() {
+    let home = home();
+    let h = home.path();
+    fs::create_dir(h.join("tree")).unwrap();
+    fs::write(h.join("tree/noise"), random(20 << 20)).unwrap();
+    fs::write(h.join("mine"), "mine").unwrap();
+    symlink("mine", h.join("link.nrw")).unwrap();
+    let output = run(h, &[&"pack", &"tree", &"-o", &"link.nrw"]);
+    assert_eq!(code(&output), 1);
+    assert!(stderr(&output).contains("already exists; use -f"), "{}", stderr(&output));
+
+    let part = |path: &PathBuf| path.extension().is_some_and(|e| e == "part");
+    let child = narrows(h).current_dir(h).args(["pack", "tree", "-o", "x.nrw"]).spawn().unwrap();
+    while !entries(h).iter().any(part) {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    fs::write(h.join("x.nrw"), "mine").unwrap();
+    let output = finish(child);
+    assert_eq!(code(&output), 1);
+    assert!(stderr(&output).contains("already exists; use -f"), "{}", stderr(&output));
+    for name in ["mine", "x.nrw"] {
+        assert_eq!(fs::read(h.join(name)).unwrap(), b"mine");
+    }
+    assert!(!entries(h).iter().any(part));
+    good(h, &[&"pack", &"tree", &"-o", &"link.nrw", &"-f"]);
+    assert!(h.join("link.nrw").is_symlink() && h.join("mine").metadata().unwrap().len() > 20 << 20);
+
+    // Through a link into the tree it leaves itself out.
+    fs::write(h.join("tree/itself"), "old").unwrap();
+    symlink("tree/itself", h.join("into.nrw")).unwrap();
+    good(h, &[&"pack", &"tree", &"-o", &"into.nrw", &"-f"]);
+    assert_eq!(lines(&good(h, &[&"list", &"into.nrw"])), ["tree/", "tree/noise"]);
 }
 
 #[test]

@@ -130,6 +130,21 @@ impl Landing {
         Ok(rustix::fs::unlinkat(&folder, &name, AtFlags::empty())?)
     }
 
+    /// Flushes everything below it to the disk, names too.
+    ///
+    /// # Errors
+    /// The disk fails.
+    pub fn sync(&self) -> io::Result<()> {
+        match rustix::fs::syncfs(self.0.root()) {
+            // The folder may be writable and not readable.
+            Err(Errno::BADF) => {
+                rustix::fs::sync();
+                Ok(())
+            }
+            result => Ok(result?),
+        }
+    }
+
     /// Opens the folder `path`, and makes what is missing of it.
     fn folder(&mut self, path: &[u8]) -> io::Result<Arc<OwnedFd>> {
         match self.0.folder(path) {
@@ -206,7 +221,7 @@ impl Arriving {
         if fsync {
             rustix::fs::fsync(file)?;
         }
-        self.partial.rename(&self.name)?;
+        self.partial.rename(&self.name, true)?;
         Ok(lost)
     }
 }

@@ -18,6 +18,7 @@ const XATTR_NAMES_MAX: usize = 64 << 10;
 const XATTR_VALUE_MAX: usize = 64 << 10;
 const SETID: u32 = 0o6000;
 const CAPABILITY: &[u8] = b"security.capability";
+const TRUSTED: &[u8] = b"trusted.";
 
 /// Metadata that could not be set at the target: kinds, and how often each.
 #[derive(Debug, Default)]
@@ -138,7 +139,7 @@ fn by_descriptor(parent: &OwnedFd, name: &OsStr) -> Vec<u8> {
 /// as root trusted attributes. Labels of security modules belong to the host and are not preserved.
 fn is_kept(name: &[u8]) -> bool {
     name.starts_with(b"user.")
-        || name.starts_with(b"trusted.")
+        || name.starts_with(TRUSTED)
         || matches!(name, b"system.posix_acl_access" | b"system.posix_acl_default" | b"security.capability")
 }
 
@@ -223,6 +224,15 @@ pub(crate) fn take_privileges(entry: &mut Entry, losses: &mut Losses) {
     entry.xattrs.retain(|(name, _)| name != CAPABILITY);
     if entry.xattrs.len() < before {
         losses.count("capabilities (without --set-id)");
+    }
+}
+
+/// Removes attributes that only root may set, and that file systems obey.
+pub(crate) fn take_trusted(entry: &mut Entry, losses: &mut Losses) {
+    let before = entry.xattrs.len();
+    entry.xattrs.retain(|(name, _)| !name.starts_with(TRUSTED));
+    if entry.xattrs.len() < before {
+        losses.count("trusted attributes (without --set-id)");
     }
 }
 

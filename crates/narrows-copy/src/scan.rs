@@ -67,6 +67,23 @@ pub enum Found {
     Stream(Box<dyn Read + Send>),
     /// An entry that could not be examined; the walk continues.
     Failed(String),
+    /// A socket, which cannot be copied; the walk continues.
+    Socket(String),
+}
+
+/// Why an entry is not handed over.
+enum LeftOut {
+    Failed(String),
+    Socket(String),
+}
+
+impl From<LeftOut> for Found {
+    fn from(left_out: LeftOut) -> Self {
+        match left_out {
+            LeftOut::Failed(text) => Self::Failed(text),
+            LeftOut::Socket(text) => Self::Socket(text),
+        }
+    }
 }
 
 impl Root {
@@ -250,8 +267,8 @@ impl Scan<'_> {
                         }
                     }
                 }
-                Err(text) => {
-                    if !on_found(Found::Failed(text)) {
+                Err(left_out) => {
+                    if !on_found(left_out.into()) {
                         return false;
                     }
                 }
@@ -259,16 +276,17 @@ impl Scan<'_> {
         }
     }
 
-    fn look(&mut self, tree: &mut Tree, path: Vec<u8>) -> Result<Option<(Entry, Stat)>, String> {
+    fn look(&mut self, tree: &mut Tree, path: Vec<u8>) -> Result<Option<(Entry, Stat)>, LeftOut> {
         let cannot = |path: &[u8], e: io::Error| match e.kind() {
             // It existed when its folder was read.
-            io::ErrorKind::NotFound => format!("{} has vanished", shown(path)),
-            _ => format!("cannot examine {}: {}", shown(path), e_text(&e)),
+            io::ErrorKind::NotFound => LeftOut::Failed(format!("{} has vanished", shown(path))),
+            _ => LeftOut::Failed(format!("cannot examine {}: {}", shown(path), e_text(&e))),
         };
-        check_path(&path).map_err(|e| e.to_string())?;
+        check_path(&path).map_err(|e| LeftOut::Failed(e.to_string()))?;
         if path.is_empty() {
             let stat = rustix::fs::fstat(tree.root()).map_err(|e| cannot(&path, e.into()))?;
-            let entry = meta::entry(tree.root(), OsStr::new("."), path, &stat).map_err(|e| e.to_string())?;
+            let entry = meta::entry(tree.root(), OsStr::new("."), path, &stat);
+            let entry = entry.map_err(|e| LeftOut::Failed(e.to_string()))?;
             return Ok(entry.map(|entry| (entry, stat)));
         }
         let found = tree.parent(&path).and_then(|(parent, name)| {
@@ -276,11 +294,11 @@ impl Scan<'_> {
             Ok((meta::entry(&parent, &name, path.clone(), &stat)?, stat))
         });
         let (entry, stat) = found.map_err(|e| cannot(&path, e))?;
-        let Some(entry) = entry else {
-            let told = !self.filter.leaves_out(&path, false);
-            return if told { Err(format!("left out {}: it is a socket", shown(&path))) } else { Ok(None) };
-        };
-        Ok(Some((entry, stat)))
+        match entry {
+            Some(entry) => Ok(Some((entry, stat))),
+            None if self.filter.leaves_out(&path, false) => Ok(None),
+            None => Err(LeftOut::Socket(format!("left out {}: it is a socket", shown(&path)))),
+        }
     }
 
     fn again(&mut self, entry: &Entry, stat: &Stat) -> Option<Again> {

@@ -115,6 +115,8 @@ struct Target {
     stored: Stored,
     /// Entries that are there already, and are not the same, are not replaced.
     keeps_existing: bool,
+    /// They come from a pack, which anybody may have made.
+    is_of_pack: bool,
     observers: Observers,
 }
 
@@ -159,6 +161,7 @@ impl EntryStore {
             mounted: Vec::new(),
             stored: Stored::default(),
             keeps_existing: false,
+            is_of_pack: false,
             observers,
         };
         let answers = Answers::new(notes);
@@ -179,8 +182,14 @@ impl EntryStore {
         let mut store = self.lock();
         store.target.repeatable = Repeatable::of_pack();
         store.target.keeps_existing = !replaces;
+        store.target.is_of_pack = true;
         drop(store);
         self
+    }
+
+    /// Whether the content of this entry is to come.
+    pub fn wants(&self, id: u64) -> bool {
+        self.lock().target.pending.contains_key(&id)
     }
 
     /// Numbers and paths of the files that are wanted once more, without repeats of others.
@@ -230,6 +239,13 @@ impl EntryStore {
         if let Some(mut open) = store.target.open.take() {
             open.keep_partial();
         }
+    }
+
+    /// Ends it for another store to go on: complete files get their names, and the incomplete one is given up.
+    pub fn leave(&self) {
+        let store = &mut *self.lock();
+        store.target.store_batch(&mut store.answers);
+        store.target.open = None;
     }
 
     /// Ends a copy that breaks off: a file that is open is given up, and everything else is completed as

@@ -60,6 +60,15 @@ impl Cursor {
         contexts: &mut Contexts,
         pool: &BufferPool,
     ) -> Result<Block> {
+        let (run, next) = (self.run as u64, self.next as u64);
+        self.decode_next(entry, wire, contexts, pool).map_err(|e| {
+            // The receiver counts from the beginning of the run.
+            let frame = e.frame.map(|frame| frame + run);
+            Error { frame, ..e }.at(entry.wire_begin, next)
+        })
+    }
+
+    fn decode_next(&mut self, entry: &Entry, wire: Block, contexts: &mut Contexts, pool: &BufferPool) -> Result<Block> {
         let mut raw = None;
         self.receiver.receive(wire)?;
         while let Some(job) = self.receiver.poll_job() {

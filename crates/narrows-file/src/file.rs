@@ -10,7 +10,7 @@ use narrows::{Error, ErrorKind, Result};
 
 use crate::cache::Cache;
 use crate::cursor::{Cursor, Limits};
-use crate::footer::{TAIL_LEN, Tail, is_about_content, read_member, read_totals};
+use crate::footer::{SUMS_OF_BLOCK, TAIL_LEN, Tail, is_about_content, read_member, read_totals};
 use crate::index::{ENTRIES_MAX, Entry, IndexOrigin, Member, too_many_blocks};
 use crate::read_at::ReadAt;
 use crate::scan::scan;
@@ -33,12 +33,13 @@ pub struct OpenOptions {
     limits: Limits,
     scan: bool,
     broken: bool,
+    blocks_max: usize,
 }
 
 impl Default for OpenOptions {
     fn default() -> Self {
         let limits = Limits { block_max: BASELINE_BLOCK_MAX, reach_max: 128 << 20 };
-        Self { cache_max: CACHE_MAX, limits, scan: true, broken: false }
+        Self { cache_max: CACHE_MAX, limits, scan: true, broken: false, blocks_max: ENTRIES_MAX }
     }
 }
 
@@ -67,6 +68,11 @@ impl OpenOptions {
     /// Whether a file that breaks off is opened too, with what is there of it. Default: false.
     pub fn broken(self, broken: bool) -> Self {
         Self { broken, ..self }
+    }
+
+    /// Most blocks of the file: each takes 16 bytes of memory. Default: 64 Mi.
+    pub fn blocks_max(self, blocks: usize) -> Self {
+        Self { blocks_max: blocks, ..self }
     }
 
     /// Opens a file.
@@ -103,7 +109,7 @@ impl OpenOptions {
 /// All streams by their footers, from the last one on.
 fn read_members(source: &impl ReadAt, tail: &Tail, len: u64, options: &OpenOptions) -> Result<Vec<Member>> {
     let mut members: Vec<Member> = Vec::new();
-    let mut blocks = 0;
+    let (mut blocks, mut sums) = (0, 0usize);
     let mut end = len;
     while end > 0 {
         let totals = read_totals(source, tail, end)?;
@@ -112,7 +118,7 @@ fn read_members(source: &impl ReadAt, tail: &Tail, len: u64, options: &OpenOptio
             return Err(Error::limit(format!("the file has more than {MEMBERS_MAX} streams; write it anew as one")));
         }
         if totals.index_offset > 0 {
-            let member = read_member(source, tail, end, totals)?;
+            let member = read_member(source, tail, end, totals, options.blocks_max)?;
             if !member.preface.check {
                 // Nothing but the headers before it says where a frame belongs.
                 members.push(scanned(source, tail, begin, end, options, IndexOrigin::Stored)?);
@@ -123,8 +129,9 @@ fn read_members(source: &impl ReadAt, tail: &Tail, len: u64, options: &OpenOptio
             members.push(scanned(source, tail, begin, end, options, IndexOrigin::Scanned)?);
         }
         blocks += members.last().map_or(0, Member::blocks);
-        if blocks > ENTRIES_MAX {
-            return Err(too_many_blocks());
+        sums += members.last().map_or(0, |member| member.sums.1.len());
+        if blocks > options.blocks_max || sums / SUMS_OF_BLOCK > options.blocks_max {
+            return Err(too_many_blocks(options.blocks_max));
         }
         end = begin;
     }
@@ -143,7 +150,7 @@ fn scanned(
     if !options.scan {
         return Err(Error::unsupported("the file has no index; `narrows check --repair-index` makes one"));
     }
-    let member = scan(source, tail, begin, end)?;
+    let member = scan(source, tail, begin, end, options.blocks_max)?;
     match member.broken {
         Some(why) => Err(Error::corrupt(why)),
         None if member.wire_end() != end => Err(Error::corrupt("there are bytes behind the end frame of a stream")),
@@ -163,7 +170,7 @@ fn scan_members(
     let mut blocks = 0;
     let mut begin = 0;
     while begin < len {
-        let mut member = match scan(source, tail, begin, len) {
+        let mut member = match scan(source, tail, begin, len, options.blocks_max) {
             Ok(member) => member,
             Err(e) if is_about_content(&e) && options.broken && !members.is_empty() => {
                 let last = members.last_mut().expect("not empty");
@@ -177,8 +184,8 @@ fn scan_members(
         }
         member.origin = IndexOrigin::Rebuilt;
         blocks += member.blocks();
-        if blocks > ENTRIES_MAX {
-            return Err(too_many_blocks());
+        if blocks > options.blocks_max {
+            return Err(too_many_blocks(options.blocks_max));
         }
         if let Some(broken) = &member.broken {
             if !options.broken {
@@ -313,7 +320,7 @@ impl<R: ReadAt> File<R> {
         let mut contexts = lock(&self.contexts).pop().unwrap_or_default();
         let result = self.advance(member, &mut cursor, i, &mut contexts);
         lock(&self.contexts).push(contexts);
-        let block = result.map_err(|e| e.at(entry.wire_begin, i as u64))?;
+        let block = result?;
         if Cursor::is_worth_keeping(member) && member.frames.entry(i + 1).is_some_and(|next| !next.begins_run) {
             let mut cursors = lock(&self.cursors);
             // One with copies may hold all of the reach.

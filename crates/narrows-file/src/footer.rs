@@ -6,13 +6,16 @@ use narrows::frame::{
 };
 use narrows::{Error, ErrorKind, Result};
 
-use crate::index::{Builder, IndexOrigin, Member};
+use crate::index::{Builder, IndexOrigin, Member, too_many_blocks};
 use crate::read_at::ReadAt;
 
 /// Read at the end of a file: footer and index of some 9,000 blocks.
 pub(crate) const TAIL_LEN: usize = 64 << 10;
 /// Read at a time of an index that is longer.
 const INDEX_STEP: u64 = 1 << 20;
+
+/// Most sums for each of the blocks that a file may have: stretches of 1 MiB of blocks of 2 MiB.
+pub(crate) const SUMS_OF_BLOCK: usize = 2;
 
 /// Nothing but control frames may stand here.
 pub(crate) const CONTROL_ONLY: ReadLimits =
@@ -96,14 +99,22 @@ struct Claims {
     sums: (u8, Vec<u64>),
     unknown: bool,
     attempt: Option<Attempt>,
+    blocks_max: usize,
 }
 
-/// The stream whose footer ends at `end`, by its index.
-pub(crate) fn read_member(source: &impl ReadAt, tail: &Tail, end: u64, totals: EndTotals) -> Result<Member> {
+/// The stream whose footer ends at `end`, by its index, which has at most `blocks_max` blocks.
+pub(crate) fn read_member(
+    source: &impl ReadAt,
+    tail: &Tail,
+    end: u64,
+    totals: EndTotals,
+    blocks_max: usize,
+) -> Result<Member> {
     let footer = end - END_FRAME_LEN as u64;
     let wire_begin = footer - totals.wire_total;
     let index_begin = wire_begin + totals.index_offset;
-    let mut claims = Claims { preface: None, builder: None, sums: (0, Vec::new()), unknown: false, attempt: None };
+    let (preface, builder, sums) = (None, None, (0, Vec::new()));
+    let mut claims = Claims { preface, builder, sums, unknown: false, attempt: None, blocks_max };
     let mut window = Vec::new();
     let mut at = index_begin;
     while at < footer || !window.is_empty() {
@@ -182,7 +193,7 @@ impl Claims {
                             None => read_preface(source, tail, wire_begin)?,
                         };
                         self.preface = Some(preface);
-                        self.builder = Some(Builder::new(&preface));
+                        self.builder = Some(Builder::new(&preface, self.blocks_max));
                     }
                     self.take_pairs(body)?;
                 }
@@ -190,6 +201,13 @@ impl Claims {
                     let (log, sums) = parse_sums(body)?;
                     if !self.sums.1.is_empty() && self.sums.0 != log {
                         return Err(Error::corrupt("the sums beside the index have different stretches"));
+                    }
+                    let count = self.sums.1.len() + sums.len();
+                    if count as u64 > raw_total.div_ceil(1 << log) {
+                        return Err(Error::corrupt("there are more sums beside the index than content"));
+                    }
+                    if count / SUMS_OF_BLOCK > self.blocks_max {
+                        return Err(too_many_blocks(self.blocks_max));
                     }
                     self.sums.0 = log;
                     self.sums.1.extend(sums);

@@ -12,6 +12,8 @@ pub(crate) const ENTRIES_MAX: usize = 64 << 20;
 /// Most bytes of control frames before a block, which are read with it: writers put a few short ones
 /// there, 256 of the longest fit.
 const CONTROLS_MAX: u64 = 16 << 20;
+/// Blocks of which one knows where its run begins: others look at so many before them.
+const STRIDE: usize = 256;
 /// Marks the end of a frame at which a run begins.
 const RUN: u64 = 1 << 63;
 
@@ -92,6 +94,8 @@ impl Member {
 pub(crate) struct Frames {
     /// Ends of each block: raw, and on the wire with [`RUN`].
     ends: Vec<(u64, u64)>,
+    /// The first block of the run of every block whose number is a multiple of [`STRIDE`].
+    runs: Vec<usize>,
 }
 
 impl Frames {
@@ -117,7 +121,19 @@ impl Frames {
 
     /// The first block of the run of block `i`.
     pub(crate) fn run_of(&self, i: usize) -> usize {
-        (0..=i).rev().find(|i| self.ends[*i].1 & RUN != 0).unwrap_or(0)
+        // A run may have all blocks of a file.
+        let known = i / STRIDE;
+        let near = (known * STRIDE..=i).rev().find(|i| self.ends[*i].1 & RUN != 0);
+        near.unwrap_or_else(|| self.runs.get(known).copied().unwrap_or(0))
+    }
+
+    fn push(&mut self, raw_end: u64, wire_end: u64, begins_run: bool) {
+        let i = self.ends.len();
+        self.ends.push((raw_end, wire_end | if begins_run { RUN } else { 0 }));
+        if i.is_multiple_of(STRIDE) {
+            let run = if begins_run { i } else { i.checked_sub(1).map_or(0, |before| self.run_of(before)) };
+            self.runs.push(run);
+        }
     }
 
     pub(crate) fn raw_total(&self) -> u64 {
@@ -125,9 +141,9 @@ impl Frames {
     }
 }
 
-/// The error of a file with more blocks than [`ENTRIES_MAX`].
-pub(crate) fn too_many_blocks() -> Error {
-    Error::limit(format!("the file has more than {ENTRIES_MAX} blocks; read it from its beginning"))
+/// The error of a file with more blocks than `most`.
+pub(crate) fn too_many_blocks(most: usize) -> Error {
+    Error::limit(format!("the file has more than {most} blocks; read it from its beginning"))
 }
 
 /// Makes [`Frames`] of pairs in order.
@@ -138,6 +154,7 @@ pub(crate) struct Builder {
     /// Copies go across resets: only the beginning can be decoded alone.
     copies: bool,
     block_max: u64,
+    blocks_max: usize,
     raw_end: u64,
     wire_end: u64,
     /// Bytes of control frames since the last block.
@@ -146,13 +163,15 @@ pub(crate) struct Builder {
 }
 
 impl Builder {
-    pub(crate) fn new(preface: &Preface) -> Self {
+    /// For a stream of at most `blocks_max` blocks.
+    pub(crate) fn new(preface: &Preface, blocks_max: usize) -> Self {
         let copies = preface.critical & feature::COPIES != 0;
         Self {
             frames: Frames::default(),
             alone: preface.history == 0 && !copies,
             copies,
             block_max: preface.block_max.min(BLOCK_MAX_HARD) as u64,
+            blocks_max,
             raw_end: 0,
             wire_end: PREFACE_LEN as u64,
             controls: 0,
@@ -182,11 +201,10 @@ impl Builder {
                 "the file has more than {CONTROLS_MAX} bytes without content in one place; read it from its beginning"
             )));
         }
-        if self.frames.ends.len() >= ENTRIES_MAX {
-            return Err(too_many_blocks());
+        if self.frames.ends.len() >= self.blocks_max {
+            return Err(too_many_blocks(self.blocks_max));
         }
-        let run = if self.begins_run || self.alone { RUN } else { 0 };
-        self.frames.ends.push((self.raw_end, self.wire_end | run));
+        self.frames.push(self.raw_end, self.wire_end, self.begins_run || self.alone);
         self.begins_run = false;
         Ok(())
     }
@@ -203,5 +221,30 @@ impl Builder {
 
     pub(crate) fn finish(self) -> Frames {
         self.frames
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_block_of_a_run_is_found() {
+        for every in [1, 3, STRIDE - 1, STRIDE, STRIDE + 1, 10 * STRIDE] {
+            let mut frames = Frames::default();
+            for i in 0..3 * STRIDE + 7 {
+                frames.push(i as u64 + 1, i as u64 + 1, i % every == 0);
+                assert_eq!(frames.run_of(i), i / every * every, "block {i} of runs of {every}");
+            }
+            assert_eq!(frames.run_of(STRIDE + 5), (STRIDE + 5) / every * every);
+        }
+    }
+
+    /// The work for all blocks of a long run is not that of their number squared.
+    #[test]
+    fn a_run_of_many_blocks_is_searched_a_little() {
+        let mut frames = Frames::default();
+        (0..4 << 20).for_each(|i| frames.push(i + 1, i + 1, i == 0));
+        assert!((0..4 << 20).rev().step_by(256).all(|i| frames.run_of(i) == 0));
     }
 }

@@ -10,10 +10,10 @@ use narrows::stream::{self, BlockSource, SendOptions};
 use narrows::transport::Link;
 use narrows::{Error, Result};
 
-use crate::check::{headers_fault, prefaces_are_whole};
+use crate::check::{check, headers_fault, prefaces_are_whole};
 use crate::effort::{Effort, attempt_of, end_of};
 use crate::file::{File, OpenOptions};
-use crate::index::IndexOrigin;
+use crate::index::{IndexOrigin, Member};
 use crate::read_at::ReadAt;
 use crate::writer::{Shared, WriteOptions};
 
@@ -340,6 +340,21 @@ impl<R: ReadAt> BlockSource for Part<R> {
             io::Error::other(text)
         })
     }
+}
+
+/// Decodes a copy that [`copy_with_effort`] made, and compares it with the digest of all checks of the old
+/// file: what was copied was read once more, and nothing else tells whether it came as it is.
+///
+/// # Errors
+/// A source fails; `Corrupt` if anything differs.
+pub fn verify_copy<R: ReadAt, N: ReadAt>(old: &File<R>, new: N, options: &RepackOptions) -> Result<()> {
+    let new = OpenOptions::default().reach_max(options.reach_max).open(new)?;
+    let totals = |m: &Member| (m.totals.raw_total, m.totals.digest);
+    let is_same = old.members().iter().map(totals).eq(new.members().iter().map(totals));
+    if is_same && check(&new, options.threads, false)?.is_good() {
+        return Ok(());
+    }
+    Err(Error::corrupt("it came otherwise when it was read again; nothing was replaced"))
 }
 
 /// Copies a file as it is, with the record of an effort that was tried in vain instead of the one it has.

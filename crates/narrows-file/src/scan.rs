@@ -25,15 +25,15 @@ pub(crate) fn limits(preface: &Preface) -> ReadLimits {
     }
 }
 
-/// The stream that begins at `wire_begin` of a file of `len` bytes. One that breaks off, or whose
-/// headers are damaged, has the frames before that, and `broken` says why.
-pub(crate) fn scan(source: &impl ReadAt, tail: &Tail, wire_begin: u64, len: u64) -> Result<Member> {
+/// The stream that begins at `wire_begin` of a file of `len` bytes, of at most `blocks_max` blocks. One that
+/// breaks off, or whose headers are damaged, has the frames before that, and `broken` says why.
+pub(crate) fn scan(source: &impl ReadAt, tail: &Tail, wire_begin: u64, len: u64, blocks_max: usize) -> Result<Member> {
     let preface = read_preface(source, tail, wire_begin)?;
     if preface.critical & feature::MESSAGES != 0 {
         return Err(Error::unsupported("a stream of messages has no raw offsets; read it from its beginning"));
     }
     let mut walk = Walk { source, tail, end: len, window: Vec::new(), window_begin: 0 };
-    let mut builder = Builder::new(&preface);
+    let mut builder = Builder::new(&preface, blocks_max);
     let (mut at, mut raw_end, mut digest) = (PREFACE_LEN as u64, 0, 0);
     let limits = limits(&preface);
     let mut totals = EndTotals::default();

@@ -23,6 +23,29 @@ fn every_mode_reads_back_and_old_readers_decode_the_stream() {
     }
 }
 
+/// A server opens what others stored: what it keeps of a file has a limit.
+#[test]
+fn the_memory_of_an_index_is_limited() {
+    let raw = sample(1_000_000, 2);
+    let file = stored(&raw, WriteOptions::default().block_max(100_000));
+    let blocks: usize = File::open(&file[..]).unwrap().members().iter().map(|m| m.blocks()).sum();
+    let open = |file: &[u8], most| OpenOptions::default().blocks_max(most).open(file.to_vec()).map(drop);
+    open(&file, blocks).unwrap();
+    for (file, most) in [(&file, blocks - 1), (&[&file[..], &file].concat(), 2 * blocks - 1)] {
+        assert_eq!(open(file, most).unwrap_err().kind, narrows::ErrorKind::Limit);
+    }
+    // More sums than content: what follows is not even read.
+    let mut maker = narrows_file::alone::Maker::new(1 << 20);
+    let mut forged = maker.preface().to_vec();
+    for _ in 0..2 {
+        forged.extend_from_slice(&maker.block(narrows::codec::CodecId::STORE, b"raw", b"raw"));
+        forged.extend_from_slice(b"raw");
+    }
+    forged.extend_from_slice(&maker.finish(Some(vec![0; 100_000])));
+    let error = OpenOptions::default().scan(false).open(forged).map(drop).unwrap_err();
+    assert!(error.to_string().contains("more sums"), "{error}");
+}
+
 #[derive(Clone, Default)]
 struct Sink(Arc<std::sync::Mutex<Vec<u8>>>);
 

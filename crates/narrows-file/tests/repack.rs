@@ -10,7 +10,7 @@ use common::{Random, alone, linked, read_all, sample, stored};
 use narrows::ErrorKind;
 use narrows::frame::{ATTEMPT_FRAME_LEN, END_FRAME_LEN};
 use narrows_file::effort::{Effort, end_of};
-use narrows_file::repack::{Candidate, RepackOptions, copy_with_effort, open, repack, verify};
+use narrows_file::repack::{Candidate, RepackOptions, copy_with_effort, open, repack, verify, verify_copy};
 use narrows_file::{File, Mode, ReadAt, Result, WriteOptions};
 
 /// Counts what is read.
@@ -241,6 +241,15 @@ fn an_effort_in_vain_is_recorded_in_a_copy() {
         assert!(new.len() <= old.len() + ATTEMPT_FRAME_LEN);
         assert!(read_all(&File::open(&new[..]).unwrap()).unwrap() == raw);
         assert!(narrows_file::check::check(&File::open(&new[..]).unwrap(), 1, true).unwrap().is_good());
+        // What came otherwise when it was read again is found, and so is another file.
+        let old = File::open(&old[..]).unwrap();
+        verify_copy(&old, &new[..], &options()).unwrap();
+        for at in [20, new.len() / 3, new.len() - 10] {
+            let mut bad = new.clone();
+            bad[at] ^= 1;
+            assert!(verify_copy(&old, bad, &options()).is_err(), "byte {at}");
+        }
+        assert!(verify_copy(&old, stored(&raw[1..], alone()), &options()).is_err());
     }
     let old = stored(&raw, alone());
     let two = [old.clone(), old].concat();

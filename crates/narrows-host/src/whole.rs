@@ -87,9 +87,19 @@ fn nameless(folder: &Path, mode: u32) -> io::Result<File> {
     Ok(File::from(rustix::fs::open(folder, flags, Mode::from_raw_mode(mode))?))
 }
 
+/// Whether a nameless file can be given a name, for which /proc must be there.
+fn can_be_named(file: &File) -> bool {
+    let own = rustix::fs::fstat(file);
+    let there = rustix::fs::stat(by_descriptor(file));
+    matches!((own, there), (Ok(a), Ok(b)) if (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino))
+}
+
+fn by_descriptor(file: &File) -> String {
+    format!("/proc/self/fd/{}", file.as_raw_fd())
+}
+
 fn link(file: &File, to: &Path) -> rustix::io::Result<()> {
-    let nameless = format!("/proc/self/fd/{}", file.as_raw_fd());
-    rustix::fs::linkat(CWD, nameless.as_str(), CWD, to, AtFlags::SYMLINK_FOLLOW)
+    rustix::fs::linkat(CWD, by_descriptor(file), CWD, to, AtFlags::SYMLINK_FOLLOW)
 }
 
 /// Puts a nameless file in the place of another one.
@@ -110,26 +120,40 @@ fn replace(file: &File, path: &Path) -> io::Result<()> {
     Err(Errno::BUSY.into())
 }
 
-/// A file that will take the place of another one, in the same folder. Until then only its owner may
-/// read it; if the program is killed, the other one is there as it was.
+/// A file that will take a name, and the place of what has it, in the same folder. If the program is killed
+/// before, that is as it was, and nothing is left of this one.
 pub struct Successor {
     file: File,
-    /// Where the file system has no nameless files; removed when it is dropped.
+    /// Where the file system has no nameless files: removed when it is dropped, but not if the program is
+    /// killed.
     named: Option<tempfile::TempPath>,
 }
 
 impl Successor {
-    /// Begins the successor of `path`.
+    /// Begins the successor of `path`, which only its owner may read.
     ///
     /// # Errors
     /// The folder cannot be written.
     pub fn of(path: &Path) -> io::Result<Self> {
+        Self::with_mode(path, PRIVATE)
+    }
+
+    /// Begins the successor of `path` with the mode of a new file, of which the system takes the umask away.
+    ///
+    /// # Errors
+    /// The folder cannot be written.
+    pub fn as_new(path: &Path) -> io::Result<Self> {
+        Self::with_mode(path, MODE)
+    }
+
+    fn with_mode(path: &Path, mode: u32) -> io::Result<Self> {
         let folder = folder_of(path);
-        if let Ok(file) = nameless(folder, PRIVATE) {
+        if let Some(file) = nameless(folder, mode).ok().filter(can_be_named) {
             return Ok(Self { file, named: None });
         }
-        let builder = tempfile::Builder::new().prefix(".narrows-").suffix(".part").tempfile_in(folder);
-        let (file, path) = builder.map_err(without_temporary_name)?.into_parts();
+        let mut builder = tempfile::Builder::new();
+        let builder = builder.prefix(".narrows-").suffix(".part").permissions(Permissions::from_mode(mode));
+        let (file, path) = builder.tempfile_in(folder).map_err(without_temporary_name)?.into_parts();
         Ok(Self { file, named: Some(path) })
     }
 
@@ -138,16 +162,45 @@ impl Successor {
         &self.file
     }
 
+    /// Takes the name.
+    ///
+    /// # Errors
+    /// The file system fails; `path` is as it was.
+    pub fn put(self, path: &Path) -> io::Result<()> {
+        match self.named {
+            Some(named) => named.persist(path).map_err(|e| e.error),
+            None => match link(&self.file, path) {
+                Err(Errno::EXIST) => replace(&self.file, path),
+                done => Ok(done?),
+            },
+        }
+    }
+
+    /// Takes the name if nobody has it.
+    ///
+    /// # Errors
+    /// `AlreadyExists`; the file system fails.
+    pub fn put_new(self, path: &Path) -> io::Result<()> {
+        match self.named {
+            Some(named) => match named.persist_noclobber(path) {
+                Ok(()) => Ok(()),
+                // Not every file system can name a file only if there is none, nor has second names.
+                Err(e) if e.error.kind() != io::ErrorKind::AlreadyExists && path.symlink_metadata().is_err() => {
+                    e.path.persist(path).map_err(|e| e.error)
+                }
+                Err(_) => Err(Errno::EXIST.into()),
+            },
+            None => Ok(link(&self.file, path)?),
+        }
+    }
+
     /// Takes the place of `path`, when its bytes have reached the disk.
     ///
     /// # Errors
     /// The file system fails; `path` is as it was.
     pub fn replace(self, path: &Path) -> io::Result<()> {
         self.file.sync_all()?;
-        match self.named {
-            Some(named) => named.persist(path).map_err(|e| e.error)?,
-            None => replace(&self.file, path)?,
-        }
+        self.put(path)?;
         // The old name may come back after a crash of the system; the content is whole either way.
         let _ = File::open(folder_of(path)).and_then(|folder| folder.sync_all());
         Ok(())
@@ -195,6 +248,25 @@ mod tests {
         write_whole(&long, b"one").unwrap();
         write_whole(&long, b"two").unwrap();
         assert_eq!(fs::read(&long).unwrap(), b"two");
+    }
+
+    #[test]
+    fn a_successor_is_not_seen_before_it_has_its_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        for text in ["one", "two"] {
+            let before = names(folder.path());
+            let new = Successor::as_new(&path).unwrap();
+            new.file().write_all(text.as_bytes()).unwrap();
+            if new.named.is_some() {
+                return narrows_test::skip("this file system has no files without names");
+            }
+            assert_eq!(names(folder.path()), before);
+            new.put(&path).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), text);
+        }
+        drop(Successor::as_new(&path).unwrap());
+        assert_eq!(names(folder.path()), ["a"]);
     }
 
     #[test]

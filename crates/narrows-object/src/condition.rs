@@ -1,8 +1,8 @@
 //! Conditions of writing. `object_store` sends none with the request that completes an upload, so they are
-//! added on its way out; these headers are not part of a request's signature.
+//! added on its way out. Signatures of S3 and Google do not cover these headers; `signer.rs` is for Azure's.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use http::{HeaderName, HeaderValue, Method};
 use object_store::client::HttpRequest;
@@ -44,39 +44,53 @@ impl Condition {
     }
 }
 
-/// The conditions of uploads that are being completed, by their id or path.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Conditions(Arc<Mutex<HashMap<String, (HeaderName, HeaderValue)>>>);
+/// The header of a condition, if there is one.
+type Header = Option<(HeaderName, HeaderValue)>;
+
+/// The conditions of uploads to a bucket that are being completed, by their id or path.
+#[derive(Debug, Clone)]
+pub(crate) struct Conditions {
+    bucket: Arc<str>,
+    set: Arc<Mutex<HashMap<String, Header>>>,
+}
 
 impl Conditions {
+    /// Those of a bucket.
+    pub(crate) fn of_bucket(bucket: &str) -> Self {
+        Self { bucket: bucket.into(), set: Arc::default() }
+    }
+
     /// Adds `condition` to the request that completes the upload `id`, until that is dropped.
     pub(crate) fn set(&self, id: &str, condition: &Condition, scheme: Scheme) -> Set {
-        if let Some(header) = condition.header(scheme) {
-            self.lock().insert(id.to_owned(), header);
-        }
+        self.lock().insert(id.to_owned(), condition.header(scheme));
         Set { conditions: self.clone(), id: id.to_owned() }
     }
 
     /// The header that a request is to get.
-    pub(crate) fn of(&self, request: &HttpRequest) -> Option<(HeaderName, HeaderValue)> {
+    pub(crate) fn of(&self, request: &HttpRequest) -> Header {
         let set = self.lock();
         if set.is_empty() {
             return None;
         }
         let query = request.uri().query().unwrap_or_default();
         let value = |key: &str| query.split('&').find_map(|pair| pair.strip_prefix(key)?.strip_prefix('='));
-        let id = match *request.method() {
-            Method::POST => unescaped(value("uploadId")?),
-            Method::PUT if value("comp") == Some("blocklist") => unescaped(request.uri().path()),
-            _ => return None,
-        };
-        set.iter()
-            .find(|(known, _)| **known == id || id.ends_with(&format!("/{known}")))
-            .map(|(_, header)| header.clone())
+        match *request.method() {
+            Method::POST => set.get(&unescaped(value("uploadId")?)).cloned().flatten(),
+            Method::PUT if value("comp") == Some("blocklist") => {
+                let path = unescaped(request.uri().path());
+                let path = path.strip_prefix('/')?;
+                // Of a server of one's own the account stands before the container.
+                let behind_account = path.split_once('/').map(|(_, rest)| rest);
+                let key = |path: &str| Some(path.strip_prefix(&*self.bucket)?.strip_prefix('/')?.to_owned());
+                let keys = [Some(path), behind_account].into_iter().flatten().filter_map(key);
+                keys.filter_map(|key| set.get(&key)).next().cloned().flatten()
+            }
+            _ => None,
+        }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, (HeaderName, HeaderValue)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Header>> {
+        self.set.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -109,4 +123,39 @@ fn unescaped(text: &str) -> String {
         }
     }
     String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_condition_goes_with_its_own_upload_only() {
+        let conditions = Conditions::of_bucket("box");
+        let request = |method: Method, uri: &str| {
+            let uri = format!("http://host{uri}");
+            let header =
+                conditions.of(&http::Request::builder().method(method).uri(uri).body(Vec::new().into()).unwrap());
+            header.map(|(_, value)| value.to_str().unwrap().to_owned())
+        };
+        let block_list = |path: &str| request(Method::PUT, &format!("{path}?comp=blocklist"));
+        let version = |etag: &str| Version { etag: Some(etag.to_owned()), number: None };
+        let set = |id: &str, etag: &str| conditions.set(id, &Condition::IfMatch(version(etag)), Scheme::Az);
+        let _short = set("x", "1");
+        assert_eq!(block_list("/box/x").as_deref(), Some("1"));
+        assert_eq!(block_list("/account/box/x").as_deref(), Some("1"));
+        for other in ["/box/a/x", "/account/box/a/x", "/other/x", "/x", "/boxx", "/account/box/xx"] {
+            assert_eq!(block_list(other), None, "{other}");
+        }
+        let long = set("a/x y", "2");
+        assert_eq!(block_list("/box/a/x%20y").as_deref(), Some("2"));
+        let unconditional = conditions.set("box/x", &Condition::None, Scheme::Az);
+        assert_eq!(block_list("/box/box/x"), None);
+        drop((long, unconditional));
+        assert_eq!(block_list("/box/a/x%20y"), None);
+        let _id = set("id/1", "3");
+        assert_eq!(request(Method::POST, "/box/k?uploadId=id%2F1").as_deref(), Some("3"));
+        assert_eq!(request(Method::POST, "/box/k?uploadId=1"), None);
+        assert_eq!(request(Method::GET, "/box/x?comp=blocklist"), None);
+    }
 }

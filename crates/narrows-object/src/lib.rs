@@ -29,6 +29,7 @@ mod profile;
 mod read;
 mod runtime;
 mod service;
+mod signer;
 mod store;
 mod url;
 mod write;

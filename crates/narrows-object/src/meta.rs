@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::url::Scheme;
+
 /// Raw bytes of the file, in decimal digits.
 pub const LEN: &str = "narrows-len";
 /// Modification time: seconds since 1970, a point, nine digits of nanoseconds; negative before 1970.
@@ -23,6 +25,24 @@ pub const FORM_FILE: &str = "nrw";
 pub const FORM_PLAIN: &str = "plain";
 /// A pack: a copy of it is the pack again, not its raw bytes.
 pub const FORM_PACK: &str = "pack";
+
+/// How names begin, and how they begin in Azure, where they are identifiers.
+const BEGIN: &str = "narrows-";
+const BEGIN_IDENTIFIER: &str = "narrows_";
+
+/// How a store spells a name.
+pub(crate) fn spelt(name: &str, scheme: Scheme) -> String {
+    if scheme == Scheme::Az { name.replace('-', "_") } else { name.to_owned() }
+}
+
+/// A name as this module has it, in either spelling.
+pub(crate) fn known(name: &str) -> String {
+    let name = name.to_ascii_lowercase();
+    match name.strip_prefix(BEGIN_IDENTIFIER) {
+        Some(rest) => BEGIN.to_owned() + &rest.replace('_', "-"),
+        None => name,
+    }
+}
 
 /// The attributes of a file that an object keeps. Metadata is written by anybody: what does not
 /// parse counts as missing.
@@ -121,6 +141,18 @@ mod tests {
             }
         }
         assert!(FileMeta::default().pairs().is_empty());
+    }
+
+    #[test]
+    fn names_are_known_in_both_spellings() {
+        for name in [LEN, MTIME, MODE, UID, GID, FORM, UPLOAD] {
+            let identifier = spelt(name, Scheme::Az);
+            assert!(identifier.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'), "{identifier}");
+            assert_eq!((known(&identifier), known(name)), (name.to_owned(), name.to_owned()));
+            assert_eq!(spelt(name, Scheme::S3), name);
+        }
+        assert_eq!(known("Narrows_Len"), LEN);
+        assert_eq!(known("some_other-Name"), "some_other-name");
     }
 
     #[test]

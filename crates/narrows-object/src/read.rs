@@ -70,9 +70,20 @@ impl Known {
         Self { len: head.object.len, etag, head: Arc::new(head) }
     }
 
+    /// Whether an answer is about the same content. A store may know no conditions, and have weak tags or
+    /// none: then all that it says of the object is compared.
     fn is_same(&self, head: &Head) -> bool {
-        let now = head.object.version.etag.as_ref();
-        head.object.len == self.len && self.etag.as_ref().is_none_or(|etag| Some(etag) == now)
+        let (then, now) = (&self.head.object, &head.object);
+        if then.len != now.len {
+            return false;
+        }
+        if self.etag.is_some() {
+            return self.etag == now.version.etag;
+        }
+        let same = |a: &Option<String>, b: &Option<String>| a.is_none() || b.is_none() || a == b;
+        same(&then.version.etag, &now.version.etag)
+            && same(&then.version.number, &now.version.number)
+            && then.written == now.written
     }
 }
 
@@ -196,6 +207,7 @@ impl Shared {
                 let head = head.map_err(named)?;
                 let head = head.ok_or_else(|| self.missing(no_object()))?;
                 let known = Known::of(head);
+                check_len(known.len)?;
                 let begin = match range {
                     GetRange::Suffix(n) => known.len.saturating_sub(n),
                     _ => known.len,
@@ -214,6 +226,7 @@ impl Shared {
             }
             Err(e) => return Err(named(e)),
         };
+        check_len(known.len)?;
         if !bytes.is_empty() {
             self.pieces().put(begin..begin + bytes.len() as u64, State::Ready(bytes));
         }
@@ -315,6 +328,14 @@ impl Shared {
     }
 }
 
+/// Refuses lengths that no object has, so that offsets can be added to.
+fn check_len(len: u64) -> io::Result<()> {
+    match i64::try_from(len) {
+        Ok(_) => Ok(()),
+        Err(_) => Err(io::Error::other("the store says that the object has more than 2^63 bytes")),
+    }
+}
+
 /// One request, with what is said about the object and the range that came.
 async fn get(store: &Store, path: &Path, options: GetOptions) -> object_store::Result<(Head, Range<u64>, Bytes)> {
     let get = tokio::time::timeout(RANGE_FOR, attempts(store, path, options));
@@ -353,5 +374,40 @@ async fn attempts(store: &Store, path: &Path, options: GetOptions) -> object_sto
             }
         }
         slow += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::*;
+    use crate::condition::Version;
+    use crate::object::Object;
+
+    fn head(len: u64, etag: Option<&str>, number: Option<&str>, written: u64) -> Head {
+        let version = Version { etag: etag.map(str::to_owned), number: number.map(str::to_owned) };
+        let written = SystemTime::UNIX_EPOCH + Duration::from_secs(written);
+        Head { object: Object { key: "k".into(), len, written, version }, metadata: Default::default() }
+    }
+
+    #[test]
+    fn another_object_of_the_same_length_is_told_from_the_first() {
+        let is_same = |a: &Head, b: &Head| Known::of(a.clone()).is_same(b);
+        let [strong, weak, none] = [Some("\"a\""), Some("W/\"a\""), None].map(|etag| head(9, etag, Some("1"), 5));
+        for known in [&strong, &weak, &none] {
+            assert!(is_same(known, known));
+            assert!(!is_same(known, &head(10, known.object.version.etag.as_deref(), Some("1"), 5)));
+        }
+        assert!(!is_same(&strong, &head(9, Some("\"b\""), Some("1"), 5)));
+        assert!(!is_same(&strong, &none), "a store that had a tag has one");
+        // What a tag says counts, not that an object was written anew with the same content.
+        assert!(is_same(&strong, &head(9, Some("\"a\""), Some("2"), 6)));
+        assert!(!is_same(&weak, &head(9, Some("W/\"b\""), Some("1"), 5)));
+        for known in [&weak, &none] {
+            let etag = known.object.version.etag.as_deref();
+            assert!(!is_same(known, &head(9, etag, Some("2"), 5)) && !is_same(known, &head(9, etag, Some("1"), 6)));
+            assert!(is_same(known, &head(9, None, None, 5)));
+        }
     }
 }

@@ -17,6 +17,7 @@ use crate::error::{CUT_OFF, REDIRECTED};
 use crate::odd_keys::without;
 use crate::pace::{Pace, WINDOW};
 use crate::pages::PAGES;
+use crate::signer::Signer;
 
 /// As `aws` and `curl` wait at most about so long for a connection.
 pub(crate) const CONNECT_FOR: Duration = Duration::from_secs(10);
@@ -40,6 +41,7 @@ pub(crate) type OddKeys = Arc<Mutex<Vec<String>>>;
 pub(crate) struct Connector {
     pub(crate) conditions: Conditions,
     pub(crate) odd_keys: OddKeys,
+    pub(crate) signer: Signer,
 }
 
 /// What a client of `object_store` is to know.
@@ -69,6 +71,7 @@ impl HttpConnector for Connector {
             inner: HttpClient::new(client),
             conditions: self.conditions.clone(),
             odd_keys: Arc::clone(&self.odd_keys),
+            signer: self.signer.clone(),
         }))
     }
 }
@@ -78,6 +81,7 @@ struct Service {
     inner: HttpClient,
     conditions: Conditions,
     odd_keys: OddKeys,
+    signer: Signer,
 }
 
 #[async_trait]
@@ -85,6 +89,7 @@ impl HttpService for Service {
     async fn call(&self, mut request: HttpRequest) -> Result<HttpResponse, HttpError> {
         if let Some((name, value)) = self.conditions.of(&request) {
             request.headers_mut().insert(name, value);
+            self.signer.sign(&mut request).await.map_err(|e| failed(e.to_string()))?;
         }
         let has = |pair: &str| request.uri().query().is_some_and(|query| query.split('&').any(|p| p == pair));
         let (is_list, is_of_s3) = (has("list-type=2") || has("comp=list"), has("list-type=2"));

@@ -20,11 +20,13 @@ use object_store::{
 
 use crate::condition::{Conditions, Version};
 use crate::error::{Act, explain};
+use crate::meta;
 use crate::object::{Head, Object};
 use crate::pages::{Listed, PAGES};
 use crate::profile::Profile;
 use crate::runtime::{self, Stop};
 use crate::service::{self, Connector, METADATA_FOR, OddKeys};
+use crate::signer::Signer;
 use crate::url::{Scheme, Url};
 
 /// A request that fails is tried again so often: with the pauses below for some ten seconds, the
@@ -40,11 +42,12 @@ const HEADS: usize = 16;
 /// How a store is reached. What is not given comes from the environment.
 #[derive(Clone)]
 pub struct Options {
-    /// Its address, such as `http://127.0.0.1:9000`, instead of that of the cloud.
+    /// Its address, such as `http://127.0.0.1:9000`, instead of that of the cloud. Of an Azure server of one's
+    /// own the account stands behind it: `http://127.0.0.1:10000/ACCOUNT`.
     pub endpoint: Option<String>,
     /// The region of the bucket.
     pub region: Option<String>,
-    /// Id and secret of a key of S3, instead of those of the environment.
+    /// Id and secret of a key of S3, or account and key of Azure, instead of those of the environment.
     pub key: Option<(String, String)>,
     /// Requests are not signed, for public objects.
     pub anonymous: bool,
@@ -66,7 +69,7 @@ impl Default for Options {
 pub struct Store {
     pub(crate) url: Url,
     pub(crate) objects: Arc<dyn ObjectStore>,
-    /// `None` for files.
+    /// `None` where they know no parts, or take no metadata.
     pub(crate) parts: Option<Arc<dyn MultipartStore>>,
     pub(crate) conditions: Conditions,
     odd_keys: OddKeys,
@@ -84,9 +87,11 @@ impl Store {
         // The clients of a store belong to a runtime.
         let handle = runtime::handle()?;
         let _entered = handle.enter();
-        let conditions = Conditions::default();
+        let conditions = Conditions::of_bucket(&url.bucket);
         let odd_keys = OddKeys::default();
-        let connector = Connector { conditions: conditions.clone(), odd_keys: Arc::clone(&odd_keys) };
+        let signer = Signer::default();
+        let connector =
+            Connector { conditions: conditions.clone(), odd_keys: Arc::clone(&odd_keys), signer: signer.clone() };
         let endpoint = options.endpoint.as_deref();
         let cannot = |e: &object_store::Error| {
             io::Error::new(io::ErrorKind::InvalidInput, explain(e, Act::Read, url).to_string())
@@ -115,10 +120,15 @@ impl Store {
                 if let Some(endpoint) = endpoint {
                     builder = builder.with_config(AzureConfigKey::Endpoint, endpoint);
                 }
+                if let Some((account, key)) = &options.key {
+                    builder = builder.with_account(account).with_access_key(key);
+                }
                 let builder = builder.with_skip_signature(options.anonymous).with_retry(retry());
                 let builder = builder.with_client_options(client(endpoint)).with_http_connector(connector);
+                let account = builder.get_config_value(&AzureConfigKey::AccountName);
                 let store = Arc::new(builder.build().map_err(|e| cannot(&e))?);
-                (Arc::clone(&store) as _, Some(store as _), false)
+                signer.set(store.credentials(), account);
+                (store as _, None, false)
             }
             Scheme::File => (Arc::new(LocalFileSystem::new()), None, false),
         };
@@ -218,7 +228,7 @@ pub(crate) async fn head(objects: &Arc<dyn ObjectStore>, path: &Path) -> object_
 /// What an answer says of its object.
 pub(crate) fn head_of(result: &GetResult) -> Head {
     let metadata = result.attributes.iter().filter_map(|(name, value)| match name {
-        Attribute::Metadata(name) => Some((name.to_ascii_lowercase(), value.to_string())),
+        Attribute::Metadata(name) => Some((meta::known(name), value.to_string())),
         _ => None,
     });
     Head { metadata: metadata.collect(), object: object_of(result.meta.clone()) }

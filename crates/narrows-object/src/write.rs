@@ -93,8 +93,8 @@ enum To {
         parts: Arc<dyn MultipartStore>,
         id: String,
     },
-    /// Of files, which know no numbered parts.
-    File(Box<dyn MultipartUpload>),
+    /// Of files, which know no numbered parts, and of Azure, where these take no metadata.
+    Whole(Box<dyn MultipartUpload>),
 }
 
 impl ObjectWriter {
@@ -115,6 +115,7 @@ impl ObjectWriter {
             attributes.insert(Attribute::ContentType, "application/octet-stream".into());
             let pairs = options.metadata.iter().cloned().chain([(meta::UPLOAD.to_owned(), id.clone())]);
             for (name, value) in pairs {
+                let name = meta::spelt(&name, store.url.scheme);
                 attributes.insert(Attribute::Metadata(name.into()), value.into());
             }
         }
@@ -217,8 +218,8 @@ impl ObjectWriter {
                 let (parts, id) = (Arc::clone(parts), id.clone());
                 Box::pin(async move { parts.put_part(&path, &id, number, PutPayload::from(part)).await })
             }
-            To::File(file) => {
-                let sent = file.put_part(PutPayload::from(part));
+            To::Whole(upload) => {
+                let sent = upload.put_part(PutPayload::from(part));
                 Box::pin(async move { sent.await.map(|()| PartId { content_id: String::new() }) })
             }
         };
@@ -246,7 +247,7 @@ impl ObjectWriter {
                     let id = parts.create_multipart_opts(&self.path, options).await?;
                     To::Store { parts: Arc::clone(parts), id }
                 }
-                None => To::File(self.store.objects.put_multipart_opts(&self.path, options).await?),
+                None => To::Whole(self.store.objects.put_multipart_opts(&self.path, options).await?),
             })
         })?;
         let to = begun.map_err(|e: object_store::Error| self.explain(&e))?;
@@ -282,14 +283,17 @@ impl ObjectWriter {
             while !upload.tasks.is_empty() {
                 upload.take().await?;
             }
+            let set = |key: &str| self.store.conditions.set(key, &self.options.condition, self.store.url.scheme);
             match &mut upload.to {
                 To::Store { parts, id } => {
-                    let key = if self.store.url.scheme == Scheme::Az { self.path.as_ref() } else { id.as_str() };
-                    let _set = self.store.conditions.set(key, &self.options.condition, self.store.url.scheme);
+                    let _set = set(id);
                     let ids = upload.ids.iter().flatten().cloned().collect();
                     parts.complete_multipart(&self.path, id, ids).await
                 }
-                To::File(file) => file.complete().await,
+                To::Whole(upload) => {
+                    let _set = set(self.path.as_ref());
+                    upload.complete().await
+                }
             }
         });
         match completed {
@@ -363,7 +367,7 @@ impl Drop for ObjectWriter {
             let abort = async {
                 match &mut upload.to {
                     To::Store { parts, id } => parts.abort_multipart(&path, id).await,
-                    To::File(file) => file.abort().await,
+                    To::Whole(upload) => upload.abort().await,
                 }
             };
             let _ = tokio::time::timeout(ABORT_FOR, abort).await;

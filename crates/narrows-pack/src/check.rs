@@ -29,7 +29,8 @@ pub struct Checked {
     pub damaged: u64,
 }
 
-/// Reads the directory, and calls `on_damaged` with the files that have bytes in these raw ranges.
+/// Reads the directory, and calls `on_damaged` with the files that have bytes in these raw ranges, which
+/// are in order and do not touch.
 ///
 /// # Errors
 /// The source fails, or the directory is damaged.
@@ -49,7 +50,8 @@ pub fn members_in<R: ReadAt>(
         // An extent that leads nowhere is damage of the directory.
         let extents = lists.of(&item)?;
         let is_in = |(raw, len): (Option<u64>, u64)| {
-            raw.is_some_and(|raw| ranges.iter().any(|range| raw < range.end && raw.saturating_add(len) > range.start))
+            let next = |raw| ranges.get(ranges.partition_point(|range| range.end <= raw));
+            raw.is_some_and(|raw| next(raw).is_some_and(|range| raw.saturating_add(len) > range.start))
         };
         if !ranges.is_empty() && extents.iter().any(is_in) {
             checked.damaged += 1;
@@ -72,42 +74,78 @@ pub fn check_members<R: ReadAt>(
     let mut checked = Checked::default();
     let mut items = pack.walk(b"").peekable();
     let mut lists = Lists::new(pack);
-    let mut buffer = vec![0; READ_LEN];
+    let mut batch = Batch::default();
     while items.peek().is_some() {
-        let mut files: Vec<(u64, Item)> = Vec::new();
-        let mut weight = 0;
-        while files.len() < BATCH
-            && weight < BATCH_WEIGHT
+        while !batch.is_full()
             && let Some(item) = items.next()
         {
-            let mut item = item?;
+            let item = item?;
             checked.entries += 1;
             if is_file(&item) {
-                item.entry.xattrs = Vec::new();
-                weight += item.weight();
-                files.push((lists.of(&item)?.raw_begin(), item));
+                batch.push(lists.of(&item)?.raw_begin(), item);
             }
         }
+        checked.compared += batch.len() as u64;
+        batch.compare(pack, threads, &mut |item: &Item, e: Error| match e.source {
+            // The source fails, which says nothing of the pack.
+            Some(_) => Err(e),
+            None => {
+                checked.damaged += 1;
+                on_damaged(item, &e);
+                Ok(())
+            }
+        })?;
+    }
+    Ok(checked)
+}
+
+/// Files that are compared together.
+#[derive(Default)]
+pub(crate) struct Batch {
+    /// Where their contents begin, and their items without attributes.
+    files: Vec<(u64, Item)>,
+    weight: usize,
+}
+
+impl Batch {
+    /// Files in it.
+    pub(crate) fn len(&self) -> usize {
+        self.files.len()
+    }
+
+    /// Whether it has as many as are compared at once.
+    pub(crate) fn is_full(&self) -> bool {
+        self.files.len() >= BATCH || self.weight >= BATCH_WEIGHT
+    }
+
+    pub(crate) fn push(&mut self, raw_begin: u64, mut item: Item) {
+        item.entry.xattrs = Vec::new();
+        self.weight += item.weight();
+        self.files.push((raw_begin, item));
+    }
+
+    /// Compares all with their digests, and is empty then. `told` hears of those that differ.
+    pub(crate) fn compare<R: ReadAt>(
+        &mut self,
+        pack: &Pack<R>,
+        threads: usize,
+        told: &mut impl FnMut(&Item, Error) -> Result<()>,
+    ) -> Result<()> {
+        let mut files = std::mem::take(self).files;
         files.sort_by_key(|(raw, item)| (*raw, item.id));
+        let mut buffer = vec![0; READ_LEN];
         let mut ahead = 0;
         for (raw, item) in &files {
             if *raw >= ahead {
                 ahead = raw.saturating_add(AHEAD as u64);
                 pack.file.read_ahead(*raw, AHEAD, threads)?;
             }
-            checked.compared += 1;
-            match compare(pack, item, &mut buffer) {
-                // The source fails, which says nothing of the pack.
-                Err(e) if e.source.is_some() => return Err(e),
-                Err(e) => {
-                    checked.damaged += 1;
-                    on_damaged(item, &e);
-                }
-                Ok(()) => {}
+            if let Err(e) = compare(pack, item, &mut buffer) {
+                told(item, e)?;
             }
         }
+        Ok(())
     }
-    Ok(checked)
 }
 
 fn is_file(item: &Item) -> bool {
@@ -116,6 +154,14 @@ fn is_file(item: &Item) -> bool {
 
 fn compare<R: ReadAt>(pack: &Pack<R>, item: &Item, buffer: &mut [u8]) -> Result<()> {
     let mut reader = pack.member(item)?.reader();
-    while !matches!(reader.piece(buffer)?, Piece::End(_)) {}
-    Ok(())
+    loop {
+        match reader.piece(buffer)? {
+            Piece::Data(_) | Piece::Hole(_) => {}
+            Piece::End(_) => return Ok(()),
+            Piece::Unproven(_, e) => {
+                let message = format!("its content is whole, but its digest cannot be read: {}", e.message);
+                return Err(Error { message, ..e });
+            }
+        }
+    }
 }

@@ -8,6 +8,7 @@
 
 mod builder;
 mod check;
+mod compare;
 mod directory;
 mod member;
 #[cfg(feature = "mount")]
@@ -25,6 +26,7 @@ mod writer;
 mod tests;
 
 pub use check::{Checked, check_members, members_in};
+pub use compare::compare_directory;
 pub use directory::{Content, Item};
 pub use member::{Extents, Member, MemberReader};
 pub use order::cmp as cmp_path;

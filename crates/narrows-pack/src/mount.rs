@@ -6,21 +6,27 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{
     Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
     KernelConfig, LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry,
-    ReplyOpen, ReplyStatfs, ReplyXattr, Request, Session, SessionACL, SessionUnmounter,
+    ReplyOpen, ReplyStatfs, ReplyXattr, Request, Session, SessionACL,
 };
 use narrows::entry::{Entry, EntryKind};
 use narrows::{ErrorKind, Result};
 use narrows_file::ReadAt;
 
-use crate::directory::Item;
+use crate::directory::{Content, Item, List};
 use crate::member::Extents;
 use crate::pack::Pack;
+
+mod names;
+mod unmount;
+
+use names::Names;
+pub use unmount::Unmounter;
 
 /// How long the kernel may keep what it was told: a pack does not change.
 const TTL: Duration = Duration::from_secs(3600);
@@ -34,7 +40,10 @@ const ROOT: u64 = 1;
 const FIRST: u64 = 2;
 
 /// A mounted pack.
-pub struct Mounted<R: ReadAt + 'static>(Session<View<R>>);
+pub struct Mounted<R: ReadAt + 'static> {
+    session: Session<View<R>>,
+    unmounter: Unmounter,
+}
 
 impl<R: ReadAt + 'static> Mounted<R> {
     /// Mounts a pack on a folder. `name` is shown by `mount`. `others`: other users may see it.
@@ -63,13 +72,16 @@ impl<R: ReadAt + 'static> Mounted<R> {
             next: AtomicU64::new(1),
             made: SystemTime::now(),
             ids: (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw()),
+            names: OnceLock::new(),
         };
-        Session::new(view, folder, &config).map(Self)
+        let session = Session::new(view, folder, &config)?;
+        let unmounter = Unmounter::of(&session, folder)?;
+        Ok(Self { session, unmounter })
     }
 
     /// What unmounts it from another thread.
-    pub fn unmounter(&mut self) -> SessionUnmounter {
-        self.0.unmount_callable()
+    pub fn unmounter(&self) -> Unmounter {
+        self.unmounter.clone()
     }
 
     /// Answers until it is unmounted.
@@ -77,7 +89,16 @@ impl<R: ReadAt + 'static> Mounted<R> {
     /// # Errors
     /// The connection with the kernel fails.
     pub fn run(self) -> io::Result<()> {
-        self.0.run()
+        let mut session = self.session.spawn()?;
+        let work = std::mem::replace(&mut session.guard, std::thread::spawn(|| Ok(())));
+        // Dropped, it would unmount the folder although this mount is gone, and so take away another one that
+        // is there.
+        std::mem::forget(session);
+        let result = work.join().unwrap_or_else(|_| Err(io::Error::other("a thread of the mount ended by a bug")));
+        if result.is_err() {
+            let _ = self.unmounter.unmount();
+        }
+        result
     }
 }
 
@@ -156,6 +177,8 @@ struct View<R> {
     next: AtomicU64,
     made: SystemTime,
     ids: (u32, u32),
+    /// How many names files have; found when the first is asked for that has several.
+    names: OnceLock<Names>,
 }
 
 /// Names and values.
@@ -206,16 +229,24 @@ impl<R: ReadAt> View<R> {
             EntryKind::BlockDevice { major, minor } => (FileType::BlockDevice, 0, device(*major, *minor)),
             EntryKind::Folder | EntryKind::HardLink { .. } | EntryKind::Stream => (FileType::Directory, 0, 0),
         };
+        // Of a folder the number is not known, which is said by 1, as other file systems do.
         let nlink = match e.kind {
-            EntryKind::Folder | EntryKind::File { linked: true, .. } => 2,
+            EntryKind::File { linked: true, .. } => self.names.get_or_init(|| Names::of(&self.pack)).count(item.id),
             _ => 1,
+        };
+        // A long list of extents costs a read.
+        let stored = match &item.content {
+            Content::File { list: List::Here(_), .. } => {
+                Extents::of(&self.pack, &item).map_or(size, |extents| extents.stored_len())
+            }
+            _ => size,
         };
         let time = time(e.mtime_s, e.mtime_ns);
         Ok(FileAttr {
             ino: INodeNo(if e.path.is_empty() { ROOT } else { item.id.saturating_add(FIRST) }),
             // The kernel takes no more.
             size: size.min(i64::MAX as u64),
-            blocks: size.div_ceil(512).min(i64::MAX as u64 / 512),
+            blocks: stored.div_ceil(512).min(i64::MAX as u64 / 512),
             atime: time,
             mtime: time,
             ctime: time,
@@ -242,7 +273,7 @@ impl<R: ReadAt> View<R> {
             crtime: self.made,
             kind: FileType::Directory,
             perm: 0o755,
-            nlink: 2,
+            nlink: 1,
             uid: self.ids.0,
             gid: self.ids.1,
             rdev: 0,

@@ -12,6 +12,7 @@ use narrows::{Error, ErrorKind, Result};
 use narrows_copy::store::EntryStore;
 use narrows_file::ReadAt;
 use narrows_file::decode::{Decoded, decode};
+use rustix::io::Errno;
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::directory::{Content, Item};
@@ -37,21 +38,44 @@ pub const AHEAD: usize = 16 << 20;
 /// Length of a data record.
 const READ_LEN: usize = 256 << 10;
 
-/// What whole unpacking left.
+/// Most files that are named of those that could not be compared: 1 MiB of text.
+const NAMED_MAX: usize = 1 << 13;
+
+/// What unpacking left.
 #[derive(Debug, Default)]
 pub struct Left {
+    /// Paths that were asked for and are not there.
+    pub missing: Vec<String>,
+    /// Files of which the content is damaged. They are not unpacked, and were told of.
+    pub damaged: u64,
+    /// Files that are unpacked as they are in the pack, where what their content is compared with is damaged;
+    /// 8,192 at most.
+    pub unproven: Vec<Vec<u8>>,
     /// Files that repeat others which were not there any more, and that could not be read again.
     pub unrepeated: Vec<Vec<u8>>,
     /// Why the pack ends early or is damaged, if so.
     pub broken: Option<Error>,
+    /// The entry stream is damaged, and another store is to go on by the directory.
+    pub goes_on: bool,
     /// Bytes that were decoded.
     pub decoded: Decoded,
+}
+
+impl Left {
+    fn note(&mut self, sent: Sent, path: &[u8]) {
+        match sent {
+            Sent::Damaged => self.damaged += 1,
+            Sent::Unproven if self.unproven.len() < NAMED_MAX => self.unproven.push(path.to_vec()),
+            Sent::Unproven | Sent::Whole => {}
+        }
+    }
 }
 
 /// Unpacks everything by the entry stream, from the first byte to the last, so that a pipe does too.
 /// `pack` is the same pack, opened by its directory, if that can be: it has the content of repeated files
 /// that are not there any more. The store is complete afterwards; of a pack that breaks off or is damaged
-/// it has what came whole before that.
+/// it has what came whole before that. If such a pack has its directory, another store is to go on with
+/// [`unpack_some`] ([`Left::goes_on`]), so that this one does not do what comes last, such as hard links.
 ///
 /// # Errors
 /// The source fails, is no pack, or the store was interrupted.
@@ -83,22 +107,26 @@ where
     };
     let mut left = Left { decoded, broken, ..Left::default() };
     let Some(finish) = finish.filter(|f| f.whole) else {
-        store.finish_early()?;
+        left.goes_on = pack.is_some();
+        if left.goes_on {
+            store.leave();
+        } else {
+            store.finish_early()?;
+        }
         left.broken.get_or_insert_with(|| Error::truncated("the pack breaks off"));
         return Ok(left);
     };
     let mut lists = pack.map(Lists::new);
     for (id, path) in store.wanted_again() {
-        let again = match pack.map(|pack| pack.find(&path).map(|found| (pack, found))).transpose()? {
-            Some((pack, Some(item))) => {
-                lists.as_mut().map_or(Ok(()), |lists| lists.count(&item))?;
-                resend(pack, id, &item, store).map(|()| true)
-            }
-            _ => Ok(false),
-        };
-        if !again? {
+        let found = pack.map(|pack| pack.find(&path).map(|found| (pack, found))).transpose()?;
+        let Some((pack, Some(item))) = found else {
             left.unrepeated.push(path);
-        }
+            continue;
+        };
+        lists.as_mut().map_or(Ok(()), |lists| lists.count(&item))?;
+        let records = RecordWriter::default();
+        let sent = send_content(pack, id, &item, &records, &mut store.clone(), &mut vec![0; READ_LEN])?;
+        left.note(sent, &path);
     }
     let mut sink = store.clone();
     match sink.write_all(&finish.record) {
@@ -114,22 +142,14 @@ where
     Ok(left)
 }
 
-fn resend<R: ReadAt>(pack: &Pack<R>, id: u64, item: &Item, store: &EntryStore) -> Result<()> {
-    send_content(pack, id, item, &RecordWriter::default(), &mut store.clone(), &mut vec![0; READ_LEN])
-}
-
-/// Unpacks the entries that are asked for, and the folders above them, by the directory. Returns the paths
-/// for which there is nothing. `threads` decode what lies together; the cache of the pack must hold twice
+/// Unpacks the entries that are asked for, and the folders above them, by the directory. Content that the
+/// store has is not read. Damaged files are left out, and a directory that is damaged ends it early; what it
+/// said before is unpacked. `threads` decode what lies together; the cache of the pack must hold twice
 /// [`AHEAD`].
 ///
 /// # Errors
-/// The source fails, the pack is damaged, or the store was interrupted.
-pub fn unpack_some<R: ReadAt>(
-    pack: &Pack<R>,
-    selector: &Selector,
-    store: &EntryStore,
-    threads: usize,
-) -> Result<Vec<String>> {
+/// The source fails, or the store was interrupted.
+pub fn unpack_some<R: ReadAt>(pack: &Pack<R>, selector: &Selector, store: &EntryStore, threads: usize) -> Result<Left> {
     let mut sending = Sending {
         pack,
         lists: Lists::new(pack),
@@ -142,20 +162,24 @@ pub fn unpack_some<R: ReadAt>(
         announced: 0,
         weight: 0,
         buffer: vec![0; READ_LEN],
+        left: Left::default(),
     };
     let mut result = Ok(());
     let missing = selector.each(pack, |item| {
         result = sending.add(item);
         result.is_ok()
     });
-    result?;
-    let missing = missing?;
+    match result.and(missing) {
+        Ok(missing) => sending.left.missing = missing,
+        Err(e) if e.source.is_none() && e.kind == ErrorKind::Corrupt => sending.left.broken = Some(e),
+        Err(e) => return Err(e),
+    }
     sending.send_files()?;
     let mut record = Vec::new();
     sending.records.finish(&mut record);
     sending.sink.write_all(&record)?;
     store.finish()?;
-    Ok(missing)
+    Ok(sending.left)
 }
 
 /// Makes an entry stream of some entries of a pack, which come in the order of their paths.
@@ -176,6 +200,7 @@ struct Sending<'a, R> {
     announced: usize,
     weight: usize,
     buffer: Vec<u8>,
+    left: Left,
 }
 
 impl<R: ReadAt> Sending<'_, R> {
@@ -214,14 +239,16 @@ impl<R: ReadAt> Sending<'_, R> {
     fn announce(&mut self, item: &Item) -> Result<()> {
         let mut record = Vec::new();
         let (entry, file) = entry_of(self.pack, item, &self.firsts)?;
+        // Before anything of it is in the stream: it may be damaged.
+        let file = file.map(|file| Ok::<_, Error>((self.lists.of(&file)?.raw_begin(), file))).transpose()?;
         let id = self.records.entry(&entry, &mut record)?;
-        if let Some(mut file) = file {
+        if let Some((raw, mut file)) = file {
             if matches!(file.entry.kind, EntryKind::File { linked: true, .. }) {
                 self.firsts.insert(xxh3_128(&file.entry.path), id);
             }
             file.entry.xattrs = Vec::new();
             self.weight += file.weight();
-            self.files.push((self.lists.of(&file)?.raw_begin(), id, file));
+            self.files.push((raw, id, file));
         }
         self.sink.write_all(&record)?;
         self.announced += 1;
@@ -233,6 +260,7 @@ impl<R: ReadAt> Sending<'_, R> {
     fn send_files(&mut self) -> Result<()> {
         let mut files = std::mem::take(&mut self.files);
         (self.announced, self.weight) = (0, 0);
+        files.retain(|(_, id, _)| self.sink.wants(*id));
         files.sort_by_key(|(raw, id, _)| (*raw, *id));
         let mut ahead = 0;
         for (i, (raw, id, file)) in files.iter().enumerate() {
@@ -240,7 +268,8 @@ impl<R: ReadAt> Sending<'_, R> {
                 ahead = raw.saturating_add(AHEAD as u64);
                 self.pack.file.read_ahead(*raw, AHEAD, self.threads)?;
             }
-            send_content(self.pack, *id, file, &self.records, &mut self.sink, &mut self.buffer)?;
+            let sent = send_content(self.pack, *id, file, &self.records, &mut self.sink, &mut self.buffer)?;
+            self.left.note(sent, &file.entry.path);
         }
         Ok(())
     }
@@ -279,6 +308,15 @@ fn entry_of<R: ReadAt>(pack: &Pack<R>, item: &Item, firsts: &HashMap<u128, u64>)
     }
 }
 
+/// What was sent of a file.
+enum Sent {
+    Whole,
+    /// A part of it, and why it is not more.
+    Damaged,
+    /// All of it, but its digest could not be compared.
+    Unproven,
+}
+
 /// Sends the content of a file as the records of entry `id`.
 fn send_content<R: ReadAt>(
     pack: &Pack<R>,
@@ -287,29 +325,41 @@ fn send_content<R: ReadAt>(
     records: &RecordWriter,
     sink: &mut EntryStore,
     buffer: &mut [u8],
-) -> Result<()> {
+) -> Result<Sent> {
     let mut record = Vec::new();
     records.begin(id, &mut record);
     sink.write_all(&record)?;
     let mut reader: MemberReader<'_, R> = pack.member(file)?.reader();
     loop {
         record.clear();
-        let piece = reader.piece(buffer);
-        let over = !matches!(piece, Ok(Piece::Data(_) | Piece::Hole(_)));
+        let piece = match reader.piece(buffer) {
+            // A disk with a bad place may have the others; a source that is gone has none.
+            Err(e) if e.source.as_ref().is_some_and(|e| Errno::from_io_error(e) != Some(Errno::IO)) => return Err(e),
+            piece => piece,
+        };
+        let mut sent = None;
         match &piece {
             Ok(Piece::Data(n)) => records.data(&buffer[..*n], &mut record),
             Ok(Piece::Hole(len)) => records.hole(*len, &mut record),
-            Ok(Piece::End(digest)) => records.end(EndState::Whole, digest, &mut record),
+            Ok(Piece::End(digest)) => {
+                records.end(EndState::Whole, digest, &mut record);
+                sent = Some(Sent::Whole);
+            }
+            Ok(Piece::Unproven(digest, _)) => {
+                records.end(EndState::Whole, digest, &mut record);
+                sent = Some(Sent::Unproven);
+            }
             // Damaged there: the others may be whole.
             Err(e) => {
                 records.end(EndState::Partial, &[0; 32], &mut record);
                 let name = narrows_host::words::shown(&file.entry.path);
                 records.failed(&format!("cannot unpack {name}: {e}"), &mut record);
+                sent = Some(Sent::Damaged);
             }
         }
         sink.write_all(&record)?;
-        if over {
-            return Ok(());
+        if let Some(sent) = sent {
+            return Ok(sent);
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Writing packs.
 
+use std::collections::HashMap;
 use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use narrows_host::words::{e_text, shown};
 use rustix::fs::{FileType, Stat};
 
 use crate::builder::Builder;
-use crate::directory::{Content, EXTENTS_MAX, Extent, Item, List, put_extents};
+use crate::directory::{Content, EXTENTS_MAX, Extent, Item, LIST_MAX, List, put_extents};
 use crate::order;
 use crate::repeats::{CHUNK_LENS, Index, Known, Place, READ, REPEAT_MIN, has, hash, read_at};
 
@@ -203,6 +204,8 @@ where
         records: RecordWriter::default(),
         roots,
         items: Vec::new(),
+        links: HashMap::new(),
+        moved: HashMap::new(),
         index: Index::default(),
         options,
         progress,
@@ -257,6 +260,10 @@ struct Packer<'a, W> {
     roots: Vec<Root>,
     /// All entries by their numbers.
     items: Vec<Built>,
+    /// Hard links of the batch in hand, by the numbers of their files.
+    links: HashMap<u64, Vec<usize>>,
+    /// Files whose content another name has, and the numbers of these names.
+    moved: HashMap<u64, u64>,
     index: Index,
     options: &'a PackOptions,
     progress: &'a Arc<Progress>,
@@ -271,6 +278,8 @@ impl<W: Write + Send + 'static> Packer<'_, W> {
         self.check_stop()?;
         match found {
             Found::Failed(text) => self.failed(&text)?,
+            // As tar does: whoever listens makes it anew.
+            Found::Socket(text) => (self.on_failure)(&text),
             Found::Stream(_) => {}
             Found::Entry { root, entry } => {
                 if let EntryKind::File { len, .. } = entry.kind {
@@ -309,8 +318,13 @@ impl<W: Write + Send + 'static> Packer<'_, W> {
             return Err(Error::limit(format!("a pack has at most {ENTRIES_MAX} entries; pack its folders one by one")));
         }
         let mut record = Vec::new();
+        // Hard links to files of this batch.
+        self.links.clear();
         for (root, mut entry) in batch.drain(..) {
             record.clear();
+            if let EntryKind::HardLink { of } = entry.kind {
+                entry.kind = self.link(root, &entry, of);
+            }
             if let Err(e) = self.records.entry(&entry, &mut record) {
                 self.failed(&format!("{}: {e}", shown(&entry.path)))?;
                 entry.xattrs.clear();
@@ -320,12 +334,20 @@ impl<W: Write + Send + 'static> Packer<'_, W> {
             let id = self.items.len() as u64;
             let content = match &entry.kind {
                 EntryKind::HardLink { of } => {
+                    if *of >= begin as u64 {
+                        self.links.entry(*of).or_default().push(id as usize);
+                    }
                     let first = usize::try_from(*of).ok().and_then(|of| self.items.get(of));
                     Content::Of(first.map(|first| first.item.entry.path.clone()).unwrap_or_default())
                 }
                 _ => Content::None,
             };
-            self.items.push(Built { item: Item { entry, id, content }, root, whole: false, absent: false });
+            let lost = matches!(entry.kind, EntryKind::HardLink { of } if self.is_absent(of));
+            let name = shown(&entry.path);
+            self.items.push(Built { item: Item { entry, id, content }, root, whole: false, absent: lost });
+            if lost {
+                self.failed(&format!("cannot read {name}: it has vanished"))?;
+            }
         }
         let is_file = |built: &Built| matches!(built.item.entry.kind, EntryKind::File { .. });
         let mut files: Vec<usize> = (begin..self.items.len()).filter(|i| is_file(&self.items[*i])).collect();
@@ -336,20 +358,35 @@ impl<W: Write + Send + 'static> Packer<'_, W> {
         files.into_iter().try_for_each(|i| self.file(i))
     }
 
+    /// What a hard link to entry `of` is: of a file that is not in the pack after all, the file itself.
+    fn link(&mut self, root: usize, entry: &Entry, of: u64) -> EntryKind {
+        let first = self.moved.get(&of).copied().unwrap_or(of);
+        if self.is_absent(first)
+            && let Ok((_, stat)) = self.open(root, &entry.path)
+        {
+            self.moved.insert(of, self.items.len() as u64);
+            return EntryKind::File { len: stat.st_size as u64, linked: true };
+        }
+        EntryKind::HardLink { of: first }
+    }
+
+    fn is_absent(&self, id: u64) -> bool {
+        usize::try_from(id).ok().and_then(|id| self.items.get(id)).is_some_and(|built| built.absent)
+    }
+
     fn file(&mut self, i: usize) -> Result<()> {
         self.check_stop()?;
         let Built { item, root, .. } = &self.items[i];
         let (path, root) = (item.entry.path.clone(), *root);
         let EntryKind::File { len, .. } = item.entry.kind else { return Ok(()) };
-        let (fd, stat) = match self.open(root, &path) {
+        let (fd, stat) = match self.open(root, &path).or_else(|e| self.open_link(i).ok_or(e)) {
             Ok(opened) => opened,
             Err(e) => {
                 let what = match e.kind() {
                     std::io::ErrorKind::NotFound => "it has vanished".to_owned(),
                     _ => e_text(&e),
                 };
-                self.items[i].absent = true;
-                return self.failed(&format!("cannot read {}: {what}", shown(&path)));
+                return self.left_out(i, &format!("cannot read {}: {what}", shown(&path)));
             }
         };
         let mut record = Vec::new();
@@ -359,6 +396,29 @@ impl<W: Write + Send + 'static> Packer<'_, W> {
         let sparse = (stat.st_blocks as u64).saturating_mul(512) < len && has_hole(&file.fd, len);
         let read = self.content(&mut file, sparse)?;
         self.end(i, &file, read)
+    }
+
+    /// Opens a file that has lost its name by another one.
+    fn open_link(&mut self, i: usize) -> Option<(OwnedFd, Stat)> {
+        let links = self.links.get(&(i as u64))?.clone();
+        links.into_iter().find_map(|link| {
+            let Built { item, root, .. } = &self.items[link];
+            let (path, root) = (item.entry.path.clone(), *root);
+            self.open(root, &path).ok()
+        })
+    }
+
+    /// A file, and its other names, are not in the pack.
+    fn left_out(&mut self, i: usize, text: &str) -> Result<()> {
+        self.items[i].absent = true;
+        self.failed(text)?;
+        let path = shown(&self.items[i].item.entry.path);
+        for link in self.links.get(&(i as u64)).cloned().unwrap_or_default() {
+            self.items[link].absent = true;
+            let name = shown(&self.items[link].item.entry.path);
+            self.failed(&format!("{name} is a hard link to {path}, which could not be read; it is not in the pack"))?;
+        }
+        Ok(())
     }
 
     fn open(&mut self, root: usize, path: &[u8]) -> std::io::Result<(OwnedFd, Stat)> {
@@ -543,7 +603,8 @@ impl<W: Write + Send + 'static> Packer<'_, W> {
             .is_ok_and(|s| s.st_size as u64 == file.len && (s.st_mtime, s.st_mtime_nsec as u32) == mtime);
         // Files such as those of /proc have length 0, and their content is generated when they are read.
         let hides = file.len == 0 && rustix::io::pread(&file.fd, &mut [0], 0).is_ok_and(|n| n > 0);
-        let too_many = file.extents.len() > EXTENTS_MAX;
+        let list = list_of(&file.extents, self.out.at);
+        let too_many = list.is_none();
         let state = match read {
             Ok(true) if hides || too_many => EndState::Partial,
             Ok(true) if still => EndState::Whole,
@@ -551,27 +612,28 @@ impl<W: Write + Send + 'static> Packer<'_, W> {
             _ => EndState::Partial,
         };
         let end_at = self.out.at;
+        let list = list.filter(|_| state != EndState::Partial);
         let mut record = Vec::new();
         self.records.end(state, &file.hash.finalize().into(), &mut record);
         self.out.put(&record)?;
-        if state != EndState::Partial {
-            let mut list = Vec::new();
-            put_extents(&file.extents, end_at, &mut list);
+        if let Some(list) = list {
             self.items[i].item.content = Content::File { end_at, list: List::Here(list) };
             self.items[i].whole = state == EndState::Whole;
             self.packed.files += 1;
             self.packed.bytes += file.len;
             self.progress.files_done.fetch_add(1, Ordering::Relaxed);
             (self.on_file)(&shown(&path));
-        } else {
-            self.items[i].absent = true;
         }
         let name = shown(&path);
         match read {
-            Err(e) => self.failed(&format!("cannot read {name}: {}", e_text(&e))),
-            Ok(false) => self.failed(&format!("{name} shrank while it was read; it is not in the pack")),
-            Ok(true) if hides => self.failed(&format!("{name} has content although its length is 0; it was left out")),
-            Ok(true) if too_many => self.failed(&format!("{name} has too many pieces for a pack; it was left out")),
+            Err(e) => self.left_out(i, &format!("cannot read {name}: {}", e_text(&e))),
+            Ok(false) => self.left_out(i, &format!("{name} shrank while it was read; it is not in the pack")),
+            Ok(true) if hides => {
+                self.left_out(i, &format!("{name} has content although its length is 0; it was left out"))
+            }
+            Ok(true) if too_many => {
+                self.left_out(i, &format!("{name} has too many pieces for a pack; it was left out"))
+            }
             Ok(true) if !still => {
                 self.packed.changed += 1;
                 (self.on_failure)(&format!("{name} changed while it was read"));
@@ -637,6 +699,17 @@ impl Reading {
     }
 }
 
+/// The list of a file's extents, which its end record at `end_at` follows; `None` if it is longer than a
+/// directory may have.
+fn list_of(extents: &[Extent], end_at: u64) -> Option<Vec<u8>> {
+    if extents.len() > EXTENTS_MAX {
+        return None;
+    }
+    let mut list = Vec::new();
+    put_extents(extents, end_at, &mut list);
+    Some(list).filter(|list| list.len() <= LIST_MAX)
+}
+
 /// What a name says of its content: the part behind its last dot. The rest of the name says less than the
 /// folder does: ordered by name within a suffix, a tree of sources gets 3 % larger.
 fn suffix(path: &[u8]) -> &[u8] {
@@ -644,5 +717,20 @@ fn suffix(path: &[u8]) -> &[u8] {
     match name.iter().rposition(|b| *b == b'.') {
         Some(at) if at > 0 => &name[at + 1..],
         _ => b"",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A list that is too long is told of its file, and does not fail the pack at its end.
+    #[test]
+    fn lists_that_no_directory_has_are_refused_at_their_file() {
+        let far = |i: usize| Extent { raw: Some(if i.is_multiple_of(2) { 0 } else { 1 << 60 }), len: 1 << 13 };
+        let extents: Vec<Extent> = (0..EXTENTS_MAX + 1).map(far).collect();
+        assert!(list_of(&extents, 1 << 61).is_none() && list_of(&extents[..EXTENTS_MAX], 1 << 61).is_none());
+        let list = list_of(&extents[..EXTENTS_MAX / 2], 1 << 61).unwrap();
+        assert!(list.len() > LIST_MAX / 2);
     }
 }

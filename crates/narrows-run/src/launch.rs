@@ -38,7 +38,8 @@ use super::wire::{GATEWAY, Scope, VARIABLE, VERSION};
 use super::{sys, vital};
 use narrows_host::{signals, words};
 
-const LIBRARY: &str = "libnarrows_preload.so";
+/// File name of the library that programs load.
+pub const LIBRARY: &str = "libnarrows_preload.so";
 
 pub struct Launch<'a> {
     pub command: &'a [OsString],
@@ -90,7 +91,7 @@ impl Launch<'_> {
             return Ok(self.run_plain(command, "unix sockets cannot be opened here"));
         };
         if !filter {
-            command.env(VARIABLE, self.variable(&control)).env("LD_PRELOAD", preloads(&library()?)?);
+            command.env(VARIABLE, self.variable(&control)).env("LD_PRELOAD", preload()?);
         }
         let parent = self.parent.unwrap_or_else(|| std::process::id() == 1 || filter && seccomp::wants_parent());
         if parent { self.run_as_parent(control, command, way) } else { self.run_detached(control, command, way) }
@@ -282,6 +283,19 @@ fn failed_to_start(error: &io::Error, command: &Command) -> ExitCode {
     let name = command.get_program().display().to_string();
     words::note(format_args!("{name}: {}", words::without_os_numbers(&error.to_string())));
     ExitCode::from(if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 })
+}
+
+/// The value of LD_PRELOAD with which a program loads the library.
+///
+/// # Errors
+/// There is no library, or the loader takes no such path.
+pub fn preload() -> Result<OsString> {
+    preloads(&library()?)
+}
+
+/// Whether the kernel can ask about the calls of a program, for [`Interception::Seccomp`].
+pub fn kernel_asks() -> bool {
+    seccomp::is_possible()
 }
 
 /// The path of the library: from $NARROWS_PRELOAD, or next to this program.

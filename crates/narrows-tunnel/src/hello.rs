@@ -6,7 +6,8 @@ use super::frame::{Frame, GREETING, Kind, Parser, put};
 use super::limits::CARRIERS_MAX;
 
 const VERSION: u8 = 1;
-const LEN: usize = 24;
+/// Length of its body.
+pub const LEN: usize = 32;
 
 /// Which carrier this is, and of which session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +18,8 @@ pub struct Hello {
     pub dialer: [u8; 16],
     /// Counts the dialer's sessions.
     pub session: u32,
+    /// Random number of the acceptor's side of the session; 0 in the hello of a dialer.
+    pub instance: u64,
 }
 
 impl Hello {
@@ -24,7 +27,8 @@ impl Hello {
     pub fn greet(&self) -> Vec<u8> {
         let mut out = GREETING.to_vec();
         let head = [VERSION, self.carrier, 0, 0];
-        put(&mut out, Kind::Hello, 0, &[&head[..], &self.dialer, &self.session.to_le_bytes()].concat());
+        let tail = [&self.session.to_le_bytes()[..], &self.instance.to_le_bytes()].concat();
+        put(&mut out, Kind::Hello, 0, &[&head[..], &self.dialer, &tail].concat());
         out
     }
 
@@ -47,14 +51,15 @@ impl Hello {
         if *version != VERSION {
             return Err(Error::unsupported(format!("the peer speaks version {version} of tunnels, this program 1")));
         }
-        let parts = rest.split_first_chunk::<16>();
-        let parts = parts.and_then(|(dialer, session)| Some((*dialer, u32::from_le_bytes(session.try_into().ok()?))));
-        match parts {
-            Some((dialer, session)) if body.len() == LEN && usize::from(*carrier) < CARRIERS_MAX => {
-                Ok(Self { carrier: *carrier, dialer, session })
-            }
-            _ => Err(Error::corrupt("the hello of a carrier is not valid")),
+        let wrong = || Error::corrupt("the hello of a carrier is not valid");
+        let (dialer, rest) = rest.split_first_chunk::<16>().ok_or_else(wrong)?;
+        let (session, instance) = rest.split_first_chunk::<4>().ok_or_else(wrong)?;
+        let instance = <[u8; 8]>::try_from(instance).map_err(|_| wrong())?;
+        if usize::from(*carrier) >= CARRIERS_MAX {
+            return Err(wrong());
         }
+        let (session, instance) = (u32::from_le_bytes(*session), u64::from_le_bytes(instance));
+        Ok(Self { carrier: *carrier, dialer: *dialer, session, instance })
     }
 }
 
@@ -73,7 +78,7 @@ mod tests {
 
     #[test]
     fn a_hello_comes_back_and_a_part_of_it_is_none() {
-        let hello = Hello { carrier: 3, dialer: [9; 16], session: 70_000 };
+        let hello = Hello { carrier: 3, dialer: [9; 16], session: 70_000, instance: 1 << 63 };
         let bytes = hello.greet();
         assert_eq!(read(&bytes).unwrap(), Some(hello));
         for len in 0..bytes.len() {
@@ -82,8 +87,16 @@ mod tests {
     }
 
     #[test]
+    fn a_dialer_s_hello_is_as_the_format_says() {
+        let hello = Hello { carrier: 1, dialer: *b"0123456789abcdef", session: 2, instance: 0x1122_3344_5566_7788 };
+        let hex: String = hello.greet().iter().map(|byte| format!("{byte:02x}")).collect();
+        let body = "010100003031323334353637383961626364656602000000";
+        assert_eq!(hex, format!("934e5254550d0a1a010000000000002000{body}8877665544332211"));
+    }
+
+    #[test]
     fn others_are_refused() {
-        let mut bytes = Hello { carrier: 0, dialer: [9; 16], session: 1 }.greet();
+        let mut bytes = Hello { carrier: 0, dialer: [9; 16], session: 1, instance: 0 }.greet();
         let body = bytes.len() - LEN;
         bytes[body + 1] = CARRIERS_MAX as u8;
         assert_eq!(read(&bytes).unwrap_err().kind, ErrorKind::Corrupt);

@@ -2,6 +2,7 @@
 //! decoded (docs/format.md, section 21.5). No I/O, no clock.
 
 use std::collections::VecDeque;
+use std::io::IoSlice;
 
 use narrows::block::Block;
 use narrows::pool::Queue;
@@ -10,13 +11,19 @@ use narrows::stream;
 use narrows::{Error, Result};
 
 use super::engine::{self, Engine, INLINE_NS, Key, MESSAGE_LEN, Share};
-use super::limits::RECEIVED_MAX;
+use super::limits::{PIECES_MAX, RECEIVED_MAX};
+use super::socket::SLICES_MAX;
 
 /// Time for decoding short blocks on this thread, while other connections wait.
 const HERE_NS: u64 = 200_000;
 /// Pieces that wait are put together up to this length, so that tiny ones cost no more than their
-/// bytes.
+/// bytes. Longer ones than the other length are not copied while they wait for a moment only.
 const JOIN_MAX: usize = 16 << 10;
+const SHARED_MIN: usize = 4 << 10;
+/// What a piece takes beside its bytes.
+const PIECE_COST: usize = 64;
+/// Bytes that are ready for one write to the local connection.
+const READY_MAX: usize = 256 << 10;
 
 /// State of the direction.
 #[derive(Default)]
@@ -25,9 +32,18 @@ pub(super) struct Incoming {
     pieces: VecDeque<Piece>,
     /// Bytes of `pieces`.
     waiting: usize,
+    /// Those of them that are short.
+    short: usize,
     stream: Option<Box<Stream>>,
     /// The next bytes of the local connection.
-    raw: Block,
+    ready: VecDeque<Ready>,
+    /// Bytes of `ready`.
+    ready_len: usize,
+    /// What is wrong with the bytes behind them.
+    failed: Option<Box<Error>>,
+    /// The local connection takes nothing now: what waits for it must not keep more than its own
+    /// bytes.
+    stalled: bool,
     /// No raw bytes came since the last stream.
     unparted: bool,
     /// The peer has finished.
@@ -39,6 +55,13 @@ pub(super) struct Incoming {
     pub(super) wire: u64,
 }
 
+/// Bytes for the local connection.
+struct Ready {
+    bytes: Block,
+    /// They are as they came, and need their room until they are written.
+    is_received: bool,
+}
+
 enum Piece {
     /// As it came, within the buffer that it came in.
     Shared { coded: bool, bytes: Block },
@@ -47,6 +70,13 @@ enum Piece {
 }
 
 impl Piece {
+    fn len(&self) -> usize {
+        match self {
+            Self::Shared { bytes, .. } => bytes.len(),
+            Self::Own { bytes, .. } => bytes.len(),
+        }
+    }
+
     fn coded(&self) -> bool {
         match self {
             Self::Shared { coded, .. } | Self::Own { coded, .. } => *coded,
@@ -61,6 +91,11 @@ impl Piece {
     }
 }
 
+/// The same bytes, without the rest of a much longer buffer.
+fn alone(bytes: &Block) -> Option<Block> {
+    (bytes.buffer_len() / 2 > bytes.len()).then(|| Block::from_vec(bytes.to_vec()))
+}
+
 struct Stream {
     receiver: Receiver,
     queue: Queue,
@@ -71,28 +106,47 @@ struct Stream {
 impl Incoming {
     /// A direction that begins with bytes of this end.
     pub(super) fn behind(bytes: Vec<u8>) -> Self {
-        Self { raw: Block::from_vec(bytes), ..Self::default() }
+        let mut incoming = Self::default();
+        if !bytes.is_empty() {
+            incoming.ready_len = bytes.len();
+            incoming.ready.push_back(Ready { bytes: Block::from_vec(bytes), is_received: false });
+        }
+        incoming
     }
 
     /// Takes received bytes.
     pub(super) fn push(&mut self, coded: bool, bytes: Block) {
         self.wire += bytes.len() as u64;
+        if self.short > PIECES_MAX {
+            self.failed.get_or_insert_with(|| Box::new(Error::corrupt("raw and coded bytes alternate in tiny pieces")));
+            return;
+        }
         self.waiting += bytes.len();
+        self.short += usize::from(bytes.len() < SHARED_MIN);
         match self.pieces.back_mut() {
-            None => self.pieces.push_back(Piece::Shared { coded, bytes }),
+            _ if bytes.len() >= SHARED_MIN && !self.stalled => self.pieces.push_back(Piece::Shared { coded, bytes }),
+            None if !self.stalled => self.pieces.push_back(Piece::Shared { coded, bytes }),
             // What waits longer must not keep the whole buffer in which it came.
             Some(Piece::Own { coded: last, bytes: joined })
                 if *last == coded && joined.len() + bytes.len() <= JOIN_MAX =>
             {
+                let short = |len| usize::from(len < SHARED_MIN);
+                self.short -= short(joined.len()) + short(bytes.len());
                 joined.extend_from_slice(&bytes);
+                self.short += short(joined.len());
             }
-            Some(_) => self.pieces.push_back(Piece::Own { coded, bytes: bytes.to_vec() }),
+            _ => self.pieces.push_back(Piece::Own { coded, bytes: bytes.to_vec() }),
         }
     }
 
     /// Nothing follows.
     pub(super) fn end(&mut self) {
         self.ended = true;
+    }
+
+    /// Whether the peer has finished.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended
     }
 
     /// Whether the local connection has been given everything and the end may follow.
@@ -102,7 +156,12 @@ impl Incoming {
 
     /// Whether it holds nothing.
     pub(super) fn is_idle(&self) -> bool {
-        self.pieces.is_empty() && self.stream.is_none() && self.raw.is_empty()
+        self.pieces.is_empty() && self.stream.is_none() && self.ready.is_empty()
+    }
+
+    /// Whether nothing more can be got out of it without further bytes of the peer.
+    pub(super) fn is_exhausted(&self) -> bool {
+        self.pieces.is_empty() && self.ready.is_empty() && self.stream.as_ref().is_none_or(|s| s.jobs == 0)
     }
 
     #[cfg(test)]
@@ -112,23 +171,34 @@ impl Incoming {
 
     /// Bytes that it holds.
     pub(super) fn held(&self) -> usize {
-        self.waiting + self.raw.len() + self.stream.as_ref().map_or(0, |s| s.receiver.held())
+        self.short * PIECE_COST + self.waiting + self.ready_len + self.stream.as_ref().map_or(0, |s| s.receiver.held())
     }
 
-    /// The next bytes for the local connection, which removes those that it takes. `None`: none now.
-    /// `took` grows by the received bytes that need no room any more.
+    /// Prepares bytes for the local connection, enough for one write. `took` grows by the received
+    /// bytes that need no room any more.
     ///
     /// # Errors
-    /// The bytes are damaged; the flow is to be reset.
-    pub(super) fn next(&mut self, took: &mut usize, key: Key, engine: &mut Engine) -> Result<Option<&mut Block>> {
-        while self.raw.is_empty() {
-            self.raw = Block::default();
+    /// The bytes behind all that were ready are damaged; the flow is to be reset.
+    pub(super) fn fill(&mut self, took: &mut usize, key: Key, engine: &mut Engine) -> Result<()> {
+        if self.failed.is_none()
+            && let Err(e) = self.gather(took, key, engine)
+        {
+            self.failed = Some(Box::new(e));
+        }
+        if !self.ready.is_empty() {
+            return Ok(());
+        }
+        self.failed.take().map_or(Ok(()), |e| Err(*e))
+    }
+
+    fn gather(&mut self, took: &mut usize, key: Key, engine: &mut Engine) -> Result<()> {
+        while self.ready.len() < SLICES_MAX && self.ready_len < READY_MAX {
             if let Some(stream) = &mut self.stream {
-                if let Some(raw) = stream.receiver.read() {
-                    self.bytes += raw.len() as u64;
-                    self.raw = raw;
+                if let Some(bytes) = stream.receiver.read() {
                     // What was read made room.
-                    stream.work(key, engine)?;
+                    let worked = stream.work(key, engine);
+                    self.add_ready(bytes, false);
+                    worked?;
                     continue;
                 }
                 if stream.receiver.is_finished() && stream.jobs == 0 {
@@ -138,33 +208,31 @@ impl Incoming {
                     continue;
                 }
                 if stream.jobs > 0 || stream.receiver.room() == 0 {
-                    self.count(engine);
-                    return Ok(None);
+                    return Ok(());
                 }
             }
             let Some(piece) = self.pieces.pop_front() else {
                 if self.ended && self.stream.is_some() {
                     return Err(Error::truncated("a flow ends within its stream"));
                 }
-                self.count(engine);
-                return Ok(None);
+                return Ok(());
             };
             if self.pieces.is_empty() {
                 self.pieces = VecDeque::new();
             }
             let coded = piece.coded();
+            self.short -= usize::from(piece.len() < SHARED_MIN);
             let bytes = piece.into_bytes();
             self.waiting -= bytes.len();
-            *took += bytes.len();
             if !coded {
                 if self.stream.is_some() {
                     return Err(Error::corrupt("raw bytes within a stream"));
                 }
-                self.bytes += bytes.len() as u64;
-                self.raw = bytes;
                 self.unparted = false;
+                self.add_ready(bytes, true);
                 continue;
             }
+            *took += bytes.len();
             if self.unparted {
                 return Err(Error::corrupt("two streams without raw bytes between them"));
             }
@@ -174,7 +242,72 @@ impl Incoming {
             stream.receiver.receive(bytes)?;
             stream.work(key, engine)?;
         }
-        Ok(Some(&mut self.raw))
+        Ok(())
+    }
+
+    fn add_ready(&mut self, bytes: Block, is_received: bool) {
+        self.bytes += bytes.len() as u64;
+        self.ready_len += bytes.len();
+        if !bytes.is_empty() {
+            self.ready.push_back(Ready { bytes, is_received });
+        }
+    }
+
+    pub(super) fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// What is ready, for one write.
+    pub(super) fn slices(&self) -> impl Iterator<Item = IoSlice<'_>> {
+        self.ready.iter().map(|ready| IoSlice::new(&ready.bytes))
+    }
+
+    /// The local connection has taken `len` bytes of what was ready; `took` grows as for
+    /// [`Incoming::fill`].
+    pub(super) fn consume(&mut self, mut len: usize, took: &mut usize) {
+        self.ready_len -= len;
+        while len > 0 {
+            let Some(front) = self.ready.front_mut() else { return };
+            let part = front.bytes.len().min(len);
+            *took += if front.is_received { part } else { 0 };
+            len -= part;
+            drop(front.bytes.split_to(part));
+            if front.bytes.is_empty() {
+                self.ready.pop_front();
+            }
+        }
+        if self.ready.is_empty() {
+            // Most flows are idle most of the time.
+            self.ready = VecDeque::new();
+        }
+    }
+
+    /// Tells whether the local connection takes bytes now.
+    pub(super) fn set_stalled(&mut self, stalled: bool) {
+        if stalled && !self.stalled {
+            for piece in &mut self.pieces {
+                if let Piece::Shared { coded, bytes } = piece
+                    && let Some(bytes) = alone(bytes)
+                {
+                    *piece = Piece::Shared { coded: *coded, bytes };
+                }
+            }
+            for ready in &mut self.ready {
+                if let Some(bytes) = alone(&ready.bytes) {
+                    ready.bytes = bytes;
+                }
+            }
+        }
+        self.stalled = stalled;
+    }
+
+    /// Throws away what it holds and what will come: the local connection takes nothing any more.
+    pub(super) fn discard(&mut self, engine: &mut Engine) {
+        if self.stream.take().is_some() {
+            engine.stream_ended();
+        }
+        (self.pieces, self.ready, self.failed) = (VecDeque::new(), VecDeque::new(), None);
+        (self.waiting, self.short, self.ready_len) = (0, 0, 0);
     }
 
     /// A worker has decoded a block.

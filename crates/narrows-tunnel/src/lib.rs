@@ -8,6 +8,7 @@
 //! read no clock. `pump` is the one thread that moves bytes between them and sockets.
 
 pub mod backoff;
+mod by_flow;
 pub mod certificates;
 pub mod counters;
 pub mod engine;

@@ -13,6 +13,9 @@ pub const LISTENERS_MAX: usize = 64;
 pub const CREDIT_FIRST: u32 = 64 << 10;
 /// Most credit that may be open in one direction: 1 Gbit/s over 130 ms.
 pub const CREDIT_MAX: u32 = 16 << 20;
+/// Credit above [`CREDIT_FIRST`] that all flows of a process may have open together: what their peers
+/// may send at once if nobody reads it.
+pub const CREDIT_TOTAL: usize = 512 << 20;
 /// Frames without data that wait to be written to a carrier, in bytes. Beyond it nothing is read
 /// from that carrier.
 pub const CONTROL_MAX: usize = 256 << 10;
@@ -24,6 +27,9 @@ pub const BULK_NS: u64 = 1_000_000_000;
 /// Frames of calm flows for one of bulk, while both wait. Calm flows carry less than 1 MB/s each, so
 /// a few hundred of them must not shut bulk out.
 pub const CALM_SHARE: u32 = 8;
+/// Short pieces of a direction that wait to be read or for a move: raw and coded ones that alternate
+/// cannot be joined, and each costs some 70 bytes beside its own. A writer changes once in 5 s.
+pub const PIECES_MAX: usize = 1024;
 /// Memory that all flows of a process may hold together. Beyond it each may still hold
 /// [`MEMORY_MIN`], so that all make progress.
 pub const MEMORY_TOTAL: usize = 512 << 20;
@@ -39,11 +45,21 @@ pub const STRANGERS_MAX: usize = 1024;
 /// carriers at once.
 pub const GREETINGS_BURST: u32 = 64;
 pub const GREETINGS_PER_S: u32 = 64;
+/// New carriers of all hosts that have no session: with some 0.5 ms each they leave most of a core for
+/// flows, and a hundred clients of a server that restarted are back within a second.
+pub const ALL_GREETINGS_BURST: u32 = 512;
+pub const ALL_GREETINGS_PER_S: u32 = 512;
+/// Handshakes that are moved before flows get their turn again.
+pub const STRANGERS_AT_A_TIME: usize = 8;
 /// Hosts whose rate is remembered; when they are more, all are forgotten.
 pub const HOSTS_MAX: usize = 4096;
 /// Sessions of a process, of which one host can have half of those that are free.
 pub const SESSIONS_MAX: usize = 1024;
-/// Names that are looked up at a time, each by a thread.
+/// Names that are looked up at a time, each by a thread, of which one host can have half of those
+/// that are free.
 pub const LOOKUPS_MAX: usize = 64;
+/// Names that are looked up or wait for it, shared in the same way, and names whose answers are kept:
+/// a proxy of many people asks for hundreds at a time.
+pub const NAMES_MAX: usize = 1024;
 /// SOCKS clients and other connections that have not said where to yet; 10 s each.
 pub const UNDECIDED_MAX: usize = 1024;

@@ -14,6 +14,7 @@ use narrows::transport::Outbox;
 use narrows_host::encrypted::FirstBytes;
 
 use super::engine::{self, Engine, INLINE_LEN, INLINE_NS, Key, MESSAGE_LEN, MESSAGE_NS, Share};
+use super::limits::QUEUE_MAX;
 use super::marks::{Marks, Progress};
 use super::session::{FlowId, Session};
 
@@ -109,9 +110,9 @@ impl Outgoing {
         self.stream.is_some()
     }
 
-    /// Length for the next read of bulk.
+    /// Length for the next read of bulk: a block, or what a session queues of raw bytes.
     pub(super) fn read_len(&self) -> usize {
-        self.stream.as_ref().map_or(64 << 10, |s| s.sender.segment_len())
+        self.stream.as_ref().map_or(QUEUE_MAX, |s| s.sender.segment_len())
     }
 
     /// Takes bytes of the local connection; not while there is no room.

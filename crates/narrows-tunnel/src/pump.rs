@@ -17,11 +17,14 @@ use rustls::{ClientConfig, ServerConfig};
 
 use super::counters::Counters;
 use super::engine::{self, Engine, Key};
-use super::limits::{GREETINGS_BURST, GREETINGS_PER_S, MEMORY_TOTAL, SESSIONS_MAX};
-use super::lookup::{Found, Lookups};
+use super::limits::{
+    ALL_GREETINGS_BURST, ALL_GREETINGS_PER_S, GREETINGS_BURST, GREETINGS_PER_S, MEMORY_TOTAL, SESSIONS_MAX,
+    STRANGERS_AT_A_TIME,
+};
+use super::lookup::{self, Found, Lookups};
 use super::rate::Rates;
 use super::reason::Reason;
-use super::session::Sent;
+use super::session::{Credit, Sent};
 use super::settings::{Report, Settings};
 
 mod carriers;
@@ -55,7 +58,8 @@ const BELL: u64 = u64::MAX;
 /// Orders to a tunnel, from any thread.
 pub(super) enum Order {
     Worker(Key, engine::Result),
-    Found(Key, Found),
+    /// A name was looked up.
+    Found(String, Found),
     /// New connections are to be proved so.
     Reload {
         server: Option<Arc<ServerConfig>>,
@@ -103,13 +107,13 @@ pub(super) struct Pump {
     watch: OwnedFd,
     bell: Arc<OwnedFd>,
     inbox: Receiver<Order>,
-    inlet: Inlet,
     begun: Instant,
     now_ns: u64,
     settings: Settings,
     reports: SyncSender<Report>,
     counters: Arc<Counters>,
     engine: Engine,
+    credit: Credit,
     lookups: Lookups,
 
     places: Vec<Place>,
@@ -126,7 +130,11 @@ pub(super) struct Pump {
     hosts: Shares,
     session_hosts: Shares,
     strangers: VecDeque<(Key, IpAddr)>,
+    /// Those that have something to read or write.
+    stranger_turns: VecDeque<Key>,
     rates: Rates,
+    /// Of all hosts that have no session.
+    all_rates: Rates,
     flows: usize,
     undecided: usize,
 
@@ -151,9 +159,9 @@ pub(super) fn start(settings: Settings, reports: SyncSender<Report>, counters: A
     let inlet = Inlet { orders: Arc::new(Mutex::new(orders)), bell: Arc::clone(&bell) };
     let watch = epoll::create(CreateFlags::CLOEXEC)?;
     epoll::add(&watch, &*bell, EventData::new_u64(BELL), EventFlags::IN | EventFlags::ET)?;
-    let tell = inlet.clone();
+    let (tell, tell_found) = (inlet.clone(), inlet.clone());
+    let lookups = Lookups::new(lookup::resolve, move |name, found| tell_found.send(Order::Found(name, found)));
     let (begun_tell, begun) = channel();
-    let for_thread = inlet.clone();
     let run = move || {
         // The engine belongs to this thread.
         let engine =
@@ -163,14 +171,14 @@ pub(super) fn start(settings: Settings, reports: SyncSender<Report>, counters: A
             watch,
             bell,
             inbox,
-            inlet: for_thread,
             begun: Instant::now(),
             now_ns: 0,
             settings,
             reports,
             counters,
             engine,
-            lookups: Lookups::default(),
+            credit: Credit::default(),
+            lookups,
             places: Vec::new(),
             free: Vec::new(),
             timers: BTreeSet::new(),
@@ -181,7 +189,9 @@ pub(super) fn start(settings: Settings, reports: SyncSender<Report>, counters: A
             hosts: Shares::new(flows_max),
             session_hosts: Shares::new(SESSIONS_MAX),
             strangers: VecDeque::new(),
+            stranger_turns: VecDeque::new(),
             rates: Rates::new(GREETINGS_BURST, GREETINGS_PER_S),
+            all_rates: Rates::new(ALL_GREETINGS_BURST, ALL_GREETINGS_PER_S),
             flows: 0,
             undecided: 0,
             uplink: None,
@@ -197,7 +207,12 @@ pub(super) fn start(settings: Settings, reports: SyncSender<Report>, counters: A
         let failed = opened.is_err();
         let _ = begun_tell.send(opened);
         if !failed {
-            pump.run();
+            let error = pump.run();
+            let reports = pump.reports.clone();
+            // Whatever is open here is reset, so that nobody takes it for whole, and remote shells are
+            // asked to end, before the end is told.
+            drop(pump);
+            let _ = reports.send(Report::Over { error });
         }
     };
     std::thread::Builder::new().name("narrows-tunnel".into()).spawn(run)?;
@@ -206,7 +221,8 @@ pub(super) fn start(settings: Settings, reports: SyncSender<Report>, counters: A
 }
 
 impl Pump {
-    fn run(&mut self) {
+    /// Returns an error if it is over by a failure.
+    fn run(&mut self) -> Option<String> {
         let mut events = Vec::with_capacity(EVENTS);
         while self.over.is_none() {
             let wait = self.patience();
@@ -242,8 +258,7 @@ impl Pump {
             }
             self.drain();
         }
-        let error = self.over.take().flatten();
-        let _ = self.reports.send(Report::Over { error });
+        self.over.take().flatten()
     }
 
     fn tick(&mut self) {
@@ -251,7 +266,7 @@ impl Pump {
     }
 
     fn patience(&self) -> Option<Duration> {
-        if !self.turns.is_empty() || !self.touched.is_empty() {
+        if !self.turns.is_empty() || !self.touched.is_empty() || !self.stranger_turns.is_empty() {
             return Some(Duration::ZERO);
         }
         let now_ns = self.begun.elapsed().as_nanos() as u64;
@@ -268,7 +283,10 @@ impl Pump {
         while let Ok(order) = self.inbox.try_recv() {
             match order {
                 Order::Worker(key, result) => self.worker_done(key, result),
-                Order::Found(key, found) => self.found(key, found),
+                Order::Found(name, found) => {
+                    let keys = self.lookups.finished(name, &found, self.now_ns);
+                    keys.into_iter().for_each(|key| self.found(key, found.clone()));
+                }
                 Order::Reload { server, client } => self.reload(server, client),
                 Order::Drain(limit) => self.begin_drain(limit),
             }
@@ -299,7 +317,10 @@ impl Pump {
 
     fn drain(&mut self) {
         let Some(until_ns) = self.draining_until_ns else { return };
-        if self.flows == 0 || self.now_ns >= until_ns {
+        if self.flows == 0 {
+            (0..self.sessions.len()).for_each(|at| self.part_if_done(at));
+        }
+        if self.now_ns >= until_ns || self.flows == 0 && self.sessions.iter().all(Option::is_none) {
             self.over.get_or_insert(None);
         }
     }
@@ -313,7 +334,7 @@ impl Pump {
                 Some(Kind::Undecided(_)) => self.end_undecided(key),
                 Some(Kind::Stranger(_)) => self.stranger_on_time(key),
                 Some(Kind::Dialing(_)) => self.dialing_on_time(key),
-                Some(Kind::Carrier(_)) => self.close(key),
+                Some(Kind::Carrier(_)) => self.lose_carrier(key, "the other end did not close it in time"),
                 Some(Kind::Listener(_)) => self.listener_ready(key),
                 None => {}
             }
@@ -325,6 +346,12 @@ impl Pump {
     /// Moves bytes between sockets and state machines, until nothing moves or it is time to look at
     /// the sockets again.
     fn work(&mut self) {
+        for _ in 0..self.stranger_turns.len().min(STRANGERS_AT_A_TIME) {
+            let Some(key) = self.stranger_turns.pop_front() else { break };
+            let Some(place) = self.place_mut(key) else { continue };
+            place.queued = false;
+            self.stranger_ready(key);
+        }
         for _ in 0..ROUNDS {
             if self.touched.is_empty() && self.turns.is_empty() {
                 break;
@@ -346,14 +373,13 @@ impl Pump {
                 // A carrier that had its turn may have brought something.
                 self.hear_session(at);
                 self.flush_session(at);
+                self.settle_session(at);
             }
             self.tick();
         }
         let held = self.engine.held();
         self.counters.bytes_held.set(held as u64);
-        let window_max = MEMORY_TOTAL.saturating_sub(held) / 16;
-        let window_max = u32::try_from(window_max).unwrap_or(u32::MAX);
-        self.sessions.iter_mut().flatten().for_each(|s| s.session.set_window_max(window_max));
+        self.credit.set_left(MEMORY_TOTAL.saturating_sub(held));
     }
 
     // --- places ---
@@ -402,7 +428,8 @@ impl Pump {
     fn queue(&mut self, key: Key) {
         if let Some(place) = self.place_mut(key).filter(|p| !p.queued) {
             place.queued = true;
-            self.turns.push_back(key);
+            let is_stranger = matches!(place.kind, Some(Kind::Stranger(_)));
+            if is_stranger { self.stranger_turns.push_back(key) } else { self.turns.push_back(key) }
         }
     }
 
@@ -413,27 +440,28 @@ impl Pump {
     }
 
     fn happened(&mut self, key: Key, flags: EventFlags) {
-        let readable = flags.intersects(EventFlags::IN | EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR);
+        let readable =
+            flags.intersects(EventFlags::IN | EventFlags::PRI | EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR);
         let writable = flags.intersects(EventFlags::OUT | EventFlags::HUP | EventFlags::ERR);
+        // Then a short read is not the last: it stops before an end and before urgent bytes.
+        let hung_up = flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR | EventFlags::PRI);
         match self.kind(key) {
             Some(Kind::Conn(conn)) => {
                 conn.readable |= readable;
                 conn.writable |= writable;
                 conn.broken |= flags.contains(EventFlags::ERR);
-                conn.hung_up |= flags.intersects(EventFlags::RDHUP | EventFlags::HUP);
+                conn.hung_up |= hung_up;
                 self.queue(key);
             }
             Some(Kind::Carrier(carrier)) => {
-                carrier.wire.readable |= readable;
-                carrier.wire.writable |= writable;
+                carrier.wire.happened(readable, writable, hung_up);
                 let session = carrier.session;
                 self.carrier_ready(key);
                 self.touch(session);
             }
             Some(Kind::Stranger(stranger)) => {
-                stranger.wire.readable |= readable;
-                stranger.wire.writable |= writable;
-                self.stranger_ready(key);
+                stranger.wire.happened(readable, writable, hung_up);
+                self.queue(key);
             }
             Some(Kind::Listener(_)) => self.listener_ready(key),
             Some(Kind::Undecided(_)) => self.undecided_ready(key),
@@ -450,7 +478,7 @@ impl Pump {
 
 /// Watches a descriptor for everything, edge-triggered; one that is watched already gets a new key.
 fn watch(watch: &OwnedFd, fd: impl AsFd, key: Key) {
-    let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+    let flags = EventFlags::IN | EventFlags::PRI | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
     let data = EventData::new_u64(key);
     // It fails only without memory; then the connection stalls and its timers end it.
     if epoll::add(watch, &fd, data, flags) == Err(Errno::EXIST) {

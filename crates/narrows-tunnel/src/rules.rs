@@ -39,15 +39,19 @@ impl Rules {
     }
 
     /// Whether a dialer may name this endpoint. Of a host with a name it may depend on the address:
-    /// then [`Rules::allow_address`] decides.
+    /// then [`Rules::allow_address`] decides. False: no address of the name could be permitted, and it
+    /// need not be looked up.
     pub fn may_allow(&self, to: &Endpoint) -> bool {
         match to {
             Endpoint::Unix(path) => self.0.iter().any(|r| *r == Rule::Any || matches!(r, Rule::Unix(p) if p == path)),
-            Endpoint::Tcp { port, .. } => self.0.is_empty() || self.0.iter().any(|rule| rule.allows_port(*port)),
+            Endpoint::Tcp { host, port } => {
+                self.0.is_empty() || self.0.iter().any(|rule| rule.allows_port(*port) && rule.may_allow_host(host))
+            }
         }
     }
 
-    /// Whether this address may be connected to or listened on for an endpoint that named `host`.
+    /// Whether this address may be connected to or listened on for an endpoint that named `host`; an
+    /// empty one is `localhost`.
     pub fn allow_address(&self, host: &str, address: IpAddr, port: u16) -> bool {
         let address = address.to_canonical();
         if self.0.is_empty() {
@@ -79,6 +83,11 @@ impl Rule {
         };
         match host {
             "" => Err(wrong()),
+            // Taken as a name it would never match.
+            host if host.contains('/') => Err(Error::misuse(format!(
+                "'{}' is a network: name the addresses in it one by one, or * for all",
+                narrows_host::words::shown(host.as_bytes())
+            ))),
             "*" => Ok(Self::Tcp { host: None, port }),
             host => Ok(Self::Tcp { host: Some(host.to_owned()), port }),
         }
@@ -97,11 +106,26 @@ impl Rule {
             Self::Any | Self::Tcp { host: None, .. } => true,
             Self::Tcp { host: Some(allowed), .. } => match allowed.parse::<IpAddr>() {
                 Ok(allowed) => allowed.to_canonical() == address,
-                Err(_) => allowed.eq_ignore_ascii_case(host),
+                Err(_) => allowed.eq_ignore_ascii_case(named(host)),
             },
             Self::Unix(_) => false,
         }
     }
+
+    /// Whether there can be an address for which it allows the host.
+    fn may_allow_host(&self, host: &str) -> bool {
+        let is_name = |host: &str| host.parse::<IpAddr>().is_err();
+        match self {
+            // A name may have this address.
+            Self::Tcp { host: Some(allowed), .. } if !is_name(allowed) && is_name(host) => true,
+            rule => rule.allows_host(host, host.parse::<IpAddr>().unwrap_or(IpAddr::from([0; 4])).to_canonical()),
+        }
+    }
+}
+
+/// The name of a host in an endpoint.
+fn named(host: &str) -> &str {
+    if host.is_empty() { "localhost" } else { host }
 }
 
 #[cfg(test)]
@@ -145,6 +169,24 @@ mod tests {
     }
 
     #[test]
+    fn names_that_no_rule_can_permit_are_not_looked_up() {
+        let may = |texts: &[&str], host: &str, port| rules(texts).may_allow(&Endpoint::Tcp { host: host.into(), port });
+        let named = ["db.internal:5432"];
+        assert!(may(&named, "DB.internal", 5432) && !may(&named, "other", 5432) && !may(&named, "10.0.0.1", 5432));
+        let addressed = ["10.0.0.7:*"];
+        assert!(may(&addressed, "other", 1), "it may have this address");
+        assert!(may(&addressed, "10.0.0.7", 1) && !may(&addressed, "10.0.0.8", 1));
+        assert!(may(&["*:80"], "other", 80) && !may(&["*:80"], "other", 81) && may(&[], "other", 1));
+    }
+
+    #[test]
+    fn the_default_place_to_listen_is_localhost() {
+        assert!(allows(&rules(&["localhost:8080"]), "", "127.0.0.1", 8080));
+        assert!(!allows(&rules(&["localhost:8080"]), "*", "0.0.0.0", 8080));
+        assert!(allows(&rules(&["127.0.0.1:8080"]), "", "127.0.0.1", 8080));
+    }
+
+    #[test]
     fn any_is_everything_and_stars_are_all_of_tcp() {
         assert!(Rules::any().may_allow(&Endpoint::Unix("/x".into())));
         assert!(allows(&Rules::any(), "h", "10.0.0.1", 1));
@@ -154,7 +196,7 @@ mod tests {
 
     #[test]
     fn wrong_rules_are_refused() {
-        for text in ["", "db", ":80", "db:", "db:99999", "db:http", "relative/path"] {
+        for text in ["", "db", ":80", "db:", "db:99999", "db:http", "relative/path", "10.0.0.0/8:*", "[fd00::/8]:80"] {
             assert!(Rules::parse(&[text.to_owned()]).is_err(), "{text}");
         }
     }

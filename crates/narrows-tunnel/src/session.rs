@@ -6,22 +6,25 @@
 //!           poll_event <- [flows, each with a window] <-- receive -- bytes of a carrier
 //! ```
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use narrows::block::Block;
 
+use super::by_flow::ByFlow;
 use super::frame::{FLOW_MAX, HEADER_LEN, Kind, Parser, put, put_header};
 use super::hello::Hello;
-use super::limits::{CARRIERS_MAX, CONTROL_MAX, CREDIT_MAX, FLOWS_MAX, QUEUE_MAX};
+use super::limits::{CARRIERS_MAX, CONTROL_MAX, FLOWS_MAX, QUEUE_MAX};
 use super::reason::Reason;
 use super::target::{Endpoint, Target};
 
 mod carrier;
+mod credit;
 mod flow;
 mod receive;
 
 use carrier::Carrier;
 pub use carrier::Timing;
+pub use credit::Credit;
 use flow::{Flow, Stage};
 
 /// Number of a flow.
@@ -60,7 +63,7 @@ pub enum Event {
     Listening { number: u64, result: std::result::Result<String, (Reason, String)> },
 }
 
-/// Bytes of a flow that were given to a carrier.
+/// Bytes of a flow that were given to a carrier; none: only its end was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sent {
     pub flow: FlowId,
@@ -71,13 +74,14 @@ pub struct Sent {
 pub struct Session {
     role: Role,
     hello: Hello,
+    /// What the acceptor calls its side of the session, once a dialer has heard it.
+    instance: Option<u64>,
     timing: Timing,
     carriers: [Option<Carrier>; CARRIERS_MAX],
-    flows: HashMap<FlowId, Flow>,
+    flows: ByFlow<Flow>,
     next_flow: FlowId,
     events: VecDeque<Event>,
-    /// Most credit that a flow gets; the driver sets it by the memory that is left.
-    window_max: u32,
+    credit: Credit,
     /// Directions that carry much.
     bulk: usize,
     leaving: bool,
@@ -91,16 +95,23 @@ impl Session {
         Self {
             role,
             hello,
+            instance: None,
             timing,
             carriers: Default::default(),
-            flows: HashMap::new(),
+            flows: ByFlow::default(),
             next_flow: if role == Role::Dialer { 2 } else { 1 },
             events: VecDeque::new(),
-            window_max: CREDIT_MAX,
+            credit: Credit::default(),
             bulk: 0,
             leaving: false,
             listeners: 0,
         }
+    }
+
+    /// The same, whose flows share their credit with those of other sessions.
+    #[must_use]
+    pub fn with_credit(self, credit: &Credit) -> Self {
+        Self { credit: credit.clone(), ..self }
     }
 
     // --- carriers ---
@@ -173,8 +184,12 @@ impl Session {
         let carrier = up.min_by_key(|n| self.carriers[usize::from(*n)].as_ref().map(|c| c.bulk_flows))?;
         let flow = self.next_flow;
         self.next_flow += 2;
-        self.control(carrier, Kind::Open, flow, &target.to_bytes());
-        self.flows.insert(flow, Flow::new(carrier, false));
+        let body = target.to_bytes();
+        self.control(carrier, Kind::Open, flow, &body);
+        if let Some(carrier) = self.carrier(carrier) {
+            carrier.asked += HEADER_LEN + body.len();
+        }
+        self.flows.insert(flow, Flow::new(carrier, false, &self.credit));
         Some(flow)
     }
 
@@ -200,6 +215,22 @@ impl Session {
             let carrier = if self.is_up(f.out.carrier) { f.out.carrier } else { f.inn.carrier };
             self.control(carrier, Kind::Reset, flow, &[reason.number()]);
         }
+    }
+
+    /// Ends a flow in both directions by a reset that follows what is queued: bytes that came before
+    /// a connection broke are still to be had.
+    pub fn break_off(&mut self, flow: FlowId, reason: Reason) {
+        let Some(f) = self.flows.get_mut(&flow) else { return };
+        if f.out.stage == Stage::Ended {
+            return self.reset(flow, reason);
+        }
+        f.out.stage = Stage::Breaking(reason);
+        self.list(flow);
+    }
+
+    /// Whether carriers have been given everything of the sent direction, its end too.
+    pub fn has_left(&self, flow: FlowId) -> bool {
+        self.flows.get(&flow).is_none_or(|f| f.out.stage == Stage::Ended)
     }
 
     fn remove(&mut self, flow: FlowId) -> Option<Flow> {
@@ -267,15 +298,10 @@ impl Session {
         let Some(f) = self.flows.get_mut(&flow) else { return };
         let carrier = f.inn.carrier;
         let rtt_ns = self.carriers[usize::from(carrier)].as_ref().map_or(0, |c| c.rtt_ns);
-        let credit = f.inn.took(len, rtt_ns, self.window_max, now_ns);
+        let credit = f.inn.took(len, rtt_ns, now_ns);
         if credit > 0 {
             self.control(carrier, Kind::Credit, flow, &credit.to_le_bytes());
         }
-    }
-
-    /// Limits the windows of flows from here on.
-    pub fn set_window_max(&mut self, window_max: u32) {
-        self.window_max = window_max;
     }
 
     // --- listeners, leaving ---
@@ -324,7 +350,7 @@ impl Session {
 
     /// Whether more may be read from a carrier: not while answers wait that its peer does not read.
     pub fn wants_input(&self, number: u8) -> bool {
-        self.carriers[usize::from(number)].as_ref().is_some_and(|c| c.control.len() <= CONTROL_MAX)
+        self.carriers[usize::from(number)].as_ref().is_some_and(|c| c.control.len() - c.asked <= CONTROL_MAX)
     }
 
     /// Whether [`Session::transmit`] has bytes for a carrier.
@@ -338,6 +364,7 @@ impl Session {
         let Some(carrier) = self.carriers[usize::from(number)].as_mut() else { return };
         if !carrier.control.is_empty() {
             out.append(&mut carrier.control);
+            carrier.asked = 0;
             if carrier.control.capacity() > HEADER_LEN * 64 {
                 carrier.control = Vec::new();
             }
@@ -350,18 +377,22 @@ impl Session {
                 continue;
             };
             f.out.listed = false;
-            let changed = match f.out.next_frame() {
-                Some((kind, len)) => {
-                    put_header(out, kind, flow, len);
-                    f.out.take(len, out);
-                    sent.push(Sent { flow, len });
-                    f.out.pace.count(len, now_ns)
+            let frame = f.out.next_frame();
+            // Also of an end without bytes: whoever waits for it hears that it has left.
+            sent.push(Sent { flow, len: frame.map_or(0, |(_, len)| len) });
+            let changed = frame.and_then(|(kind, len)| {
+                put_header(out, kind, flow, len);
+                f.out.take(len, out);
+                f.out.pace.count(len, now_ns)
+            });
+            let ends = (f.out.queued() == 0).then_some(f.out.stage);
+            match ends {
+                Some(Stage::Ending) => {
+                    put(out, Kind::Finish, flow, b"");
+                    f.out.stage = Stage::Ended;
                 }
-                None => None,
-            };
-            if f.out.queued() == 0 && f.out.stage == Stage::Ending {
-                put(out, Kind::Finish, flow, b"");
-                f.out.stage = Stage::Ended;
+                Some(Stage::Breaking(reason)) => put(out, Kind::Reset, flow, &[reason.number()]),
+                _ => {}
             }
             match changed {
                 Some(true) => carrier.bulk_flows += 1,
@@ -369,11 +400,16 @@ impl Session {
                 None => {}
             }
             self.count_bulk(changed);
+            if let Some(Stage::Breaking(_)) = ends {
+                self.remove(flow);
+                continue;
+            }
             if changed == Some(true) {
                 self.move_away(flow);
                 // The move frame follows the last frame here.
                 if let Some(carrier) = self.carrier(number) {
                     out.append(&mut carrier.control);
+                    carrier.asked = 0;
                 }
             }
             self.list(flow);

@@ -1,20 +1,23 @@
 //! Sockets that never block: connecting, listening, reading, writing, and ends as the other side is
 //! to see them.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use narrows::transport::Meter;
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, recv, send, shutdown,
-    socket_with, sockopt,
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, recv,
+    send, sendmsg, shutdown, socket_with, sockopt,
 };
 
+/// Pieces of one write; the system's own limit is 1024.
+pub(super) const SLICES_MAX: usize = 64;
 /// Connections that may wait to be accepted; the kernel may allow fewer.
 const BACKLOG: i32 = 4096;
 /// A silent peer of a TCP socket is asked after this time, then at this interval, so often; one with
@@ -35,7 +38,7 @@ pub(super) fn connect(to: &SocketAddr) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Connects to a unix socket, which needs no time.
+/// Connects to a unix socket, which needs no time. `WouldBlock`: as many connections as may wait do.
 pub(super) fn connect_unix(path: &Path) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -43,10 +46,13 @@ pub(super) fn connect_unix(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Sends small pieces at once, and notices peers that are gone.
-pub(super) fn tune(socket: &OwnedFd) {
+/// Sends small pieces at once, keeps urgent bytes in their place, and notices peers that are gone.
+fn tune(socket: impl AsFd) {
+    let socket = socket.as_fd();
     // None of these matters enough to fail for.
     let _ = sockopt::set_tcp_nodelay(socket, true);
+    // Urgent bytes are bytes like others: elsewhere they would be lost.
+    let _ = sockopt::set_socket_oobinline(socket, true);
     let _ = sockopt::set_socket_keepalive(socket, true);
     let _ = sockopt::set_tcp_keepidle(socket, KEEP_IDLE);
     let _ = sockopt::set_tcp_keepintvl(socket, KEEP_EVERY);
@@ -88,23 +94,73 @@ pub(super) fn write(socket: &OwnedFd, bytes: &[u8]) -> Result<Option<usize>, Err
     }
 }
 
+/// Writes what the socket takes of several pieces, at most 64 of them. `None`: nothing now.
+pub(super) fn write_all_of<'a>(
+    socket: &OwnedFd,
+    mut pieces: impl Iterator<Item = IoSlice<'a>>,
+) -> Result<Option<usize>, Errno> {
+    let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+    let mut filled = 0;
+    slices.iter_mut().zip(&mut pieces).for_each(|(slice, piece)| {
+        *slice = piece;
+        filled += 1;
+    });
+    if filled == 1 {
+        return write(socket, &slices[0]);
+    }
+    loop {
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        match sendmsg(socket, &slices[..filled], &mut SendAncillaryBuffer::default(), flags) {
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Ok(None),
+            result => return result.map(Some),
+        }
+    }
+}
+
+/// Whether the other side has all bytes that were written, as far as the system knows.
+pub(super) fn is_settled(socket: &OwnedFd) -> bool {
+    Meter::new(true).look(socket, 0).unacked.unwrap_or(0) == 0
+}
+
+/// Whether a connection that was begun is there.
+pub(super) fn is_connected(socket: &OwnedFd) -> bool {
+    rustix::net::getpeername(socket).is_ok()
+}
+
 /// Ends the direction that is written.
 pub(super) fn finish(socket: &OwnedFd) {
     let _ = shutdown(socket, Shutdown::Write);
 }
 
-/// Closes so that the other side sees a reset. A unix socket has none: there the other side sees an
-/// end, or a reset if it has sent something that nobody read.
+/// From here on the other side sees a reset when the socket is closed, even if this program is
+/// killed: an end would say that it has everything. A unix socket has no reset: there the other side
+/// sees an end, or a reset if it has sent something that nobody read.
+pub(super) fn break_on_close(socket: &OwnedFd) {
+    let _ = sockopt::set_socket_linger(socket, Some(Duration::ZERO));
+}
+
+/// Closes so that the other side sees a reset, as for [`break_on_close`].
 pub(super) fn abort(socket: OwnedFd) {
-    let _ = sockopt::set_socket_linger(&socket, Some(Duration::ZERO));
+    break_on_close(&socket);
     drop(socket);
+}
+
+/// Closes so that the other side gets everything that was written, and the end behind it.
+pub(super) fn close(socket: OwnedFd) {
+    let _ = sockopt::set_socket_linger(&socket, None);
+    drop(socket);
+}
+
+/// The address of the other end of a TCP socket.
+pub(super) fn peer(socket: &OwnedFd) -> Option<SocketAddr> {
+    SocketAddr::try_from(rustix::net::getpeername(socket).ok()??).ok()
 }
 
 /// Whether both ends of a TCP socket are this host.
 pub(super) fn is_same_host(socket: &OwnedFd) -> bool {
-    let address = |any: Option<rustix::net::SocketAddrAny>| SocketAddr::try_from(any?).ok();
-    let (own, peer) = (rustix::net::getsockname(socket).ok(), rustix::net::getpeername(socket).ok().flatten());
-    match (address(own), address(peer)) {
+    let own = rustix::net::getsockname(socket).ok().and_then(|own| SocketAddr::try_from(own).ok());
+    match (own, peer(socket)) {
         (Some(own), Some(peer)) => peer.ip().is_loopback() || peer.ip() == own.ip(),
         _ => false,
     }
@@ -127,6 +183,8 @@ impl Listener {
     pub(super) fn tcp(at: SocketAddr) -> io::Result<Self> {
         let listener = TcpListener::bind(at)?;
         listener.set_nonblocking(true)?;
+        // What it accepts is as it is.
+        tune(&listener);
         // The standard library asks for fewer.
         rustix::net::listen(&listener, BACKLOG)?;
         Ok(Self::Tcp(listener))
@@ -135,16 +193,13 @@ impl Listener {
     /// Listens on a path. A socket that is there and that nobody listens on is replaced: it is left
     /// of a program that was killed.
     pub(super) fn unix(path: &Path) -> io::Result<Self> {
-        let listener = match UnixListener::bind(path) {
+        let listener = match bind_unix(path) {
             Err(e) if e.kind() == io::ErrorKind::AddrInUse && is_left_over(path) => {
                 std::fs::remove_file(path)?;
-                UnixListener::bind(path)
+                bind_unix(path)
             }
             result => result,
         }?;
-        // As ssh's StreamLocalBindMask: whoever may connect has what the tunnel gives.
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-        listener.set_nonblocking(true)?;
         rustix::net::listen(&listener, BACKLOG)?;
         Ok(Self::Unix { listener, path: path.to_owned() })
     }
@@ -164,12 +219,7 @@ impl Listener {
             Self::Unix { listener, .. } => listener.accept().map(|(s, _)| (OwnedFd::from(s), None)),
         };
         match accepted {
-            Ok((socket, peer)) => {
-                if peer.is_some() {
-                    tune(&socket);
-                }
-                Ok(Some(Accepted { socket, peer }))
-            }
+            Ok((socket, peer)) => Ok(Some(Accepted { socket, peer })),
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
             // The client has gone again.
             Err(e) if matches!(e.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted) => {
@@ -197,9 +247,21 @@ impl Drop for Listener {
     }
 }
 
+/// A socket at a path that only its owner may connect to, from the moment that it is there: whoever
+/// may connect has what the tunnel gives (as ssh's `StreamLocalBindMask`).
+fn bind_unix(path: &Path) -> io::Result<UnixListener> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    // The file gets the mode of the socket.
+    rustix::fs::fchmod(&socket, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket.into())
+}
+
 fn is_left_over(path: &Path) -> bool {
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|data| data.file_type().is_socket());
-    is_socket && UnixStream::connect(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused)
+    // Not waiting: whoever listens there may not be accepting.
+    is_socket && connect_unix(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused)
 }
 
 /// The addresses of a host for listening: an empty name is loopback, `*` all.
@@ -218,6 +280,10 @@ pub(super) fn bind_addresses(host: &str, port: u16) -> io::Result<Vec<SocketAddr
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+    use std::net::TcpStream;
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
@@ -226,8 +292,14 @@ mod tests {
         let path = dir.path().join("socket");
         let first = UnixListener::bind(&path).unwrap();
         assert_eq!(Listener::unix(&path).err().unwrap().kind(), io::ErrorKind::AddrInUse);
+        // One that does not accept is alive, and nobody waits until it does.
+        rustix::net::listen(&first, 0).unwrap();
+        let _waiting: Vec<_> = std::iter::from_fn(|| connect_unix(&path).ok()).take(10).collect();
+        assert_eq!(connect_unix(&path).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert_eq!(Listener::unix(&path).err().unwrap().kind(), io::ErrorKind::AddrInUse);
         drop(first);
         let second = Listener::unix(&path).unwrap();
+        connect_unix(&path).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         drop(second);
         assert!(!path.exists());
@@ -236,17 +308,40 @@ mod tests {
         assert!(path.exists());
     }
 
-    #[test]
-    fn an_abort_is_a_reset_for_the_other_side() {
+    fn pair() -> (TcpStream, OwnedFd) {
         let listener = Listener::tcp("127.0.0.1:0".parse().unwrap()).unwrap();
-        let client = std::net::TcpStream::connect(listener.address()).unwrap();
+        let client = TcpStream::connect(listener.address()).unwrap();
         let accepted = loop {
             if let Some(accepted) = listener.accept().unwrap() {
                 break accepted;
             }
         };
-        abort(accepted.socket);
-        let error = io::Read::read(&mut &client, &mut [0]).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+        (client, accepted.socket)
+    }
+
+    #[test]
+    fn what_breaks_on_close_is_a_reset_unless_it_is_closed_in_order() {
+        let failed = |mut client: &TcpStream| client.read(&mut [0]).unwrap_err().kind();
+        let (client, socket) = pair();
+        abort(socket);
+        assert_eq!(failed(&client), io::ErrorKind::ConnectionReset);
+        let (client, socket) = pair();
+        break_on_close(&socket);
+        drop(socket);
+        assert_eq!(failed(&client), io::ErrorKind::ConnectionReset);
+        let (mut client, socket) = pair();
+        break_on_close(&socket);
+        write(&socket, b"all").unwrap();
+        close(socket);
+        let mut all = Vec::new();
+        client.read_to_end(&mut all).unwrap();
+        assert_eq!(all, b"all");
+    }
+
+    #[test]
+    fn accepted_sockets_are_tuned_as_their_listener() {
+        let (_client, socket) = pair();
+        assert!(sockopt::tcp_nodelay(&socket).unwrap() && sockopt::socket_keepalive(&socket).unwrap());
+        assert_eq!(sockopt::tcp_keepidle(&socket).unwrap(), KEEP_IDLE);
     }
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustls::{ClientConfig, ServerConfig};
 
@@ -11,6 +11,8 @@ use super::counters::Counters;
 use super::pump::{self, Inlet, Order};
 use super::settings::{Report, Settings};
 
+/// Most time for [`Tunnel::stop`]: who has asked the program to end does not want to wait.
+const STOPPING: Duration = Duration::from_millis(500);
 /// Reports that wait for an owner who does not listen; further ones are dropped.
 const REPORTS_MAX: usize = 4096;
 
@@ -38,6 +40,18 @@ impl Tunnel {
     /// Proves further connections to and from other ends in this way; those that are there stay.
     pub fn reload(&self, server: Option<Arc<ServerConfig>>, client: Option<Arc<ClientConfig>>) {
         self.inlet.send(Order::Reload { server, client });
+    }
+
+    /// Ends at once, for a program that ends: connections are reset, and remote shells were asked to
+    /// end when this returns.
+    pub fn stop(&self) {
+        self.drain(Duration::ZERO);
+        let begun = Instant::now();
+        while let Ok(report) = self.reports.recv_timeout(STOPPING.saturating_sub(begun.elapsed())) {
+            if matches!(report, Report::Over { .. }) {
+                return;
+            }
+        }
     }
 
     /// Opens nothing more, and is over when all connections have ended, or after `limit`.

@@ -232,6 +232,22 @@ fn socks_clients_are_told_what_became_of_their_request() {
 }
 
 #[test]
+fn urgent_bytes_are_bytes() {
+    use rustix::net::{SendFlags, send};
+    let far = Far::echo();
+    let ends = Ends::new(&[("0", &target(far.port))]);
+    let mut client = ends.connect(0);
+    for _ in 0..20 {
+        send(&client, b"before", SendFlags::empty()).unwrap();
+        send(&client, b"!", SendFlags::OOB).unwrap();
+        send(&client, b"behind", SendFlags::empty()).unwrap();
+        let mut got = [0; 13];
+        client.read_exact(&mut got).unwrap();
+        assert_eq!(&got, b"before!behind");
+    }
+}
+
+#[test]
 fn a_slow_reader_holds_up_nobody() {
     let far = Far::new(|mut socket| {
         let mut how = [0];
@@ -281,6 +297,20 @@ fn a_thousand_connections_at_a_time() {
     wait_until("a connection is left", || ends.dialer.counters.flows_now.get() == 0);
     wait_until("a connection is left", || ends.acceptor.as_ref().unwrap().counters.flows_now.get() == 0);
     assert_eq!(ends.dialer.counters.bytes_held.get(), 0);
+}
+
+#[test]
+fn a_burst_to_a_name_is_carried() {
+    let far = Far::echo();
+    let ends = Ends::new(&[("0", &format!("localhost:{}", far.port))]);
+    let mut clients: Vec<TcpStream> = (0..300).map(|_| ends.connect(0)).collect();
+    for client in &mut clients {
+        client.write_all(b"hello").unwrap();
+    }
+    for client in &mut clients {
+        client.read_exact(&mut [0; 5]).unwrap();
+    }
+    assert_eq!(ends.dialer.counters.flows_refused.get(), 0);
 }
 
 #[test]

@@ -149,7 +149,23 @@ impl BlockMut {
 /// Buffers for re-use, shared by the threads of a flow or a process.
 #[derive(Clone, Default)]
 pub struct BufferPool {
-    shelves: Arc<Mutex<Vec<Arc<Vec<u8>>>>>,
+    shelves: Arc<Mutex<Shelves>>,
+}
+
+/// Remembered buffers.
+#[derive(Default)]
+struct Shelves {
+    buffers: Vec<Arc<Vec<u8>>>,
+    /// Length of all of them.
+    bytes: usize,
+}
+
+impl Shelves {
+    fn take(&mut self, i: usize) -> Arc<Vec<u8>> {
+        let buffer = self.buffers.remove(i);
+        self.bytes -= buffer.len();
+        buffer
+    }
 }
 
 /// Most bytes of buffers that the pool remembers: a full job window of 128 KiB blocks, raw and
@@ -167,8 +183,8 @@ impl BufferPool {
         // A buffer in use has two handles, the pool's and the user's; one means that it is free.
         // The one that was filled last is the most likely to be in a core's cache, and the others stay
         // untouched.
-        if let Some(i) = shelves.iter().rposition(|b| b.len() == len && Arc::strong_count(b) == 1) {
-            return BlockMut { buf: shelves.remove(i) };
+        if let Some(i) = shelves.buffers.iter().rposition(|b| b.len() == len && Arc::strong_count(b) == 1) {
+            return BlockMut { buf: shelves.take(i) };
         }
         drop(shelves);
         BlockMut { buf: Arc::new(vec![0; len]) }
@@ -178,19 +194,20 @@ impl BufferPool {
     pub fn recycle(&self, block: &Block) {
         let Buffer::Own(buf) = &block.buf else { return };
         let mut shelves = self.shelves.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut bytes: usize = shelves.iter().map(|b| b.len()).sum::<usize>() + buf.len();
-        while bytes > REMEMBERED_MAX_BYTES || shelves.len() >= REMEMBERED_MAX {
+        while shelves.bytes + buf.len() > REMEMBERED_MAX_BYTES || shelves.buffers.len() >= REMEMBERED_MAX {
             // Sizes change during a flow: an unused buffer makes room.
-            let Some(unused) = shelves.iter().position(|b| Arc::strong_count(b) == 1) else { return };
-            bytes -= shelves.remove(unused).len();
+            let Some(unused) = shelves.buffers.iter().position(|b| Arc::strong_count(b) == 1) else { return };
+            shelves.take(unused);
         }
-        shelves.push(Arc::clone(buf));
+        shelves.bytes += buf.len();
+        shelves.buffers.push(Arc::clone(buf));
     }
 
     /// Frees all remembered buffers that are not in use.
     pub fn trim(&self) {
         let mut shelves = self.shelves.lock().unwrap_or_else(PoisonError::into_inner);
-        shelves.retain(|b| Arc::strong_count(b) > 1);
+        shelves.buffers.retain(|b| Arc::strong_count(b) > 1);
+        shelves.bytes = shelves.buffers.iter().map(|b| b.len()).sum();
     }
 }
 
@@ -212,6 +229,19 @@ mod tests {
         let address = first.as_ptr();
         drop(first);
         assert_eq!(pool.get(5000).bytes_mut().as_ptr(), address);
+    }
+
+    #[test]
+    fn a_pool_remembers_a_bounded_number_of_bytes() {
+        let pool = BufferPool::default();
+        for round in 0..3 {
+            let kept: Vec<Block> = (0..40).map(|_| pool.get(512 << 10).freeze(1)).collect();
+            kept.iter().for_each(|block| pool.recycle(block));
+            let shelves = pool.shelves.lock().unwrap();
+            assert_eq!((shelves.bytes, shelves.buffers.len()), (REMEMBERED_MAX_BYTES, 16), "{round}");
+        }
+        pool.trim();
+        assert_eq!(pool.shelves.lock().unwrap().bytes, 0);
     }
 
     #[test]

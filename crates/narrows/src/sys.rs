@@ -92,19 +92,25 @@ pub(crate) fn start_writeback(fd: std::os::fd::BorrowedFd<'_>, offset: u64, len:
     let _ = (fd, offset, len);
 }
 
-/// Writes a range of a file back to the disk and waits until it is there.
+/// Writes a range of a file back to the disk and waits until it is there. A file system that does not
+/// support it does nothing.
 #[cfg(unix)]
-pub(crate) fn await_writeback(fd: std::os::fd::BorrowedFd<'_>, offset: u64, len: u64) {
+pub(crate) fn await_writeback(fd: std::os::fd::BorrowedFd<'_>, offset: u64, len: u64) -> std::io::Result<()> {
     #[cfg(target_os = "linux")]
     {
         use std::os::fd::AsRawFd;
         let all = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
-        // SAFETY: no pointers; the descriptor is borrowed for the call. It has no effect on a file
-        // system that does not support it.
-        unsafe { libc::sync_file_range(fd.as_raw_fd(), offset as i64, len as i64, all) };
+        // SAFETY: no pointers; the descriptor is borrowed for the call.
+        let done = unsafe { libc::sync_file_range(fd.as_raw_fd(), offset as i64, len as i64, all) };
+        if done != 0 {
+            let error = std::io::Error::last_os_error();
+            let unsupported = [libc::EINVAL, libc::ESPIPE, libc::ENOSYS, libc::EOPNOTSUPP];
+            return if error.raw_os_error().is_some_and(|e| unsupported.contains(&e)) { Ok(()) } else { Err(error) };
+        }
     }
     #[cfg(not(target_os = "linux"))]
     let _ = (fd, offset, len);
+    Ok(())
 }
 
 /// Milliseconds for poll(2), rounded up so that a wait never ends before its time; -1 is for ever.

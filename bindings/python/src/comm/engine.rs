@@ -7,7 +7,8 @@
 //!
 //! The policy sees this end only. Where both ends share cores with each other and with the tasks of
 //! Dask, encoding slows the receiver, and a slow receiver looks like a slow link. So plain and encoded
-//! segments race: what crosses faster goes on, and the other one is tried again now and then.
+//! segments race: what crosses faster goes on, and the other one is tried again now and then
+//! ([`Learned`]).
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, Write};
@@ -25,41 +26,11 @@ use narrows::stream::{self, SendOptions};
 use narrows::transport::{Meter, Outbox};
 use narrows::{Error, Result};
 
+use super::learned::Learned;
 use super::pools;
 use super::wire::{self, Kind};
 use crate::sys::{self, Event};
 
-/// Messages of up to this length go plain: an encoder saves less time than its thread takes to wake,
-/// on all links but the slowest.
-const SMALL: u64 = 4 << 10;
-/// The same where the link was just seen to be faster than any method.
-const SMALL_ON_FAST: u64 = 64 << 10;
-/// Raw bytes of a segment by which the flow is asked whether encoding pays (again).
-const TRIAL: u64 = 256 << 10;
-/// Raw bytes of a segment by which an encoded flow that lost its race may win the next one.
-const RACE: u64 = 1 << 20;
-/// The same where plain bytes cross more slowly than `RACE_FAST`, in bytes/s: there the workers are a
-/// larger part of its time, and a long one costs less.
-const RACE_LONG: u64 = 4 << 20;
-const RACE_FAST: f64 = 300e6;
-/// Longest segment of a flow: at its end the workers have nothing to do for a moment, which the socket
-/// covers on any link that is worth encoding for.
-const SEGMENT: u64 = 4 << 20;
-/// Most bytes that go plain between two trials, and encoded between two plain ones: a trial at half
-/// the speed takes 1.6 % of the time then.
-const UNTRIED_MAX: u64 = 64 << 20;
-/// The same as time of the link: a link that became slow is noticed after that.
-const PLAIN_S: f64 = 0.5;
-const PLAIN_MIN: u64 = 64 << 10;
-/// A plain segment in a flow that pays has the bytes of this time, within bounds: enough to measure.
-const PLAIN_TRIAL_S: f64 = 0.02;
-const PLAIN_TRIAL: (u64, u64) = (256 << 10, 1 << 20);
-/// Fewer bytes that crossed the link are no sample of a speed.
-const SAMPLE_MIN: f64 = 131_072.0;
-/// An encoded segment has to be so much faster than a plain one: it takes CPU time of the tasks.
-const RACE_MARGIN: f64 = 1.03;
-/// Weight of a new sample of a speed.
-const GAIN: f64 = 0.5;
 /// Longest piece pushed at a time; a block that spans two pieces is joined, which is a copy.
 const PIECE: usize = 2 << 20;
 /// Bytes taken out of the sender at a time: one large vectored write.
@@ -68,6 +39,8 @@ const BATCH: usize = 256 << 10;
 const INLINE_NS: u64 = 50_000;
 /// Most slices of one write.
 const SLICES: usize = 64;
+/// Plain segments of less leave the kernel's limit as it is: setting it twice takes as long.
+const HELD_FROM: u64 = 256 << 10;
 /// Longest wait without a look at the flow: all that it waits for wakes it.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
@@ -151,15 +124,7 @@ pub(super) struct Engine {
     begun: Instant,
     /// Made for the first message that is not small.
     flow: Option<Flow>,
-    /// Raw bytes that may go plain before the next trial.
-    credit: u64,
-    /// Bytes of credit that the last trial gave; 0: encoding paid.
-    given: u64,
-    /// Raw bytes/s of plain segments and of encoded ones; 0: not known.
-    plain_speed: f64,
-    flow_speed: f64,
-    /// Raw bytes encoded since the last plain segment.
-    untried: u64,
+    learned: Learned,
     plain_bytes: u64,
     pub(super) limit_to_plain: bool,
 }
@@ -201,18 +166,14 @@ impl Finished {
 impl Engine {
     /// `same_host`: the peer has the address of this host. Everything goes plain then: no codec is as
     /// fast as memory, and both ends share the cores.
-    pub(super) fn new(policy: PolicySpec, same_host: bool) -> Self {
+    pub(super) fn new(policy: PolicySpec, same_host: bool, learned: Learned) -> Self {
         Self {
             policy,
             buffers: BufferPool::default(),
             meter: Meter::new(same_host),
             begun: Instant::now(),
             flow: None,
-            credit: 0,
-            given: 0,
-            plain_speed: 0.0,
-            flow_speed: 0.0,
-            untried: 0,
+            learned,
             plain_bytes: 0,
             limit_to_plain: same_host,
         }
@@ -224,7 +185,7 @@ impl Engine {
 
     /// Whether a message begins plain, so that any thread may write it.
     pub(super) fn is_plain(&self, raw_len: u64) -> bool {
-        self.limit_to_plain || raw_len <= SMALL || self.credit > 0 || self.given > 0 && raw_len <= SMALL_ON_FAST
+        self.limit_to_plain || self.learned.is_plain(raw_len)
     }
 
     pub(super) fn summary(&self) -> (u64, Summary) {
@@ -234,12 +195,15 @@ impl Engine {
     /// Writes without waiting as much as fits of the plain segment that is open, or else of the next
     /// one. Returns whether the socket is full.
     pub(super) fn write_plain(&mut self, socket: &TcpStream, message: &mut Message) -> io::Result<bool> {
-        if message.plain == 0 && message.left > 0 && self.is_plain(message.left) {
-            let small = message.left <= if self.given > 0 { SMALL_ON_FAST } else { SMALL };
-            let len = if self.limit_to_plain || small { message.left } else { message.left.min(self.credit) };
-            self.credit = self.credit.saturating_sub(len);
-            self.plain_bytes += len;
-            message.open(Kind::Plain, len);
+        if message.plain == 0 && message.left > 0 {
+            let len = if self.limit_to_plain { message.left } else { self.learned.take_plain(message.left) };
+            if len > 0 {
+                if self.flow.is_some() && len >= HELD_FROM {
+                    self.meter.hold_all(socket);
+                }
+                self.plain_bytes += len;
+                message.open(Kind::Plain, len);
+            }
         }
         while message.plain > 0 || message.left == 0 && !message.lead.is_empty() {
             let slices = message.slices();
@@ -270,7 +234,6 @@ impl Engine {
         let look = self.meter.look(socket, end_ns);
         flow.sender.pass(taken);
         flow.sender.on_link(LinkSample { begin_ns, unsent_before, accepted: taken as u64, ..look });
-        self.meter.set_rate(socket, flow.sender.summary().rate_bytes_per_s);
     }
 
     /// Writes the rest of a message, waiting as long as that takes.
@@ -280,18 +243,16 @@ impl Engine {
                 self.write_plain_segment(socket, message)?;
                 continue;
             }
-            let len = match (&self.flow, self.given) {
-                (Some(_), 0) => SEGMENT,
-                (Some(_), _) if self.lost_race() && self.plain_speed < RACE_FAST => RACE_LONG,
-                (Some(_), _) if self.lost_race() => RACE,
-                _ => TRIAL,
-            };
-            let len = message.left.min(len);
-            let coded = self.write_flow(socket, message, len)?;
-            if coded {
-                self.untried += len;
+            let (len, tries) = self.learned.begin_flow(message.left);
+            match self.write_flow(socket, message, len) {
+                Ok(coded) => self.learned.end_flow(len, tries, coded, self.rate_bytes_per_s()),
+                Err(e) => {
+                    if tries {
+                        self.learned.give_up();
+                    }
+                    return Err(e);
+                }
             }
-            self.after_flow(coded);
         }
         Ok(())
     }
@@ -304,8 +265,7 @@ impl Engine {
         }
         let accepted = (left - message.left - message.plain) as f64;
         let crossed = accepted + before - self.outstanding(socket);
-        blend(&mut self.plain_speed, crossed, crossed, begun.elapsed());
-        self.untried = 0;
+        self.learned.plain_crossed(crossed, begun.elapsed());
         Ok(())
     }
 
@@ -318,22 +278,8 @@ impl Engine {
         look.unacked.unwrap_or(look.unsent_after) as f64
     }
 
-    fn lost_race(&self) -> bool {
-        self.plain_speed > 0.0 && self.flow_speed > 0.0 && self.flow_speed < RACE_MARGIN * self.plain_speed
-    }
-
-    /// What follows a segment of the flow.
-    fn after_flow(&mut self, coded: bool) {
-        let rate = self.flow.as_ref().map_or(0.0, |f| f.sender.summary().rate_bytes_per_s).max(self.plain_speed);
-        if !coded || self.lost_race() {
-            self.given = (2 * self.given).clamp(RACE, UNTRIED_MAX);
-            self.credit = self.given.min(((rate * PLAIN_S) as u64).max(PLAIN_MIN));
-            return;
-        }
-        (self.given, self.credit) = (0, 0);
-        if self.flow_speed > 0.0 && (self.plain_speed == 0.0 || self.untried >= UNTRIED_MAX) {
-            self.credit = ((rate * PLAIN_TRIAL_S) as u64).clamp(PLAIN_TRIAL.0, PLAIN_TRIAL.1);
-        }
+    fn rate_bytes_per_s(&self) -> f64 {
+        self.flow.as_ref().map_or(0.0, |f| f.sender.summary().rate_bytes_per_s)
     }
 
     fn begin_flow(&self) -> Result<Flow> {
@@ -408,7 +354,7 @@ impl Engine {
         self.flow = Some(flow);
         if let Some((first, last)) = first.zip(last).filter(|_| coded) {
             let crossed = last.1 - first.1;
-            blend(&mut self.flow_speed, crossed, crossed * raw_len / wire.max(1.0), last.0 - first.0);
+            self.learned.flow_crossed(crossed, crossed * raw_len / wire.max(1.0), last.0 - first.0);
         }
         Ok(coded)
     }
@@ -451,14 +397,6 @@ impl Engine {
     fn run_here(&self, flow: &mut Flow, job: Job) {
         let done = stream::encode(job, &mut flow.contexts, &self.buffers);
         flow.sender.finish(done, self.now_ns());
-    }
-}
-
-/// Brings a speed up to date: `raw` bytes, as `crossed` ones, in `time`.
-fn blend(speed: &mut f64, crossed: f64, raw: f64, time: Duration) {
-    if crossed >= SAMPLE_MIN {
-        let now = raw / time.as_secs_f64().max(1e-6);
-        *speed = if *speed > 0.0 { *speed + GAIN * (now - *speed) } else { now };
     }
 }
 

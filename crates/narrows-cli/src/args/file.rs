@@ -76,8 +76,8 @@ pub(crate) struct FileArgs {
     /// The default
     #[arg(long, hide = true, overrides_with = "no_sparse")]
     pub(crate) sparse: bool,
-    /// For those who are used to it: there is no progress bar
-    #[arg(long, hide = true)]
+    /// Show no progress bar; there is one on a terminal only
+    #[arg(long)]
     pub(crate) no_progress: bool,
     #[command(flatten)]
     pub(crate) verbosity: VerbosityArgs,
@@ -148,7 +148,8 @@ pub(crate) struct CatArgs {
     #[arg(value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
     /// Raw bytes to write, as `curl -r`: A-B from byte A to byte B, both included; A- to the end; -N the
-    /// last N. A file with an index is read there only
+    /// last N. One that ends behind the file is cut off; one that begins there is an error, as with HTTP. A file
+    /// with an index is read there only
     #[arg(long, value_name = "A-B", value_parser = parse_range, allow_hyphen_values = true)]
     pub(crate) range: Option<Range>,
     /// Go on behind damaged blocks, and say what is missing; the status is 3
@@ -235,8 +236,8 @@ the original without fill values), and whether each chunk keeps the bound that i
 a file with one variable is compared with any of that shape. Original and copy may differ in format, chunks and type. The \
 original may be chunked with deflate, shuffle, fletcher32, zstd, LZ4 or Blosc.
 
-Of a pack the directory is read too, and files with bytes in damaged blocks are named. With --sums every file of it is compared \
-with its digest.
+Of a pack the directory is compared with the entries and with where their contents are, and files with bytes in damaged blocks \
+are named. The contents themselves are only compared with their digests with --sums.
 
 EXIT STATUS
   0  all blocks and chunks are whole, and with --against all bounds hold
@@ -265,7 +266,7 @@ fn parse_range(text: &str) -> Result<Range, String> {
     let (a, b) = text.split_once('-').ok_or_else(bad)?;
     let number = |text: &str| text.parse::<u64>().map_err(|_| bad());
     match (a, b) {
-        ("", b) => Ok(Range::Last(number(b)?)),
+        ("", b) => Ok(Range::Last(Some(number(b)?).filter(|n| *n > 0).ok_or_else(bad)?)),
         (a, "") => Ok(Range::From(number(a)?, None)),
         (a, b) => {
             let (a, b) = (number(a)?, number(b)?);
@@ -285,7 +286,7 @@ mod tests {
         assert_eq!(parse_range("7-7"), Ok(Range::From(7, Some(8))));
         assert_eq!(parse_range("500-"), Ok(Range::From(500, None)));
         assert_eq!(parse_range("-5"), Ok(Range::Last(5)));
-        for bad in ["", "5", "-", "9-8", "a-b", "0-18446744073709551615", "1-2-3"] {
+        for bad in ["", "5", "-", "9-8", "a-b", "0-18446744073709551615", "1-2-3", "-0"] {
             assert!(parse_range(bad).is_err(), "{bad}");
         }
     }

@@ -62,7 +62,7 @@ control lists, fifos and devices. Content that repeats is stored once, also part
 each member; it is a file of narrows, so `cat`, `check` and `repack` take it too.
 
 The pack appears when it is complete. Entries that cannot be read are reported, and the status is 1; a file that changes while \
-it is read is packed as it was read, and reported. A pack has one hint: that of the command line, else that of the rules for \
+it is read is packed as it was read, and reported. Sockets are left out with a warning. A pack has one hint: that of the command line, else that of the rules for \
 its own name; hints of the files in it do not count.
 
 MODES
@@ -77,7 +77,7 @@ EXAMPLES
   narrows pack project -o s3://bucket/project.nrw
 
 EXIT STATUS
-  0  everything is packed
+  0  everything is packed but sockets
   1  some entries could not be read, or the pack could not be written
   2  wrong usage";
 
@@ -105,7 +105,7 @@ pub(crate) struct UnpackArgs {
     /// Set neither owners nor groups, even as root
     #[arg(long, overrides_with = "owner")]
     pub(crate) no_owner: bool,
-    /// Keep set-user-ID and set-group-ID bits and capabilities of files
+    /// Keep set-user-ID and set-group-ID bits and capabilities of files, and trusted attributes
     #[arg(long)]
     pub(crate) set_id: bool,
     /// Also make fifos and devices
@@ -129,8 +129,8 @@ length and time, is left alone, so the same command goes on where an interrupted
 -f. Nothing is written outside of DIR: links in it are not followed. Set-id bits and capabilities are kept only with --set-id, \
 fifos and devices are made only with --devices.
 
-With PATHs, only the directory and their content are read. A pack whose end is missing is unpacked as far as it goes, with \
-status 3.
+With PATHs, only the directory and their content are read. Of a damaged pack everything that is whole is unpacked, and the rest \
+is named; one whose end is missing, or that comes through a pipe, is unpacked as far as it goes. The status is 3.
 
 EXAMPLES
   narrows unpack project.nrw -C /tmp
@@ -141,7 +141,7 @@ EXIT STATUS
   0  everything is unpacked
   1  some entries could not be stored, or are not in the pack; each was reported
   2  wrong usage
-  3  the pack is damaged or breaks off, or is none; what came whole before that is there";
+  3  the pack is damaged or breaks off, or is none; what is whole is there";
 
 #[derive(ClapArgs)]
 #[command(after_long_help = MOUNT_HELP)]
@@ -152,6 +152,9 @@ pub(crate) struct MountArgs {
     /// An empty folder
     #[arg(value_name = "DIR")]
     pub(crate) directory: PathBuf,
+    /// Mount also on a folder that is not empty, whose content is hidden meanwhile
+    #[arg(long)]
+    pub(crate) nonempty: bool,
     /// Stay in the foreground; SIGINT and SIGTERM unmount it
     #[arg(short = 'f', long)]
     pub(crate) foreground: bool,
@@ -172,4 +175,7 @@ const MOUNT_HELP: &str = "\
 Shows a pack as a folder that can be read and not written. The program goes on in the background; `umount DIR` or \
 `fusermount3 -u DIR` end it, and so does SIGTERM. It needs /dev/fuse, and fusermount3 if it does not run as root. Programs \
 in the pack do not get set-id rights, and its devices are not usable. A read of a damaged place fails with an I/O error, and \
-the others work.";
+the others work.
+
+If the program was killed by SIGKILL, DIR says `Transport endpoint is not connected`: `fusermount3 -u DIR`, or as root \
+`umount -l DIR`, ends the mount. Where several mounts lie on one another, each command takes the topmost away.";

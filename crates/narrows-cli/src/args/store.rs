@@ -5,7 +5,8 @@ use clap::Args as ClapArgs;
 #[derive(ClapArgs, Clone, Default)]
 #[command(next_help_heading = "Object stores (s3://BUCKET/KEY, gs://, az://)")]
 pub(crate) struct StoreArgs {
-    /// Address of the store, such as http://127.0.0.1:9000 [default: $AWS_ENDPOINT_URL, or that of the cloud]
+    /// Address of the store, such as http://127.0.0.1:9000, for az:// with the account: http://127.0.0.1:10000/ACCOUNT
+    /// [default: $AWS_ENDPOINT_URL, or that of the cloud]
     #[arg(long, value_name = "URL")]
     pub(crate) endpoint: Option<String>,
     /// Region of the bucket [default: $AWS_REGION, or that of the profile]

@@ -16,7 +16,8 @@ use narrows_object::ObjectFile;
 use super::each::each;
 use crate::args::file::{CatArgs, Range};
 use crate::args::{reach_max, window_log};
-use crate::files::{Sink, Source, Target, is_dash};
+use crate::damage::with_help;
+use crate::files::{Sink, Source, Stopping, Target, is_dash};
 use crate::flow;
 use crate::place::{self, Place};
 use crate::report;
@@ -55,7 +56,8 @@ fn one(args: &CatArgs, transfer: &Transfer, input: &Path) -> Result<bool> {
         let source = place::open_stream(&place, &args.store)?;
         let (threads, control) = (flow::threads(args.threads), &transfer.control);
         let options = || ReceiveOptions::default().threads(threads).reach_max(reach_max(args.long)).control(control);
-        decode_within(source, sink, window_log(args.long), options).map_err(blame)?;
+        let decoded = decode_within(source, sink, window_log(args.long), options);
+        decoded.map_err(|e| blame(with_help(e, input)))?;
         return Ok(true);
     }
     let Place::Path(path) = &place else { return Ok(true) };
@@ -66,13 +68,13 @@ fn one(args: &CatArgs, transfer: &Transfer, input: &Path) -> Result<bool> {
     let mut file = source.into_file();
     let begin = foreign::peek(&mut file)?;
     match Format::of(&begin) {
-        None | Some(Format::Narrows) => part.of_narrows(file, &mut sink).map_err(blame),
+        None | Some(Format::Narrows) => part.of_narrows(Stopping(file), &mut sink).map_err(blame),
         Some(_) if args.skip_damaged => {
             Err(anyhow!("{}: only files of narrows can be read behind damaged places", input.display()))
         }
         Some(format) => {
-            let at = file.try_clone()?;
-            part.of_other(format, begin, at, file, &mut sink).map_err(blame)
+            let at = Stopping(file.try_clone()?);
+            part.of_other(format, begin, at, Stopping(file), &mut sink).map_err(blame)
         }
     }
 }
@@ -112,7 +114,12 @@ impl Part<'_> {
     fn of_narrows(&self, file: impl ReadAt, sink: &mut Sink) -> narrows::Result<bool> {
         let Self { args, input } = self;
         let file = OpenOptions::default().broken(args.skip_damaged).reach_max(reach_max(args.long)).open(file)?;
-        let (begin, end) = bounds(args.range, file.raw_len());
+        // What was behind the place where it breaks off may have been in the range.
+        let is_cut = |from: u64| file.broken().is_some() && from >= file.raw_len();
+        let (begin, end) = match args.range {
+            Some(Range::From(from, _)) if is_cut(from) => (file.raw_len(), file.raw_len()),
+            range => bounds(range, file.raw_len())?,
+        };
         if !args.skip_damaged {
             let mut at = begin;
             while at < end {
@@ -147,7 +154,7 @@ impl Part<'_> {
         if format == Format::Zstd
             && let Some(seekable) = SeekableFile::open(at)?
         {
-            let (from, to) = bounds(args.range, seekable.raw_len());
+            let (from, to) = bounds(args.range, seekable.raw_len())?;
             seekable.copy(from, to, sink)?;
             return Ok(true);
         }
@@ -162,30 +169,36 @@ impl Part<'_> {
         let mut decoder = foreign::decoder_within(format, begin, source, window_log(args.long))?;
         let damaged = |e: io::Error| decode::damaged(format, e);
         let skipped = io::copy(&mut decoder.by_ref().take(from), &mut io::sink()).map_err(damaged)?;
-        if skipped == from {
-            let mut left = to - from;
-            let mut buf = vec![0; 128 << 10];
-            while left > 0 {
-                let most = usize::try_from(left).unwrap_or(usize::MAX).min(buf.len());
-                let n = decoder.read(&mut buf[..most]).map_err(damaged)?;
-                if n == 0 {
-                    break;
-                }
-                sink.write_all(&buf[..n])?;
-                left -= n as u64;
+        let (mut at, mut buf) = (skipped, vec![0; 128 << 10]);
+        while at >= from && at < to {
+            let most = usize::try_from(to - at).unwrap_or(usize::MAX).min(buf.len());
+            let n = decoder.read(&mut buf[..most]).map_err(damaged)?;
+            if n == 0 {
+                break;
             }
-            // Only the checks behind the range tell whether its bytes are right.
-            io::copy(&mut decoder, &mut io::sink()).map_err(damaged)?;
+            sink.write_all(&buf[..n])?;
+            at += n as u64;
+        }
+        // Only the checks behind the range tell whether its bytes are right.
+        io::copy(&mut decoder, &mut io::sink()).map_err(damaged)?;
+        if at <= from {
+            return Err(beyond(from, at));
         }
         Ok(true)
     }
 }
 
-/// The range within a file of `len` raw bytes.
-fn bounds(range: Option<Range>, len: u64) -> (u64, u64) {
+/// The range within a file of `len` raw bytes, cut off where that ends.
+fn bounds(range: Option<Range>, len: u64) -> narrows::Result<(u64, u64)> {
     match range {
-        None => (0, len),
-        Some(Range::Last(n)) => (len.saturating_sub(n), len),
-        Some(Range::From(from, to)) => (from.min(len), to.map_or(len, |to| to.min(len)).max(from.min(len))),
+        None => Ok((0, len)),
+        Some(Range::Last(n)) => Ok((len.saturating_sub(n), len)),
+        Some(Range::From(from, _)) if from >= len => Err(beyond(from, len)),
+        Some(Range::From(from, to)) => Ok((from, to.map_or(len, |to| to.min(len)))),
     }
+}
+
+/// The error of a range without any byte, as HTTP has it.
+fn beyond(from: u64, len: u64) -> narrows::Error {
+    narrows::Error::misuse(format!("the range begins at byte {from}, and the file has {len} bytes"))
 }

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow};
 use narrows::stream::ReceiveOptions;
-use narrows_file::check::{Report, check, prefaces_are_whole};
+use narrows_file::check::{Report, check_from, prefaces_are_whole};
 use narrows_file::decode::decode_within;
 use narrows_file::foreign::{self, Format};
 use narrows_file::repair::repair;
@@ -18,7 +18,7 @@ use serde_json::json;
 use super::each::each;
 use crate::args::file::CheckArgs;
 use crate::args::{reach_max, window_log};
-use crate::files::{Target, is_dash, open_regular};
+use crate::files::{Stopping, Target, is_dash, open_regular};
 use crate::flow;
 use crate::place::{self, Place};
 use crate::report;
@@ -68,7 +68,8 @@ fn one(args: &CheckArgs, transfer: &Transfer, path: &Path) -> Result<bool> {
         show(args, path, &report, None)?;
         return Ok(true);
     }
-    let file = OpenOptions::default().broken(true).reach_max(reach_max(args.long)).open(file).map_err(named)?;
+    let options = OpenOptions::default().broken(true).reach_max(reach_max(args.long));
+    let file = options.open(Stopping(file)).map_err(named)?;
     // The repaired file is whole, and says nothing of this any more.
     let lost = file.broken().map(|why| format!("whatever was behind byte {} is missing: {why}", file.raw_len()));
     let has_index = file.members().iter().all(|m| m.origin == IndexOrigin::Stored);
@@ -90,7 +91,7 @@ fn one(args: &CheckArgs, transfer: &Transfer, path: &Path) -> Result<bool> {
             report::note(text);
         }
         let options = OpenOptions::default().reach_max(reach_max(args.long));
-        let file = options.open(open_regular(path)?).map_err(named)?;
+        let file = options.open(Stopping(open_regular(path)?)).map_err(named)?;
         return scrub(args, path, &file, lost);
     }
     scrub(args, path, &file, None)
@@ -135,12 +136,14 @@ fn keep_damaged(path: &Path) -> Result<PathBuf> {
     Ok(kept)
 }
 
-/// Decodes every block; of a pack, also reads the directory. `lost` is what a repair could not bring back.
+/// Decodes every block; of a pack, also compares the directory with the entries. `lost` is what a repair could not bring back.
 fn scrub<R: ReadAt>(args: &CheckArgs, path: &Path, file: &narrows_file::File<R>, lost: Option<String>) -> Result<bool> {
     let threads = flow::threads(args.threads);
-    let mut report = check(file, threads, args.sums).with_context(|| path.display().to_string())?;
+    let named = || path.display().to_string();
+    let (found, decoded) = packs::compare(file, threads).with_context(named)?;
+    let mut report = check_from(file, decoded, threads, args.sums).with_context(named)?;
     report.faults.extend(lost);
-    let pack = packs::check(file, &report, args.sums, threads).with_context(|| path.display().to_string())?;
+    let pack = packs::check(file, &report, found, args.sums, threads).with_context(named)?;
     show(args, path, &report, pack.as_ref())?;
     Ok(report.is_good() && pack.is_none_or(|pack| pack.is_good()))
 }

@@ -18,13 +18,18 @@ use narrows_host::hints::Hints;
 use super::each::each;
 use crate::args::file::{FileArgs, FormatArg, ListArgs};
 use crate::args::{reach_max, reach_max_of_file, window_log};
+use crate::damage::with_help;
 use crate::files::{self, Source, Target, is_dash};
 use crate::flow;
 use crate::place::{self, Place};
+use crate::progress::Bar;
 use crate::report;
 use crate::transfer::Transfer;
 
 mod object;
+mod tally;
+
+use tally::Tally;
 
 /// Runs `narrows FILE...`.
 pub(crate) fn run(args: &FileArgs) -> Result<ExitCode> {
@@ -43,14 +48,32 @@ pub(crate) fn run(args: &FileArgs) -> Result<ExitCode> {
     let stdin = [PathBuf::from("-")];
     let inputs = if args.files.is_empty() { &stdin[..] } else { &args.files };
     let transfer = Transfer::begin()?;
-    each(inputs, |input| one(args, &transfer, input).map(|()| 0))
+    let mut tally = Tally::new(args);
+    let status = each(inputs, |input| {
+        if let Some(done) = one(args, &transfer, input)? {
+            tally.add(input, &done);
+        }
+        Ok(0)
+    });
+    tally.end();
+    status
 }
 
-fn one(args: &FileArgs, transfer: &Transfer, input: &Path) -> Result<()> {
+/// What became of one input.
+struct Done {
+    raw_bytes: u64,
+    /// Length of the compressed file; `None` if it was decompressed.
+    wire_bytes: Option<u64>,
+    /// The name of the output; `None` if none was written.
+    output: Option<String>,
+}
+
+/// Does what is asked for with one input. `None` if its bytes were not counted.
+fn one(args: &FileArgs, transfer: &Transfer, input: &Path) -> Result<Option<Done>> {
     let place = Place::parse(input)?;
     let is_object = |output: &PathBuf| Place::is_object(output.as_os_str());
     if place.url().is_some() || args.output.as_ref().is_some_and(is_object) {
-        return object::one(args, transfer, &place);
+        return object::one(args, transfer, &place).map(|()| None);
     }
     let input = &place::path_of(input)?;
     let decompresses = args.decompress || args.test;
@@ -60,8 +83,7 @@ fn one(args: &FileArgs, transfer: &Transfer, input: &Path) -> Result<()> {
         refuse_special(input)?;
     }
     if let Some(output) = output.as_deref().filter(|o| !is_dash(o)) {
-        let there = output.symlink_metadata();
-        if !args.force && there.is_ok_and(|data| !is_device(&data)) {
+        if !args.force && files::is_in_the_way(output) {
             return Err(anyhow!("{} already exists; use -f to overwrite it", output.display()));
         }
     }
@@ -69,10 +91,11 @@ fn one(args: &FileArgs, transfer: &Transfer, input: &Path) -> Result<()> {
     let source = Source::open(Some(input))?;
     let meta = named.then(|| input.metadata()).transpose()?;
     if args.test {
-        return decompress(args, input, source, None, transfer);
+        let raw_bytes = decompress(args, input, source, None, transfer)?;
+        return Ok(Some(Done { raw_bytes, wire_bytes: None, output: None }));
     }
     let output = output.unwrap_or_else(|| PathBuf::from("-"));
-    let target = Target::open(Some(&output))?;
+    let target = Target::open(Some(&output))?.replacing(args.force);
     if !decompresses && target.is_stdout() && io::stdout().is_terminal() && !args.force {
         return Err(anyhow!(
             "compressed data is not written to a terminal; redirect stdout, use -o FILE, or -f to force"
@@ -88,15 +111,22 @@ fn one(args: &FileArgs, transfer: &Transfer, input: &Path) -> Result<()> {
         target.file()?.set_permissions(Permissions::from_mode(0o600))?;
     }
     let finish = kept.map(|data| (target.file(), data));
-    if decompresses {
-        decompress(args, input, source, Some((target, finish)), transfer)?;
+    let (raw_bytes, wire_bytes) = if decompresses {
+        (decompress(args, input, source, Some((target, finish)), transfer)?, None)
     } else {
-        compress(args, hint(args, named.then_some(input))?, source, target, finish, transfer)?;
-    }
+        let (raw, wire) = compress(args, hint(args, named.then_some(input))?, source, target, finish, transfer)?;
+        (raw, Some(wire))
+    };
     if args.rm && named {
         fs::remove_file(input).with_context(|| format!("cannot remove {}", input.display()))?;
     }
-    Ok(())
+    Ok(made.then(|| Done { raw_bytes, wire_bytes, output: Some(output.display().to_string()) }))
+}
+
+/// Whether a bar may be shown: not beside bytes that go to the same terminal.
+fn shows_bar(args: &FileArgs, target: Option<&Target>) -> bool {
+    let to_terminal = target.is_some_and(|target| target.is_stdout() && io::stdout().is_terminal());
+    !args.verbosity.quiet && !args.verbosity.json && !args.no_progress && !to_terminal
 }
 
 /// What the command line says, then the attribute of the input, then the rules of its tree.
@@ -117,11 +147,6 @@ fn keep(finish: Finish) -> io::Result<()> {
     // Bits of set-id belong to a program and its owner, not to its packed form.
     file.set_permissions(Permissions::from_mode(data.permissions().mode() & 0o777))?;
     file.set_times(FileTimes::new().set_modified(data.modified()?).set_accessed(data.accessed()?))
-}
-
-fn is_device(data: &fs::Metadata) -> bool {
-    let kind = data.file_type();
-    kind.is_char_device() || kind.is_block_device() || kind.is_fifo()
 }
 
 fn refuse_special(input: &Path) -> Result<()> {
@@ -179,16 +204,17 @@ fn compress(
     target: Target,
     finish: Finish,
     transfer: &Transfer,
-) -> Result<()> {
+) -> Result<(u64, u64)> {
     let (input, output) = (source.name(), target.name());
     let threads = args.threads.filter(|n| *n > 0).map_or_else(narrows::stream::encoders, usize::from);
     let mode = hint.mode.unwrap_or_default();
     if args.format == FormatArg::Zstd {
         let sink = io::BufWriter::with_capacity(1 << 20, target.sink()?);
         let totals = zstd_seekable::write(source, sink, mode, threads);
-        totals.map_err(|e| if input.is_to_blame() { input.blame(e) } else { output.blame(e) })?;
+        let totals = totals.map_err(|e| if input.is_to_blame() { input.blame(e) } else { output.blame(e) })?;
         keep(finish)?;
-        return target.commit(false).with_context(|| output.to_string());
+        target.commit(args.rm).with_context(|| output.to_string())?;
+        return Ok((totals.raw_bytes, totals.wire_bytes));
     }
     let file = target.file()?;
     let kind = file.metadata()?.file_type();
@@ -209,18 +235,20 @@ fn compress(
     };
     let options = options.threads(threads).check(!args.no_check).memory_max(MEMORY_MAX);
     let options = options.raw_len(source.len()).from_file(source.is_regular()).control(&transfer.control);
+    let bar = Bar::sending(&transfer.control, source.len(), shows_bar(args, Some(&target)));
     let begun = std::time::Instant::now();
     let link = if on_disk { Link::disk(file)? } else { Link::file_writer(file) };
     let sent = narrows::stream::send(source, link, options);
+    bar.end();
     let (summary, _) = sent.map_err(|e| if input.is_to_blame() { input.blame(e) } else { output.blame(e) })?;
     keep(finish)?;
-    target.commit(false).with_context(|| output.to_string())?;
+    target.commit(args.rm).with_context(|| output.to_string())?;
     if args.verbosity.json {
         report::note_json(&report::send_json(&summary, begun.elapsed()));
     } else if args.verbosity.verbose {
         report::note(report::line(&summary, begun.elapsed()));
     }
-    Ok(())
+    Ok((summary.raw_bytes, summary.wire_bytes))
 }
 
 /// Enough for blocks of 2 MiB under zstd 19 and xz on two cores.
@@ -232,7 +260,7 @@ fn decompress(
     source: Source,
     to: Option<(Target, Finish)>,
     transfer: &Transfer,
-) -> Result<()> {
+) -> Result<u64> {
     let control = &transfer.control;
     let input = source.name();
     let threads = flow::threads(args.threads);
@@ -247,15 +275,22 @@ fn decompress(
         let about = e.downcast_ref::<narrows::Error>().is_some_and(|e| e.source.is_none());
         if about { e.context(name.display().to_string()) } else { e }
     };
+    let bar = Bar::receiving(control, shows_bar(args, to.as_ref().map(|(target, _)| target)));
     let Some((target, finish)) = to else {
-        decode_within(file, io::sink(), window_log(args.long), options).map_err(|e| named(input.blame(e)))?;
-        return Ok(());
+        let decoded = decode_within(file, io::sink(), window_log(args.long), options);
+        bar.end();
+        return Ok(decoded.map_err(|e| named(input.blame(with_help(e, name))))?.raw_bytes);
     };
     let output = target.name();
     let sink = if args.no_sparse { Box::new(target.sink()?) } else { target.sparse_sink()? };
     let decoded = decode_within(file, sink, window_log(args.long), options);
-    decoded.map_err(|e| named(if output.is_to_blame() { output.blame(e) } else { input.blame(e) }))?;
+    bar.end();
+    let decoded = decoded.map_err(|e| match output.is_to_blame() {
+        true => named(output.blame(e)),
+        false => named(input.blame(with_help(e, name))),
+    })?;
     target.complete().with_context(|| output.to_string())?;
     keep(finish)?;
-    target.commit(false).with_context(|| output.to_string())
+    target.commit(args.rm).with_context(|| output.to_string())?;
+    Ok(decoded.raw_bytes)
 }

@@ -38,7 +38,11 @@ pub(crate) fn run(args: &Hdf5Args) -> Result<()> {
     }
 }
 
-fn folder() -> Result<PathBuf> {
+/// The folder of the plug-in.
+///
+/// # Errors
+/// It is in none of its places.
+pub(crate) fn folder() -> Result<PathBuf> {
     let program = env::current_exe().context("cannot find the folder of this program")?;
     let beside = program.parent().unwrap_or(Path::new("/"));
     // In order: where `make` puts it, as installed below a prefix.

@@ -32,6 +32,7 @@ fn in_background(args: &MountArgs) -> Result<ExitCode> {
     let program = std::env::current_exe().context("cannot find this program")?;
     let mut command = Command::new(program);
     command.arg("mount").arg("--tells").args(args.allow_other.then_some("--allow-other"));
+    command.args(args.nonempty.then_some("--nonempty"));
     command
         .arg("--cache")
         .arg(args.cache.to_string())
@@ -61,28 +62,46 @@ fn here(args: &MountArgs) -> Result<ExitCode> {
     let pack = Pack::open_with(source, OpenOptions::default().cache_max(args.cache));
     let pack = pack.map_err(|e| anyhow::Error::from(e).context(name.clone()))?;
     let shown = args.directory.display();
-    let folder = args.directory.canonicalize().with_context(|| format!("cannot mount on {shown}"))?;
+    let folder = args.directory.canonicalize().map_err(|e| match e.raw_os_error() {
+        Some(libc::ENOTCONN) => {
+            anyhow!("cannot mount on {shown}: the program of a mount there was killed; end it with umount -l {shown}, or fusermount3 -u {shown}")
+        }
+        _ => anyhow::Error::from(e).context(format!("cannot mount on {shown}")),
+    })?;
     if !folder.is_dir() {
         return Err(anyhow!("cannot mount on {shown}: it is no folder"));
+    }
+    if !args.nonempty && folder.read_dir().is_ok_and(|mut names| names.next().is_some()) {
+        return Err(anyhow!(
+            "cannot mount on {shown}: it is not empty; give an empty folder, or --nonempty to hide what is in it"
+        ));
     }
     let source = match &place {
         Place::Path(path) => path.canonicalize().map_or(name, |path| path.display().to_string()),
         Place::Object(_) => name,
     };
     let mounted = Mounted::new(pack, &folder, &source, args.allow_other);
-    let mut mounted = mounted.map_err(|e| match e.kind() {
+    let mounted = mounted.map_err(|e| match e.kind() {
         io::ErrorKind::NotFound => {
             anyhow!("cannot mount on {shown}: there is no /dev/fuse, or no fusermount3 (package fuse3): {e}")
         }
         _ => anyhow::Error::from(e).context(format!("cannot mount on {shown}")),
     })?;
-    let mut unmounter = mounted.unmounter();
+    let unmounter = mounted.unmounter();
     let watch = move || {
-        while signals::received().is_none() {
+        let mut told = false;
+        // Until it can be unmounted: another mount may lie on it.
+        loop {
             std::thread::sleep(LOOK_EVERY);
-        }
-        if let Err(e) = unmounter.unmount() {
-            report::note(format_args!("cannot unmount: {e}"));
+            match signals::received().map(|_| unmounter.unmount()) {
+                None => {}
+                Some(Ok(())) => break,
+                Some(Err(e)) if !told => {
+                    told = true;
+                    report::note(format_args!("cannot unmount yet: {e}"));
+                }
+                Some(Err(_)) => {}
+            }
         }
     };
     std::thread::Builder::new().name("narrows-watch".into()).spawn(watch)?;

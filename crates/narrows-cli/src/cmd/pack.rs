@@ -22,7 +22,7 @@ use serde_json::json;
 
 use super::cp::teller;
 use crate::args::pack::{OrderArg, PackArgs};
-use crate::files::{Target, is_dash};
+use crate::files::{Target, behind_links, is_dash, is_in_the_way};
 use crate::place::{self, Place};
 use crate::progress::Bar;
 use crate::report;
@@ -81,7 +81,7 @@ pub(crate) fn run(args: &PackArgs) -> Result<ExitCode> {
     let on_failure = |text: &str| tell(text);
     let work = Work { options, progress: Arc::clone(&progress), on_failure: &on_failure, on_file: &on_file };
     let packed = match &output {
-        Place::Path(path) => work.to_file(input, path),
+        Place::Path(path) => work.to_file(input, path, args.force),
         Place::Object(url) => work.to_object(input, url, args),
     };
     bar.end();
@@ -95,7 +95,7 @@ pub(crate) fn run(args: &PackArgs) -> Result<ExitCode> {
 fn is_there(args: &PackArgs, output: &Place) -> Result<bool> {
     Ok(match output {
         Place::Path(path) if is_dash(path) => false,
-        Place::Path(path) => path.symlink_metadata().is_ok_and(|data| data.is_file() || data.is_dir()),
+        Place::Path(path) => is_in_the_way(path),
         Place::Object(url) => {
             let there = place::store(url, &args.store)?.head(&url.key);
             there.with_context(|| format!("cannot write {url}"))?.is_some()
@@ -123,8 +123,8 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    fn to_file(&self, input: Input, path: &Path) -> Result<Packed> {
-        let target = Target::open(Some(path))?;
+    fn to_file(&self, input: Input, path: &Path, replaces: bool) -> Result<Packed> {
+        let target = Target::open(Some(path))?.replacing(replaces);
         let output = target.name();
         let packed = pack(input, target.sink()?, &self.options, &self.progress, self.on_failure, self.on_file);
         let (_, packed) = packed.map_err(|e| if output.is_to_blame() { output.blame(e) } else { e.into() })?;
@@ -150,6 +150,8 @@ impl Work<'_> {
 
 /// Patterns that leave out the pack itself, and its temporary file, where they are in a source.
 fn own_patterns(args: &PackArgs, output: &Path) -> Vec<String> {
+    // Through a link it is written where that leads.
+    let output = &behind_links(output);
     let Some(name) = output.file_name().filter(|_| !is_dash(output)) else { return Vec::new() };
     let folder = output.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let Ok(folder) = folder.canonicalize() else { return Vec::new() };

@@ -62,7 +62,7 @@ fn launch(args: &RunArgs, interception: Interception, parent: Option<bool>) -> R
 }
 
 /// The service port: that of the option, of `NARROWS_PORT`, or the default.
-pub(super) fn service_port(flag: Option<u16>) -> Result<u16> {
+pub(crate) fn service_port(flag: Option<u16>) -> Result<u16> {
     let Some(text) = env::var_os("NARROWS_PORT").filter(|_| flag.is_none()) else {
         return Ok(flag.unwrap_or(SERVICE_PORT));
     };

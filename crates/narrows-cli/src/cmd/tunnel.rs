@@ -29,7 +29,7 @@ use crate::args::tunnel::TunnelArgs;
 use crate::{files, report};
 
 /// Default port of an acceptor; not assigned by IANA.
-const PORT: u16 = 7702;
+pub(crate) const PORT: u16 = 7702;
 /// Interval at which signals are checked.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Interval at which files of certificates are looked at.
@@ -284,6 +284,8 @@ fn watch(args: &TunnelArgs, tunnel: &Tunnel, stopped: &Stopped, mut renewal: Opt
         }
         if let Some(signal) = stopped.received().filter(|_| !draining) {
             if signal != libc::SIGTERM || args.drain == 0 {
+                // A shell that still asks for a password would stay.
+                tunnel.stop();
                 signals::die_of(signal);
             }
             draining = true;

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, anyhow};
 use narrows_file::ReadAt;
 use narrows_file::effort::end_of;
 use narrows_file::foreign::{self, Format};
-use narrows_file::repack::{Candidate, RepackOptions, Repacked, copy_with_effort, open, repack, verify};
+use narrows_file::repack::{Candidate, RepackOptions, Repacked, copy_with_effort, open, repack, verify, verify_copy};
 use narrows_object::{Condition, CreateOptions, Head, ObjectFile, ObjectWriter, Scheme, Url, meta};
 
 use super::{Outcome, with_parts};
@@ -139,9 +139,17 @@ pub(crate) fn one(
     let mut writer = ObjectWriter::create(&place::store(url, args)?, &url.key, write).with_context(cannot_write)?;
     if !repacked.shrank() {
         // An object has no place for the record but its frames.
-        if let Candidate::File(old) = open(object, options).map_err(named)?
-            && copy_with_effort(&old, &mut writer, options.effort()).map_err(named)?
-        {
+        let Candidate::File(old) = open(object, options).map_err(named)? else {
+            return Ok(Outcome::NoGain { old: repacked.old_bytes });
+        };
+        new.set_len(0).and_then(|()| new.rewind()).context("cannot write the temporary file")?;
+        let mut sink = BufWriter::with_capacity(STEP, &new);
+        if copy_with_effort(&old, &mut sink, options.effort()).map_err(named)? {
+            sink.flush().context("cannot write the temporary file")?;
+            drop(sink);
+            let copied = new.try_clone().context("cannot read the temporary file")?;
+            verify_copy(&old, copied, options).map_err(named)?;
+            send(&mut new, &mut writer).with_context(cannot_write)?;
             writer.finish().with_context(cannot_write)?;
         }
         return Ok(Outcome::NoGain { old: repacked.old_bytes });

@@ -40,7 +40,7 @@ impl Listing {
         walk(&roots, filter, |found| {
             let (root, entry) = match found {
                 Found::Entry { root, entry } => (root, entry),
-                Found::Failed(text) => {
+                Found::Failed(text) | Found::Socket(text) => {
                     order.failed(&text, &mut copied);
                     return true;
                 }

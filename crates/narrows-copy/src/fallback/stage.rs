@@ -127,7 +127,7 @@ impl Stage {
         walk(&roots, &Filter::new(&[])?, |found| {
             match found {
                 Found::Stream(_) => {}
-                Found::Failed(text) => order.failed(&text, copied),
+                Found::Failed(text) | Found::Socket(text) => order.failed(&text, copied),
                 Found::Entry { entry, .. } => {
                     let (path, is_file) = (shown(&entry.path), matches!(entry.kind, EntryKind::File { .. }));
                     let moved = if permitted.allows(&entry) {

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, PipeReader, Read};
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use narrows::block::{Block, BufferPool};
 use narrows::codec::CodecId;
@@ -27,6 +27,9 @@ use super::BLOCK_LEN;
 const STORED_MAX: usize = 256;
 /// Items that wait for their turn. Small files have four each.
 const ITEMS_MAX: usize = 256;
+/// Bytes of them: 32 blocks, which keep as many threads busy, of the memory that a server reserves for a
+/// copy.
+const ITEMS_LEN: usize = 16 << 20;
 /// Blocks that wait for the engine, which takes what it has room for.
 const BLOCKS_MAX: usize = 2;
 /// Records are handed on in pieces of this length.
@@ -77,8 +80,8 @@ impl FramesOptions {
 pub(crate) enum Item {
     /// Records that are ready.
     Records(Vec<u8>),
-    /// The stream of a file begins.
-    Begin,
+    /// The stream of a file begins, whose blocks have so many raw bytes at most.
+    Begin(usize),
     /// A block to be encoded.
     Raw(Block),
     /// A frame as it is stored at this end.
@@ -93,6 +96,18 @@ pub(crate) enum Item {
     Engine(PipeReader),
 }
 
+impl Item {
+    /// Bytes of content in it.
+    fn len(&self) -> usize {
+        match self {
+            Self::Records(bytes) | Self::Frame(_, bytes) => bytes.len(),
+            Self::Raw(raw) | Self::Known(Known::Stored(_, raw)) => raw.len(),
+            Self::End(_, sums) => sums.as_ref().map_or(0, |sums| size_of_val(&sums[..])),
+            Self::Known(Known::Raw { .. }) | Self::Begin(_) | Self::Done | Self::Engine(_) => 0,
+        }
+    }
+}
+
 /// A frame that the other end has.
 pub(crate) enum Known {
     /// It is stored there and has these raw bytes.
@@ -104,9 +119,42 @@ pub(crate) enum Known {
 /// The copy is over.
 pub(crate) struct OverError;
 
+/// The bytes that wait between the two threads.
+#[derive(Default)]
+struct Room {
+    /// So many, and whether nobody takes them any more.
+    state: Mutex<(usize, bool)>,
+    changed: Condvar,
+}
+
+impl Room {
+    fn lock(&self) -> MutexGuard<'_, (usize, bool)> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until `len` bytes fit, or nothing else waits.
+    fn take(&self, len: usize) -> Result<(), OverError> {
+        let is_full = |(waiting, over): &mut (usize, bool)| *waiting > 0 && *waiting + len > ITEMS_LEN && !*over;
+        let mut state = self.changed.wait_while(self.lock(), is_full).unwrap_or_else(PoisonError::into_inner);
+        state.0 += len;
+        if state.1 { Err(OverError) } else { Ok(()) }
+    }
+
+    fn give(&self, len: usize) {
+        self.lock().0 -= len;
+        self.changed.notify_all();
+    }
+
+    fn end(&self) {
+        self.lock().1 = true;
+        self.changed.notify_all();
+    }
+}
+
 /// The encoder of a copy.
 pub(crate) struct Encoder {
     items: SyncSender<Item>,
+    room: Arc<Room>,
     options: Option<SendOptions>,
     blocks: Option<SyncSender<Block>>,
     encoding: Encoding,
@@ -124,17 +172,32 @@ impl Encoder {
         end: impl FnOnce(bool) + Send + 'static,
     ) -> io::Result<Self> {
         let (items, taken) = sync_channel(ITEMS_MAX);
-        let assembly = Assembly { items: taken, frames: None, out: Vec::new(), maker: None, have: 0, emit };
+        let room = Arc::<Room>::default();
+        let of_thread = Arc::clone(&room);
+        let assembly = Assembly {
+            items: taken,
+            room: Arc::clone(&room),
+            frames: None,
+            out: Vec::new(),
+            maker: None,
+            have: 0,
+            emit,
+        };
         std::thread::Builder::new().name("narrows-frames".into()).spawn(move || {
-            let all = assembly.run();
-            end(all.is_ok());
+            let end = move |all| {
+                of_thread.end();
+                end(all);
+            };
+            let mut told = AtEnd { end: Some(end), all: false };
+            told.all = assembly.run().is_ok();
         })?;
         let FramesOptions { options, encoding, .. } = options;
-        Ok(Self { items, options: Some(options), blocks: None, encoding })
+        Ok(Self { items, room, options: Some(options), blocks: None, encoding })
     }
 
     /// Sends an item in its turn.
     pub(crate) fn put(&self, item: Item) -> Result<(), OverError> {
+        self.room.take(item.len())?;
         self.items.send(item).map_err(|_| OverError)
     }
 
@@ -171,6 +234,20 @@ impl Encoder {
     }
 }
 
+/// Tells how a thread ended, also if it panics: the other end of the copy waits for it.
+struct AtEnd<F: FnOnce(bool)> {
+    end: Option<F>,
+    all: bool,
+}
+
+impl<F: FnOnce(bool)> Drop for AtEnd<F> {
+    fn drop(&mut self) {
+        if let Some(end) = self.end.take() {
+            end(self.all);
+        }
+    }
+}
+
 /// The blocks that the engine reads.
 struct Blocks {
     blocks: Receiver<Block>,
@@ -186,6 +263,7 @@ impl BlockSource for Blocks {
 /// Puts records and frames in order.
 struct Assembly<E> {
     items: Receiver<Item>,
+    room: Arc<Room>,
     frames: Option<BufReader<PipeReader>>,
     out: Vec<u8>,
     maker: Option<Maker>,
@@ -207,10 +285,11 @@ impl<E: FnMut(Vec<u8>) -> Result<(), OverError>> Assembly<E> {
                     self.items.recv().map_err(|_| OverError)?
                 }
             };
+            self.room.give(item.len());
             match item {
                 Item::Records(bytes) => self.out.extend_from_slice(&bytes),
-                Item::Begin => {
-                    let maker = self.maker.insert(Maker::new(BLOCK_LEN));
+                Item::Begin(block_max) => {
+                    let maker = self.maker.insert(Maker::new(block_max));
                     records.data(maker.preface(), &mut self.out);
                 }
                 Item::Raw(raw) if raw.len() <= STORED_MAX => {
@@ -328,5 +407,37 @@ fn next_header(frames: &mut BufReader<PipeReader>) -> io::Result<BlockHeader> {
             Some(Header::Control(_)) => return Err(io::ErrorKind::UnexpectedEof.into()),
             None => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A client that does not read holds no more than this of a server's memory.
+    #[test]
+    fn bytes_that_wait_are_limited() {
+        let room = Room::default();
+        let takes = |len| std::thread::scope(|scope| scope.spawn(|| room.take(len).is_ok()).join().unwrap());
+        assert!(takes(2 * ITEMS_LEN), "alone, whatever it is");
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| room.take(1).is_ok());
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            assert!(!waiting.is_finished());
+            room.give(2 * ITEMS_LEN);
+            assert!(waiting.join().unwrap() && takes(ITEMS_LEN - 1));
+            let waiting = scope.spawn(|| room.take(1).is_ok());
+            room.end();
+            assert!(!waiting.join().unwrap(), "nobody takes it any more");
+        });
+    }
+
+    #[test]
+    fn a_thread_that_panics_ends_the_copy() {
+        let options = FramesOptions::new(SendOptions::default(), &Arc::default(), false);
+        let (told, heard) = sync_channel(1);
+        let encoder = Encoder::start(options, |_| panic!("as planned"), move |all| told.send(all).unwrap()).unwrap();
+        assert!(encoder.put(Item::Records(vec![1])).is_ok());
+        assert_eq!(heard.recv_timeout(std::time::Duration::from_secs(60)), Ok(false));
     }
 }

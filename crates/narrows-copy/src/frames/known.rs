@@ -15,6 +15,8 @@ use narrows_host::shares::Share;
 /// Most frames that are remembered of a file: 128 GiB in blocks of 512 KiB, and 18 MiB of memory. What
 /// lies behind them is sent again.
 const KNOWN_MAX: usize = 256 << 10;
+/// Most frames of a file that are looked at: those that are known from the file before it, and as many.
+const STEPS_MAX: usize = 2 * KNOWN_MAX;
 /// Shortest frame: header, check and one byte.
 const FRAME_MIN: u64 = 13;
 /// Longest header of a block: kind, codec, two lengths and the check.
@@ -64,9 +66,10 @@ impl KnownFrames {
         let read = read_at(file, &mut preface, 0).is_ok_and(|n| n == PREFACE_LEN);
         let Some(preface) = Preface::parse(&preface).ok().flatten().filter(|p| read && stands_alone(p)) else { return };
         let limits = limits(&preface);
-        let (mut at, mut raw_offset) = (PREFACE_LEN as u64, 0u64);
+        let (mut at, mut raw_offset, mut steps) = (PREFACE_LEN as u64, 0u64, 0);
         // Whatever is no whole frame ends what is known: an index, or the end of a part.
         while self.frames.len() < KNOWN_MAX
+            && steps < STEPS_MAX
             && let Some((frame, header_len)) = header(file, at, raw_offset, &limits)
         {
             let end = at + header_len as u64 + u64::from(frame.wire_len);
@@ -77,7 +80,7 @@ impl KnownFrames {
                 self.frames.push(Place { file: number, at, header_len, frame, is_told: false });
             }
             raw_offset += u64::from(frame.raw_len);
-            at = end;
+            (at, steps) = (end, steps + 1);
         }
     }
 

@@ -210,7 +210,7 @@ impl<'a> Producer<'a> {
 
     fn announce(&mut self, found: Found) {
         let (root, mut entry) = match found {
-            Found::Failed(text) => return self.failed(&text),
+            Found::Failed(text) | Found::Socket(text) => return self.failed(&text),
             Found::Stream(reader) => return self.announce_stream(reader),
             Found::Entry { root, entry } => (root, entry),
         };

@@ -47,6 +47,9 @@ impl Target {
         framed::rename(&mut entry, self.options.form);
         if !self.options.set_id {
             meta::take_privileges(&mut entry, &mut self.losses);
+            if self.is_of_pack {
+                meta::take_trusted(&mut entry, &mut self.losses);
+            }
         }
         let wrong = if !allowed {
             Some("it was not requested")

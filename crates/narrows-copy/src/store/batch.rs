@@ -164,7 +164,7 @@ impl Target {
 
     /// Gives a flushed file its name.
     pub(super) fn name_file(&mut self, mut file: WholeFile, answers: &mut Answers) {
-        match file.partial.rename(OsStr::from_bytes(split(&file.path).1)) {
+        match file.partial.rename(OsStr::from_bytes(split(&file.path).1), !self.keeps_existing) {
             Ok(()) => {
                 self.stored.files += 1;
                 self.stored.bytes += file.len;

@@ -34,7 +34,9 @@ impl Target {
         if let Some(removal) = &mut self.removal {
             removal.covers(id, &entry.path, there.as_ref());
         }
-        if !self.options.dry_run {
+        // The folder that a pack of contents is unpacked into is the user's.
+        let is_left = self.keeps_existing && entry.path.is_empty() && there.is_some();
+        if !self.options.dry_run && !is_left {
             self.folders.push((id, entry));
         }
         Ok(())

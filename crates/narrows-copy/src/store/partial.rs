@@ -7,9 +7,10 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
+use super::announced::is_there;
 use crate::partial_name::{HASH_LEN, PREFIX, SUFFIX};
 
 /// Maximum number of concurrent copies to the same name that are provided for.
@@ -77,9 +78,10 @@ impl Partial {
         format!("/proc/self/fd/{}", self.file.as_raw_fd())
     }
 
-    /// Gives the file its final name.
-    pub(crate) fn rename(&mut self, target: &OsStr) -> io::Result<()> {
+    /// Gives the file its final name. `replaces`: also if another file has it.
+    pub(crate) fn rename(&mut self, target: &OsStr, replaces: bool) -> io::Result<()> {
         match self.name.is_none().then(|| self.link(target)) {
+            Some(Err(Errno::EXIST)) if !replaces => return Err(is_there()),
             Some(Err(Errno::EXIST)) => self.link_beside(target)?,
             Some(linked) => {
                 linked?;
@@ -91,7 +93,7 @@ impl Partial {
             if !is_named(&self.folder, self.name(), &self.file) {
                 return Err(io::Error::other("another copy removed its temporary file"));
             }
-            rename(&self.folder, self.name(), target)?;
+            rename(&self.folder, self.name(), target, replaces)?;
             self.kept = true;
         }
         self.remove_earlier(target);
@@ -149,7 +151,7 @@ impl Partial {
         let len = |file: &OwnedFd| rustix::fs::fstat(file).map_or(0, |s| s.st_size);
         self.kept = is_first(own)
             || bases.any(|base| is_named(&self.folder, &first, base) && len(base) < len(&self.file))
-                && rename(&self.folder, own, &first).is_ok();
+                && rename(&self.folder, own, &first, true).is_ok();
     }
 }
 
@@ -162,7 +164,17 @@ impl Drop for Partial {
     }
 }
 
-pub(super) fn rename(folder: &OwnedFd, from: &OsStr, to: &OsStr) -> io::Result<()> {
+pub(super) fn rename(folder: &OwnedFd, from: &OsStr, to: &OsStr, replaces: bool) -> io::Result<()> {
+    let there = || rustix::fs::statat(folder, to, AtFlags::SYMLINK_NOFOLLOW).is_ok();
+    if !replaces {
+        match rustix::fs::renameat_with(folder, from, folder, to, RenameFlags::NOREPLACE) {
+            Err(Errno::EXIST) => return Err(is_there()),
+            // Not every file system can.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) if there() => return Err(is_there()),
+            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {}
+            result => return Ok(result?),
+        }
+    }
     match rustix::fs::renameat(folder, from, folder, to) {
         Err(Errno::ISDIR) => Err(io::Error::other("a folder of that name is in the way")),
         result => Ok(result?),
@@ -274,17 +286,29 @@ mod tests {
         // Remains of killed copies are removed.
         let stale = name(OsStr::new("a"), 0);
         fs::write(folder.path().join(&stale), "old").unwrap();
-        nameless(folder.path(), "one").unwrap().rename(OsStr::new("a")).unwrap();
+        nameless(folder.path(), "one").unwrap().rename(OsStr::new("a"), true).unwrap();
         assert_eq!((names(), fs::read_to_string(folder.path().join("a")).unwrap()), (vec!["a".into()], "one".into()));
         // A file takes another's place, also where somebody else took the name in between.
         fs::write(folder.path().join(&stale), "old").unwrap();
         let (mut two, mut three) = (nameless(folder.path(), "two").unwrap(), nameless(folder.path(), "three").unwrap());
-        two.rename(OsStr::new("a")).unwrap();
-        three.rename(OsStr::new("a")).unwrap();
+        two.rename(OsStr::new("a"), true).unwrap();
+        three.rename(OsStr::new("a"), true).unwrap();
         drop((two, three));
         assert_eq!((names(), fs::read_to_string(folder.path().join("a")).unwrap()), (vec!["a".into()], "three".into()));
+        // Unless nothing is to be replaced, whoever took the name, and when.
+        let opened = rustix::fs::open(folder.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
+        let opened = Arc::new(opened);
+        for is_named in [false, true] {
+            let mut other = match is_named {
+                true => Partial::create(Arc::clone(&opened), OsStr::new("a"), PRIVATE).unwrap(),
+                false => nameless(folder.path(), "four").unwrap(),
+            };
+            assert!(other.rename(OsStr::new("a"), false).unwrap_err().to_string().contains("there already"));
+            drop(other);
+            assert_eq!((names(), fs::read(folder.path().join("a")).unwrap()), (vec!["a".into()], b"three".into()));
+        }
         fs::create_dir(folder.path().join("b")).unwrap();
-        let error = nameless(folder.path(), "file").unwrap().rename(OsStr::new("b")).unwrap_err();
+        let error = nameless(folder.path(), "file").unwrap().rename(OsStr::new("b"), true).unwrap_err();
         assert_eq!(error.to_string(), "a folder of that name is in the way");
         assert_eq!(names(), ["a", "b"]);
     }
@@ -304,7 +328,7 @@ mod tests {
             .collect();
         let mut partial = Partial::create(Arc::clone(&folder), target, PRIVATE).unwrap();
         assert!(crate::partial_name::is_partial(partial.name().as_bytes()) && !is_first(partial.name()));
-        partial.rename(target).unwrap();
+        partial.rename(target, true).unwrap();
         assert!(dir.path().join("target").is_file());
         let link = make(&folder, target, |name| rustix::fs::symlinkat("x", &folder, name)).unwrap();
         assert!(crate::partial_name::is_partial(link.as_bytes()) && dir.path().join(&link).is_symlink());

@@ -89,7 +89,7 @@ impl Target {
             | EntryKind::HardLink { .. } => node(partial, FileType::Fifo, 0),
         })?;
         meta::apply_by_name(&folder, &partial, entry, self.ownership, &mut self.losses);
-        let renamed = partial::rename(&folder, &partial, &name);
+        let renamed = partial::rename(&folder, &partial, &name, !self.keeps_existing);
         if renamed.is_err() {
             let _ = rustix::fs::unlinkat(&folder, &partial, AtFlags::empty());
         }
@@ -133,7 +133,7 @@ impl Target {
         }
         let partial =
             partial::make(&to, &name, |partial| rustix::fs::linkat(&from, &from_name, &to, partial, AtFlags::empty()))?;
-        let renamed = partial::rename(&to, &partial, &name);
+        let renamed = partial::rename(&to, &partial, &name, !self.keeps_existing);
         if renamed.is_err() {
             let _ = rustix::fs::unlinkat(&to, &partial, AtFlags::empty());
         } else {

@@ -1,6 +1,7 @@
 //! Carriers: bytes between their sockets and their sessions.
 
 use std::process::Child;
+use std::time::{Duration, Instant};
 
 use super::{Kind, Pump};
 use crate::engine::Key;
@@ -13,8 +14,6 @@ use crate::wire::Wire;
 
 /// Bytes that a carrier may move in each direction before others get their turn.
 const TURN: usize = 1 << 20;
-/// Bytes taken from a session at a time at most: what comes later can still overtake the rest.
-const CHUNK_MAX: usize = 64 << 10;
 
 pub(super) struct CarrierPlace {
     pub(super) session: usize,
@@ -24,13 +23,31 @@ pub(super) struct CarrierPlace {
     pub(super) child: Option<Child>,
 }
 
+/// Time for a remote shell to end by itself, so that it can restore its terminal.
+const CHILD_ENDS: Duration = Duration::from_secs(2);
+
 impl Drop for CarrierPlace {
     fn drop(&mut self) {
-        if let Some(child) = &mut self.child {
-            let _ = child.kill();
-            let _ = child.wait();
+        if let Some(child) = self.child.take() {
+            end_child(child);
         }
     }
+}
+
+/// Asks a program to end, and makes it if it does not; nobody waits for it.
+fn end_child(mut child: Child) {
+    let _ = rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::TERM);
+    let end = move || {
+        let begun = Instant::now();
+        while matches!(child.try_wait(), Ok(None)) {
+            if begun.elapsed() >= CHILD_ENDS {
+                let _ = child.kill();
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    // Without a thread the program has been asked, and the system waits for it when this one ends.
+    let _ = std::thread::Builder::new().name("narrows-shell".into()).stack_size(64 << 10).spawn(end);
 }
 
 impl Pump {
@@ -69,13 +86,16 @@ impl Pump {
         let Some(place) = &mut sessions[at] else { return };
         let mut moved = 0;
         let mut lost = None;
-        while moved < TURN && place.session.wants_input(number) {
+        let has_parted = carrier.wire.has_parted();
+        while moved < TURN && (has_parted || place.session.wants_input(number)) {
             match carrier.wire.read(&engine.buffers) {
                 Ok(None) => break,
                 Ok(Some(bytes)) if bytes.is_empty() => {
                     lost = Some("the other end closed the connection".to_owned());
                     break;
                 }
+                // Only the end is still waited for.
+                Ok(Some(bytes)) if has_parted => moved += bytes.len(),
                 Ok(Some(bytes)) => {
                     moved += bytes.len();
                     if let Err(e) = place.session.receive(number, bytes, now_ns) {
@@ -152,7 +172,7 @@ impl Pump {
             let Some(Kind::Carrier(carrier)) = places[key as u32 as usize].kind.as_mut() else { return Ok(()) };
             let Some(place) = &mut sessions[at] else { return Ok(()) };
             let wire = &mut carrier.wire;
-            if !wire.flush(begin_ns)? || wire.is_handshaking() || !wire.writable {
+            if wire.has_parted() || !wire.flush(begin_ns)? || wire.is_handshaking() || !wire.writable {
                 return Ok(());
             }
             if !place.session.has_output(number) {
@@ -165,7 +185,7 @@ impl Pump {
             output.clear();
             sent.clear();
             let had_to_wait = !place.session.wants_input(number);
-            place.session.transmit(number, wire.write_len().min(CHUNK_MAX), output, sent, begin_ns);
+            place.session.transmit(number, wire.write_len(), output, sent, begin_ns);
             moved += output.len();
             wire.push(output)?;
             wire.flush(begin_ns)?;
@@ -186,7 +206,7 @@ impl Pump {
                 Some(Kind::Carrier(carrier)) if has_stream => {
                     let now_ns = self.begun.elapsed().as_nanos() as u64;
                     let Some(Kind::Carrier(carrier)) = self.kind(key) else { return };
-                    carrier.wire.look(begin_ns, now_ns)
+                    carrier.wire.look(begin_ns, now_ns, false)
                 }
                 _ => Look::default(),
             };
@@ -212,7 +232,7 @@ impl Pump {
         let number = place.session.carrier_of(flow).unwrap_or(0);
         let key = place.carriers[usize::from(number)]?;
         match self.kind(key) {
-            Some(Kind::Carrier(carrier)) => Some((number, carrier.wire.look(now_ns, now_ns))),
+            Some(Kind::Carrier(carrier)) => Some((number, carrier.wire.look(now_ns, now_ns, true))),
             _ => None,
         }
     }

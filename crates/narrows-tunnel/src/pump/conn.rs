@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 
 use narrows::block::Block;
 use narrows_host::shares::Share;
@@ -24,6 +25,10 @@ const READ_MIN: usize = 16 << 10;
 const READ_MAX: usize = 256 << 10;
 /// A read that leaves most of a buffer empty is copied out of it.
 const SPARSE: usize = 8;
+/// Time in which bytes that came before a connection broke may still go on their way.
+const BROKEN_NS: u64 = 5_000_000_000;
+/// Interval at which a local connection is asked whether it has all bytes before a reset.
+const SETTLING_NS: u64 = 5_000_000;
 
 pub(super) struct Conn {
     pub(super) session: usize,
@@ -33,15 +38,22 @@ pub(super) struct Conn {
     down: Incoming,
     pub(super) readable: bool,
     pub(super) writable: bool,
-    /// The socket has reported an error.
+    /// The socket has reported an error, which is read behind the last bytes.
     pub(super) broken: bool,
-    /// It has reported its end, which is read behind the last bytes: no event comes for it then.
+    /// It takes no bytes any more.
+    deaf: bool,
+    /// It has reported its end, which is read behind the last bytes, or urgent ones: no event comes
+    /// for them then.
     pub(super) hung_up: bool,
     read_len: usize,
     /// The local connection sends no more.
     local_ended: bool,
     /// The session was told so.
     finished: bool,
+    /// The flow is over; only the local connection gets the rest.
+    rest: Option<Rest>,
+    /// When a broken connection ends in any case.
+    until_ns: Option<u64>,
     /// The local connection was told that the peer sends no more.
     shut: bool,
     /// A SOCKS client waits for the answer to its request; it has sent these bytes already.
@@ -51,9 +63,33 @@ pub(super) struct Conn {
 }
 
 pub(super) enum Stage {
-    Finding { host: String, port: u16 },
-    Connecting { socket: OwnedFd, rest: VecDeque<SocketAddr>, until_ns: u64 },
+    Finding {
+        host: String,
+        port: u16,
+    },
+    /// A unix socket has a full queue; it is tried again after `wait_ns`.
+    Knocking {
+        path: PathBuf,
+        wait_ns: u64,
+        until_ns: u64,
+    },
+    Connecting {
+        socket: OwnedFd,
+        rest: VecDeque<SocketAddr>,
+        until_ns: u64,
+    },
     Open(OwnedFd),
+    /// Both directions of the local connection have ended; the session has not sent everything.
+    Closed,
+}
+
+/// How a local connection ends that outlives its flow.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Rest {
+    /// Behind what waits for it, by the end that the peer has sent.
+    Ends,
+    /// By a reset.
+    Breaks,
 }
 
 /// What was read of a connection before it was carried.
@@ -71,7 +107,7 @@ enum Next {
     Again,
     /// Both directions have ended.
     Over,
-    /// It broke; the peer is to be told.
+    /// It ends by a reset, and the peer is to be told.
     Broken(Reason),
 }
 
@@ -91,10 +127,13 @@ impl Conn {
             readable: true,
             writable: true,
             broken: false,
+            deaf: false,
             hung_up: false,
             read_len: READ_MIN,
             local_ended: false,
             finished: false,
+            rest: None,
+            until_ns: None,
             shut: false,
             socks: None,
             _share: share,
@@ -102,12 +141,16 @@ impl Conn {
     }
 
     fn advance(&mut self, engine: &mut Engine, session: &mut Session, key: Key, now_ns: u64) -> Next {
-        let Stage::Open(socket) = &self.stage else { return Next::Wait };
-        if self.socks.is_some() {
-            return Next::Wait;
-        }
-        if std::mem::take(&mut self.broken) && socket::error(socket).is_some() {
-            return Next::Broken(Reason::Reset);
+        let socket = match &self.stage {
+            Stage::Open(socket) if self.socks.is_none() => socket,
+            Stage::Closed if session.has_left(self.flow) => return Next::Over,
+            _ => return Next::Wait,
+        };
+        let was_late = self.until_ns.is_some_and(|until_ns| now_ns >= until_ns);
+        if self.broken && self.local_ended && !self.deaf {
+            // Nothing is read any more that would tell.
+            self.broken = socket::error(socket).is_some();
+            self.deaf = self.broken;
         }
         let mut moved = 0;
         let mut context = Context { engine, session, flow: self.flow, key, now_ns };
@@ -130,7 +173,7 @@ impl Conn {
                 block
             };
             match read {
-                Ok(None) => self.readable = false,
+                Ok(None) => (self.readable, self.broken) = (false, false),
                 Ok(Some(0)) => self.local_ended = true,
                 Ok(Some(n)) => {
                     moved += n;
@@ -139,60 +182,122 @@ impl Conn {
                     self.read_len = if n == len { (2 * len).min(self.up.read_len()).max(READ_MIN) } else { READ_MIN };
                     self.up.push(block, &mut context);
                 }
-                Err(_) => return Next::Broken(Reason::Reset),
+                // It comes behind all bytes that arrived, and takes none.
+                Err(_) => (self.local_ended, self.deaf) = (true, true),
             }
         }
+        let again = moved >= TURN && self.readable;
+        let delivered = self.deliver(engine, Some(&mut *session), key, now_ns);
+        // A connection that takes nothing any more is over: an end would say that it has everything.
+        let breaks = self.deaf || self.broken;
+        self.until_ns = breaks.then(|| self.until_ns.unwrap_or(now_ns + BROKEN_NS));
+        let mut context = Context { engine, session, flow: self.flow, key, now_ns };
         if self.local_ended && !self.finished && self.up.finish(&mut context) {
             self.finished = true;
-            context.session.finish(self.flow);
+            if !self.deaf {
+                session.finish(self.flow);
+            }
         }
-        let again = moved >= TURN && self.readable;
-        match self.deliver(engine, session, key, now_ns) {
-            Ok(more) if more || again => Next::Again,
-            Ok(_) if self.finished && self.shut => Next::Over,
-            Ok(_) => Next::Wait,
+        if self.deaf && self.finished {
+            session.break_off(self.flow, Reason::Reset);
+        }
+        match delivered {
+            _ if was_late => Next::Broken(Reason::Reset),
+            _ if self.deaf && self.finished && session.has_left(self.flow) => Next::Broken(Reason::Reset),
             Err(reason) => Next::Broken(reason),
+            Ok(more) if more || again => Next::Again,
+            Ok(_) if self.finished && self.shut && !self.deaf => {
+                if let Stage::Open(socket) = std::mem::replace(&mut self.stage, Stage::Closed) {
+                    socket::close(socket);
+                }
+                if session.has_left(self.flow) { Next::Over } else { Next::Wait }
+            }
+            Ok(_) => Next::Wait,
+        }
+    }
+
+    /// As [`Conn::advance`], for one whose flow is over.
+    fn advance_rest(&mut self, rest: Rest, engine: &mut Engine, key: Key, now_ns: u64) -> Next {
+        let delivered = self.deliver(engine, None, key, now_ns);
+        let Stage::Open(socket) = &self.stage else { return Next::Over };
+        let is_late = self.until_ns.is_some_and(|until_ns| now_ns >= until_ns);
+        match delivered {
+            Err(reason) => Next::Broken(reason),
+            Ok(_) if is_late || self.deaf || self.broken => Next::Broken(Reason::Reset),
+            Ok(true) => Next::Again,
+            // A reset takes back what the kernel still has.
+            Ok(false) if rest == Rest::Breaks && self.down.is_exhausted() && socket::is_settled(socket) => {
+                Next::Broken(Reason::Reset)
+            }
+            Ok(false) if rest == Rest::Ends && self.shut => {
+                if let Stage::Open(socket) = std::mem::replace(&mut self.stage, Stage::Closed) {
+                    socket::close(socket);
+                }
+                Next::Over
+            }
+            Ok(false) => Next::Wait,
         }
     }
 
     /// Gives the local connection what came for it. True if there is more than its turn allows.
-    fn deliver(&mut self, engine: &mut Engine, session: &mut Session, key: Key, now_ns: u64) -> Result<bool, Reason> {
+    fn deliver(
+        &mut self,
+        engine: &mut Engine,
+        session: Option<&mut Session>,
+        key: Key,
+        now_ns: u64,
+    ) -> Result<bool, Reason> {
         let Stage::Open(socket) = &self.stage else { return Ok(false) };
         let (mut took, mut moved) = (0, 0);
         let mut result = Ok(false);
-        while self.writable {
+        while self.writable && !self.deaf {
             if moved >= TURN {
                 result = Ok(true);
                 break;
             }
-            match self.down.next(&mut took, key, engine) {
-                Ok(None) => break,
-                Ok(Some(raw)) => match socket::write(socket, raw) {
-                    Ok(Some(n)) => {
-                        moved += n;
-                        drop(raw.split_to(n));
-                    }
-                    Ok(None) => self.writable = false,
-                    Err(_) => {
-                        result = Err(Reason::Reset);
-                        break;
-                    }
-                },
+            if self.down.fill(&mut took, key, engine).is_err() {
+                result = Err(Reason::Damaged);
+                break;
+            }
+            if !self.down.has_ready() {
+                break;
+            }
+            match socket::write_all_of(socket, self.down.slices()) {
+                Ok(Some(n)) => {
+                    moved += n;
+                    self.down.consume(n, &mut took);
+                }
+                Ok(None) => self.writable = false,
+                // What it has sent before is still read, for which no other event comes.
                 Err(_) => {
-                    result = Err(Reason::Damaged);
-                    break;
+                    (self.deaf, self.readable) = (true, true);
+                    result = Ok(true);
                 }
             }
         }
+        if self.deaf {
+            self.down.discard(engine);
+        }
+        self.down.set_stalled(!self.writable);
         self.down.count(engine);
-        if took > 0 {
+        if took > 0
+            && let Some(session) = session
+        {
             session.took(self.flow, took, now_ns);
         }
-        if result == Ok(false) && !self.shut && self.down.is_over() {
+        if result == Ok(false) && !self.shut && !self.deaf && self.down.is_over() {
             socket::finish(socket);
             self.shut = true;
         }
         result
+    }
+
+    /// When it is to be advanced although nothing happens to it.
+    fn next_wakeup_ns(&self, session: Option<&Session>, now_ns: u64) -> Option<u64> {
+        let up_ns = session.and_then(|session| self.up.next_wakeup_ns(session.queued(self.flow) > 0));
+        let settles = self.rest == Some(Rest::Breaks) && self.down.is_exhausted();
+        let settling_ns = settles.then_some(now_ns + SETTLING_NS);
+        [up_ns, settling_ns, self.until_ns].into_iter().flatten().min()
     }
 }
 
@@ -224,6 +329,7 @@ impl Pump {
             return socket::abort(socket);
         };
         self.counters.flows_opened.add(1);
+        socket::break_on_close(&socket);
         let mut conn = Conn::new(session, flow, Stage::Open(socket), share);
         match early {
             Early::Nothing => drop(self.begin(conn)),
@@ -265,26 +371,31 @@ impl Pump {
     /// Gives a connection its turn.
     pub(super) fn advance(&mut self, key: Key) {
         match self.kind(key) {
-            Some(Kind::Conn(conn)) if matches!(conn.stage, Stage::Connecting { .. }) => {
-                return self.connecting(key, false);
-            }
-            Some(Kind::Conn(_)) => {}
+            Some(Kind::Conn(conn)) => match conn.stage {
+                Stage::Connecting { .. } => return self.connecting(key, false),
+                Stage::Finding { .. } | Stage::Knocking { .. } => return,
+                Stage::Open(_) | Stage::Closed => {}
+            },
             Some(Kind::Carrier(_)) => return self.carrier_ready(key),
             Some(Kind::Listener(_)) => return self.listener_ready(key),
             _ => return,
         }
         let Self { places, sessions, engine, now_ns, counters, .. } = self;
         let Some(Kind::Conn(conn)) = places[key as u32 as usize].kind.as_mut() else { return };
-        let Some(place) = &mut sessions[conn.session] else { return };
         let before = conn.amounts();
-        let next = conn.advance(engine, &mut place.session, key, *now_ns);
+        let (next, due_ns) = if let Some(rest) = conn.rest {
+            (conn.advance_rest(rest, engine, key, *now_ns), conn.next_wakeup_ns(None, *now_ns))
+        } else {
+            let Some(place) = &mut sessions[conn.session] else { return };
+            let next = conn.advance(engine, &mut place.session, key, *now_ns);
+            (next, conn.next_wakeup_ns(Some(&place.session), *now_ns))
+        };
         let after = conn.amounts();
         counters.raw_bytes_out.add(after[0] - before[0]);
         counters.wire_bytes_out.add(after[1] - before[1]);
         counters.raw_bytes_in.add(after[2] - before[2]);
         counters.wire_bytes_in.add(after[3] - before[3]);
-        let waits = place.session.queued(conn.flow) > 0;
-        let (session, due_ns) = (conn.session, conn.up.next_wakeup_ns(waits));
+        let session = conn.session;
         self.touch(session);
         match next {
             Next::Wait => self.set_timer(key, due_ns),
@@ -300,26 +411,59 @@ impl Pump {
     /// Ends a connection of this host, with a reset if there is a reason.
     fn end(&mut self, key: Key, reason: Option<Reason>) {
         let Some(Kind::Conn(conn)) = self.take(key) else { return };
-        self.count_off(&conn);
+        self.count_off(key, &conn);
         let Some(reason) = reason else { return };
-        self.counters.flows_reset.add(1);
         if reason == Reason::Damaged {
             self.counters.flows_damaged.add(1);
             self.report(Report::Flow { text: "the data of a connection was damaged on its way".into() });
         }
-        if let Some(place) = &mut self.sessions[conn.session] {
-            place.session.reset(conn.flow, reason);
+        if conn.rest.is_none() {
+            self.counters.flows_reset.add(1);
+            if let Some(place) = &mut self.sessions[conn.session] {
+                place.session.reset(conn.flow, reason);
+            }
         }
         conn.abort();
     }
 
-    pub(super) fn count_off(&mut self, conn: &Conn) {
+    pub(super) fn count_off(&mut self, key: Key, conn: &Conn) {
         self.flows -= 1;
         self.counters.flows_now.set(self.flows as u64);
-        if let Some(place) = &mut self.sessions[conn.session] {
-            place.flows.remove(&conn.flow);
+        self.forget_flow(key, conn.session, conn.flow);
+    }
+
+    /// The session has nothing to do with a connection any more.
+    fn forget_flow(&mut self, key: Key, session: usize, flow: FlowId) {
+        if let Some(place) = &mut self.sessions[session]
+            && place.flows.get(&flow) == Some(&key)
+        {
+            place.flows.remove(&flow);
         }
-        self.touch(conn.session);
+        self.touch(session);
+    }
+
+    /// The flow of a connection is over, but not what waits for its local connection.
+    fn outlive(&mut self, key: Key, rest: Rest) {
+        let now_ns = self.now_ns;
+        let Some(Kind::Conn(conn)) = self.kind(key) else { return };
+        let (session, flow) = (conn.session, conn.flow);
+        conn.up = Outgoing::default();
+        conn.rest = Some(rest);
+        conn.until_ns = (rest == Rest::Breaks).then_some(now_ns + BROKEN_NS);
+        self.forget_flow(key, session, flow);
+        self.queue(key);
+    }
+
+    /// The session of a connection is over.
+    pub(super) fn outlive_session(&mut self, key: Key) {
+        let Some(Kind::Conn(conn)) = self.kind(key) else { return };
+        // Both ends have finished, but a slow client has not everything yet.
+        if matches!(conn.stage, Stage::Open(_)) && conn.finished && conn.down.has_ended() && !conn.deaf {
+            return self.outlive(key, Rest::Ends);
+        }
+        let Some(Kind::Conn(conn)) = self.take(key) else { return };
+        self.count_off(key, &conn);
+        conn.abort();
     }
 
     /// The connection of a flow.
@@ -367,15 +511,21 @@ impl Pump {
 
     /// The flow is over; the session knows it already.
     pub(super) fn gone(&mut self, session: usize, flow: FlowId, reason: Reason, text: &str) {
-        let Some((key, _)) = self.conn_of(session, flow) else { return };
-        let Some(Kind::Conn(conn)) = self.take(key) else { return };
-        self.count_off(&conn);
         if !text.is_empty() {
             self.report(Report::Flow { text: format!("{reason}: {}", narrows_host::words::shown(text.as_bytes())) });
         }
-        if let (Some(_), Stage::Open(socket)) = (&conn.socks, &conn.stage) {
-            let _ = socket::write(socket, &socks::answer(Err(reason)));
-            return;
+        let Some((key, conn)) = self.conn_of(session, flow) else { return };
+        if matches!(conn.stage, Stage::Open(_)) && conn.socks.is_none() {
+            // What came before the reset is delivered before it.
+            return self.outlive(key, Rest::Breaks);
+        }
+        let Some(Kind::Conn(mut conn)) = self.take(key) else { return };
+        self.count_off(key, &conn);
+        if conn.socks.is_some()
+            && let Stage::Open(socket) = std::mem::replace(&mut conn.stage, Stage::Closed)
+        {
+            let _ = socket::write(&socket, &socks::answer(Err(reason)));
+            return socket::close(socket);
         }
         conn.abort();
     }
@@ -388,11 +538,12 @@ impl Pump {
         }
         let Self { places, sessions, engine, .. } = self;
         let Some(Kind::Conn(conn)) = places[key as u32 as usize].kind.as_mut() else { return };
-        let Some(place) = &mut sessions[conn.session] else { return };
         let (session, flow) = (conn.session, conn.flow);
         let failed = match result {
             engine::Result::Encoded(done) => {
-                conn.up.encoded(*done, &mut Context { engine, session: &mut place.session, flow, key, now_ns });
+                if let Some(place) = sessions[session].as_mut().filter(|_| conn.rest.is_none()) {
+                    conn.up.encoded(*done, &mut Context { engine, session: &mut place.session, flow, key, now_ns });
+                }
                 None
             }
             engine::Result::Decoded(done) => conn.down.decoded(*done, key, engine).err().map(|_| Reason::Damaged),
@@ -427,8 +578,16 @@ impl Pump {
     pub(super) fn conn_on_time(&mut self, key: Key) {
         let now_ns = self.now_ns;
         let Some(Kind::Conn(conn)) = self.kind(key) else { return };
-        if matches!(conn.stage, Stage::Connecting { .. }) {
-            return self.connecting(key, true);
+        match &conn.stage {
+            Stage::Connecting { .. } => return self.connecting(key, true),
+            Stage::Knocking { .. } => return self.knock(key),
+            _ => {}
+        }
+        // Its time may be over.
+        self.queue(key);
+        let Some(Kind::Conn(conn)) = self.kind(key) else { return };
+        if conn.rest.is_some() || !conn.has_stream() {
+            return;
         }
         let (session, flow) = (conn.session, conn.flow);
         let Some((carrier, look)) = self.look(session, flow) else { return };
@@ -436,7 +595,6 @@ impl Pump {
         let Some(Kind::Conn(conn)) = places[key as u32 as usize].kind.as_mut() else { return };
         let Some(place) = &mut sessions[session] else { return };
         conn.up.on_time(carrier, &look, &mut Context { engine, session: &mut place.session, flow, key, now_ns });
-        self.queue(key);
     }
 }
 
@@ -454,7 +612,7 @@ impl Conn {
     pub(super) fn abort(self) {
         match self.stage {
             Stage::Open(socket) | Stage::Connecting { socket, .. } => socket::abort(socket),
-            Stage::Finding { .. } => {}
+            Stage::Finding { .. } | Stage::Knocking { .. } | Stage::Closed => {}
         }
     }
 }

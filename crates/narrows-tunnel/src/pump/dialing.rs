@@ -4,9 +4,11 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
+use narrows_host::shares::ALONE;
+
 use super::{Kind, Pump};
 use crate::engine::Key;
-use crate::lookup::Found;
+use crate::lookup::{Answer, Found};
 use crate::socket;
 
 /// Time in which one address must answer, and all of them together.
@@ -15,24 +17,27 @@ const ALL_NS: u64 = 15_000_000_000;
 
 pub(super) struct Dialing {
     pub(super) number: u8,
+    port: u16,
     socket: Option<OwnedFd>,
     rest: VecDeque<SocketAddr>,
     until_ns: u64,
 }
 
 impl Pump {
-    /// Begins to connect carrier `number` to a host.
-    pub(super) fn dial_host(&mut self, number: u8, host: &str, port: u16) -> Key {
+    /// Begins to connect carrier `number` to a host, at this of its addresses if one is given.
+    pub(super) fn dial_host(&mut self, number: u8, host: &str, port: u16, address: Option<SocketAddr>) {
         let until_ns = self.now_ns + ALL_NS;
-        let dialing = Dialing { number, socket: None, rest: VecDeque::new(), until_ns };
+        let dialing = Dialing { number, port, socket: None, rest: VecDeque::new(), until_ns };
         let key = self.add(Kind::Dialing(Box::new(dialing)));
-        let inlet = self.inlet.clone();
-        if !self.lookups.start(host, port, move |found| inlet.send(super::Order::Found(key, found))) {
-            self.set_timer(key, Some(self.now_ns));
-        } else {
-            self.set_timer(key, Some(until_ns));
+        self.set_timer(key, Some(until_ns));
+        if let Some(address) = address {
+            return self.dialing_found(key, Ok(vec![address]));
         }
-        key
+        match self.lookups.ask(host, ALONE, key, self.now_ns) {
+            Answer::Now(found) => self.dialing_found(key, found),
+            Answer::Later => {}
+            Answer::Busy => self.dialing_found(key, Err("too many names are looked up".into())),
+        }
     }
 
     /// The name of the acceptor was looked up.
@@ -41,9 +46,11 @@ impl Pump {
         match found {
             Ok(addresses) => {
                 dialing.rest = addresses.into();
+                let port = dialing.port;
+                dialing.rest.iter_mut().for_each(|address| address.set_port(port));
                 self.dial_next(key, None);
             }
-            Err(e) => self.dial_failed(key, &e),
+            Err(why) => self.dial_failed(key, &why),
         }
     }
 
@@ -55,7 +62,7 @@ impl Pump {
             let late = now_ns >= dialing.until_ns;
             let Some(address) = dialing.rest.pop_front().filter(|_| !late) else {
                 let e = failed.unwrap_or_else(|| std::io::Error::other("the name has no address"));
-                return self.dial_failed(key, &e);
+                return self.dial_failed(key, &narrows_host::words::e_text(&e));
             };
             match socket::connect(&address) {
                 Ok(socket) => {
@@ -90,9 +97,8 @@ impl Pump {
         self.dial_next(key, Some(std::io::ErrorKind::TimedOut.into()));
     }
 
-    fn dial_failed(&mut self, key: Key, e: &std::io::Error) {
+    fn dial_failed(&mut self, key: Key, why: &str) {
         let Some(Kind::Dialing(dialing)) = self.take(key) else { return };
-        let why = narrows_host::words::e_text(e);
-        self.dial_lost(dialing.number, &why);
+        self.dial_lost(dialing.number, why);
     }
 }

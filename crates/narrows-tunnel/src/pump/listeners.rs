@@ -173,7 +173,7 @@ impl Pump {
 
     /// Waits for what a connection says first.
     fn ask(&mut self, socket: OwnedFd, client: String, awaits: Awaits) {
-        if self.undecided >= UNDECIDED_MAX {
+        if self.undecided >= UNDECIDED_MAX.min(self.settings.flows_max / 8).max(1) {
             return socket::abort(socket);
         }
         self.undecided += 1;

@@ -6,18 +6,27 @@ use std::net::IpAddr;
 use narrows_host::shares::Share;
 
 use super::{Kind, Pump};
+use crate::by_flow::ByFlow;
 use crate::engine::Key;
 use crate::hello::Hello;
 use crate::limits::CARRIERS_MAX;
 use crate::reason::Reason;
-use crate::session::{Event, FlowId, Role, Session};
+use crate::session::{Event, Role, Session};
+use crate::settings::Uplink;
+
+/// Time in which a remote shell must have logged in: people look for their password or second factor,
+/// for which servers usually give 2 minutes.
+const LOGIN_NS: u64 = 300_000_000_000;
+/// Time for a peer to close a carrier that was parted from: closing it before would take back what
+/// the peer has not read.
+const PARTING_NS: u64 = 5_000_000_000;
 
 pub(super) struct SessionPlace {
     pub(super) session: Session,
     role: Role,
     pub(super) hello: Hello,
     pub(super) carriers: [Option<Key>; CARRIERS_MAX],
-    pub(super) flows: HashMap<FlowId, Key>,
+    pub(super) flows: ByFlow<Key>,
     /// Listeners of the dialer, by their numbers.
     pub(super) listeners: HashMap<u64, Key>,
     /// Host of the dialer, if this is the acceptor.
@@ -34,13 +43,17 @@ impl Pump {
         host: Option<IpAddr>,
         share: Option<Share>,
     ) -> usize {
-        let session = Session::new(role, hello, self.settings.timing);
+        let mut timing = self.settings.timing;
+        if role == Role::Dialer && matches!(self.settings.uplink, Some(Uplink::Shell { .. })) {
+            timing.hello_within_ns = timing.hello_within_ns.max(LOGIN_NS);
+        }
+        let session = Session::new(role, hello, timing).with_credit(&self.credit);
         let place = SessionPlace {
             session,
             role,
             hello,
             carriers: [None; CARRIERS_MAX],
-            flows: HashMap::new(),
+            flows: ByFlow::default(),
             listeners: HashMap::new(),
             host,
             _share: share,
@@ -78,12 +91,34 @@ impl Pump {
         }
         let Some(place) = &self.sessions[at] else { return };
         if !place.session.has_carriers() {
-            return self.end_session(at);
+            self.end_session(at);
         }
-        // A dialer keeps the session of an acceptor that leaves for the connections that are open.
-        let is_old = place.role == Role::Dialer && place.session.is_leaving() && !self.is_uplink(at);
-        if is_old && place.flows.is_empty() {
-            self.drop_session(at, Reason::Leaving);
+    }
+
+    /// A dialer keeps the session of an acceptor that leaves for the connections that are open.
+    pub(super) fn settle_session(&mut self, at: usize) {
+        let Some(place) = &self.sessions[at] else { return };
+        if place.role == Role::Dialer && place.session.is_leaving() && !self.is_uplink(at) {
+            self.part_if_done(at);
+        }
+    }
+
+    /// Parts from the peer of a session without flows, behind all that is still to be sent to it.
+    pub(super) fn part_if_done(&mut self, at: usize) {
+        let now_ns = self.now_ns;
+        let Some(place) = self.sessions[at].as_ref().filter(|s| s.flows.is_empty() && s.session.flows() == 0) else {
+            return;
+        };
+        let carriers = place.carriers.into_iter().zip(0u8..);
+        let done = carriers.filter_map(|(key, n)| key.filter(|_| !place.session.has_output(n)));
+        for key in done.collect::<Vec<_>>() {
+            if let Some(Kind::Carrier(carrier)) = self.kind(key)
+                && !carrier.wire.has_output()
+                && !carrier.wire.has_parted()
+            {
+                carrier.wire.farewell(now_ns);
+                self.set_timer(key, Some(now_ns + PARTING_NS));
+            }
         }
     }
 
@@ -92,13 +127,7 @@ impl Pump {
         let Some(place) = self.sessions[at].take() else { return };
         self.counters.sessions_now.sub(1);
         // Flows that had ended in the session, while their local connections were still given the rest.
-        for (_, key) in place.flows {
-            if let Some(Kind::Conn(conn)) = self.take(key) {
-                conn.abort();
-                self.flows -= 1;
-                self.counters.flows_now.set(self.flows as u64);
-            }
-        }
+        place.flows.into_values().for_each(|key| self.outlive_session(key));
         for key in place.listeners.into_values() {
             self.take(key);
         }

@@ -10,7 +10,7 @@ use rustls::ServerConnection;
 
 use super::{Kind, Pump};
 use crate::engine::Key;
-use crate::frame::Parser;
+use crate::frame::{NOISE_MAX, Parser};
 use crate::hello::Hello;
 use crate::limits::STRANGERS_MAX;
 use crate::reason::Reason;
@@ -19,13 +19,19 @@ use crate::settings::Report;
 use crate::socket;
 use crate::wire::Wire;
 
-/// Time in which a peer that was refused may read why.
+/// Bytes read of a stranger before others get their turn, and at all before its hello, which has 41.
+const TURN: usize = 64 << 10;
+const BEFORE_HELLO_MAX: usize = NOISE_MAX;
+/// Time in which a peer that was refused may read why, and bytes that it may still send.
 const FAREWELL_NS: u64 = 1_000_000_000;
+const FAREWELL_BYTES: usize = 1 << 20;
 
 pub(super) struct Stranger {
     pub(super) wire: Wire,
     parser: Parser,
     host: IpAddr,
+    /// Bytes that came of it.
+    heard: usize,
     /// It was refused, and is only kept to hear why.
     leaving: bool,
 }
@@ -42,7 +48,9 @@ impl Pump {
     /// Somebody has connected to listener `i`.
     pub(super) fn meet(&mut self, i: usize, socket: OwnedFd, address: IpAddr) {
         let host = host_of(address);
-        if !self.rates.allow(host, self.now_ns) {
+        let is_known = self.sessions.iter().flatten().any(|place| place.host == Some(host));
+        let allowed = self.rates.allow(host, self.now_ns) && (is_known || self.all_rates.allow(ALONE, self.now_ns));
+        if !allowed {
             self.counters.strangers_over_limit.add(1);
             return socket::abort(socket);
         }
@@ -52,10 +60,11 @@ impl Pump {
     }
 
     fn add_stranger(&mut self, wire: Wire, host: IpAddr) {
-        if self.strangers.len() >= STRANGERS_MAX {
+        // Without a limit for the process, connections would lack the descriptors.
+        if self.strangers.len() >= STRANGERS_MAX.min(self.settings.flows_max / 8).max(1) {
             self.turn_one_away();
         }
-        let stranger = Stranger { wire, parser: Parser::new(0), host, leaving: false };
+        let stranger = Stranger { wire, parser: Parser::new(0), host, heard: 0, leaving: false };
         let key = self.add(Kind::Stranger(Box::new(stranger)));
         self.strangers.push_back((key, host));
         self.counters.strangers_now.set(self.strangers.len() as u64);
@@ -68,7 +77,7 @@ impl Pump {
         if !self.is_stdio {
             self.set_timer(key, Some(at_ns));
         }
-        self.stranger_ready(key);
+        self.queue(key);
     }
 
     /// Makes room: the oldest stranger of the host that has most of them goes.
@@ -86,16 +95,21 @@ impl Pump {
     /// Moves the handshake of a stranger.
     pub(super) fn stranger_ready(&mut self, key: Key) {
         let now_ns = self.now_ns;
-        loop {
+        let mut moved = 0;
+        while moved < TURN {
             let Self { places, engine, .. } = self;
             let Some(Kind::Stranger(stranger)) = places[key as u32 as usize].kind.as_mut() else { return };
             if stranger.leaving {
                 // Read and thrown away, so that closing does not take the last words back.
-                return match stranger.wire.read(&engine.buffers) {
-                    Ok(None) => {}
-                    Ok(Some(bytes)) if !bytes.is_empty() => continue,
-                    _ => self.close(key),
-                };
+                match stranger.wire.read(&engine.buffers) {
+                    Ok(None) => return,
+                    Ok(Some(bytes)) if !bytes.is_empty() && stranger.heard < FAREWELL_BYTES => {
+                        moved += bytes.len();
+                        stranger.heard += bytes.len();
+                    }
+                    _ => return self.close(key),
+                }
+                continue;
             }
             let read = stranger.wire.read(&engine.buffers);
             let flushed = stranger.wire.flush(now_ns);
@@ -105,7 +119,11 @@ impl Pump {
                     self.counters.strangers_broken.add(1);
                     return self.close(key);
                 }
-                Ok(Some(bytes)) => stranger.parser.push(bytes),
+                Ok(Some(bytes)) => {
+                    moved += bytes.len();
+                    stranger.heard += bytes.len();
+                    stranger.parser.push(bytes);
+                }
                 Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
                     self.counters.strangers_refused.add(1);
                     return self.part(key, "the client has another token or certificate");
@@ -116,6 +134,10 @@ impl Pump {
                 }
             }
             match Hello::expect(&mut stranger.parser) {
+                Ok(None) if stranger.heard > BEFORE_HELLO_MAX => {
+                    self.counters.strangers_broken.add(1);
+                    return self.part(key, "the client does not say what it is");
+                }
                 Ok(None) => {}
                 Ok(Some(hello)) => return self.join(key, hello),
                 Err(e) => {
@@ -124,6 +146,7 @@ impl Pump {
                 }
             }
         }
+        self.queue(key);
     }
 
     /// Says good-bye, and waits a little for it to be read.
@@ -194,6 +217,9 @@ impl Pump {
                 if !share.grow(1) {
                     return refuse(self, Reason::Busy);
                 }
+                let mut instance = [0; 8];
+                let _ = rustix::rand::getrandom(&mut instance, rustix::rand::GetRandomFlags::empty());
+                let hello = Hello { instance: u64::from_le_bytes(instance), ..hello };
                 let at = self.begin_session(Role::Acceptor, hello, Some(host), Some(share));
                 self.dialers.insert(hello.dialer, at);
                 self.report(Report::Peer { text: format!("{host}: a client is connected") });

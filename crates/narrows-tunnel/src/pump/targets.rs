@@ -3,19 +3,23 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
+use narrows_host::shares::ALONE;
 use narrows_host::words::{e_text, shown};
 use rustix::io::Errno;
 
 use super::conn::{Conn, Stage};
-use super::{Kind, Order, Pump};
+use super::{Kind, Pump};
 use crate::engine::Key;
-use crate::lookup::Found;
+use crate::lookup::{Answer, Found};
 use crate::reason::Reason;
 use crate::session::{FlowId, is_of_dialer};
 use crate::settings::Report;
 use crate::target::{Endpoint, Target, To};
 use crate::{proxy, socket};
 
+/// Time after which a unix socket with a full queue is tried again; it doubles up to the other one.
+const KNOCK_NS: u64 = 5_000_000;
+const KNOCK_MOST_NS: u64 = 320_000_000;
 /// Time in which a target must answer at one address, and in all.
 const ADDRESS_NS: u64 = 10_000_000_000;
 const CONNECT_NS: u64 = 30_000_000_000;
@@ -23,6 +27,10 @@ const CONNECT_NS: u64 = 30_000_000_000;
 impl Pump {
     /// The peer opened a flow: its target is connected to.
     pub(super) fn incoming(&mut self, session: usize, flow: FlowId, target: &Target) {
+        if let Some(place) = self.sessions[session].as_mut().filter(|place| place.flows.contains_key(&flow)) {
+            // Its number was used before, and what is left of that flow is still here.
+            return place.session.reset(flow, Reason::Other);
+        }
         let refuse = |pump: &mut Self, reason, text: &str| {
             pump.counters.flows_refused.add(1);
             pump.report(Report::Flow { text: format!("{}: {text}", shown(target.to_string().as_bytes())) });
@@ -53,26 +61,45 @@ impl Pump {
             Vec::new()
         };
         match endpoint {
-            Endpoint::Unix(path) => match socket::connect_unix(&path) {
-                Ok(socket) => {
-                    let conn = Conn::new(session, flow, Stage::Open(socket), share).behind(preamble);
-                    self.opened_here(session, flow);
-                    self.begin(conn);
-                }
-                Err(e) => refuse(self, reason_of(&e), &e_text(&e)),
-            },
+            Endpoint::Unix(path) => {
+                let until_ns = self.now_ns + CONNECT_NS;
+                let stage = Stage::Knocking { path, wait_ns: KNOCK_NS, until_ns };
+                let key = self.begin(Conn::new(session, flow, stage, share).behind(preamble));
+                self.knock(key);
+            }
             Endpoint::Tcp { host, port } => {
                 let conn = Conn::new(session, flow, Stage::Finding { host: host.clone(), port }, share);
                 let key = self.begin(conn.behind(preamble));
-                let inlet = self.inlet.clone();
-                // An address is known at once, without a thread and its bell.
-                if let Ok(ip) = host.parse() {
-                    return self.found(key, Ok(vec![SocketAddr::new(ip, port)]));
-                }
-                if !self.lookups.start(&host, port, move |found| inlet.send(Order::Found(key, found))) {
-                    self.refuse_conn(key, Reason::Busy, "too many names are looked up");
+                let asker = self.sessions[session].as_ref().and_then(|s| s.host).unwrap_or(ALONE);
+                match self.lookups.ask(&host, asker, key, self.now_ns) {
+                    Answer::Now(found) => self.found(key, found),
+                    Answer::Later => {}
+                    Answer::Busy => self.refuse_conn(key, Reason::Busy, "too many names are looked up"),
                 }
             }
+        }
+    }
+
+    /// Tries to connect to a unix socket.
+    pub(super) fn knock(&mut self, key: Key) {
+        let now_ns = self.now_ns;
+        let Some(Kind::Conn(conn)) = self.kind(key) else { return };
+        let Stage::Knocking { path, wait_ns, until_ns } = &mut conn.stage else { return };
+        match socket::connect_unix(path) {
+            Ok(socket) => {
+                conn.stage = Stage::Open(socket);
+                let (session, flow) = (conn.session, conn.flow);
+                self.watch_conn(key);
+                self.opened_here(session, flow);
+                self.queue(key);
+            }
+            // Its queue is full, which a burst does to many servers.
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock && now_ns < *until_ns => {
+                let at_ns = now_ns + *wait_ns;
+                *wait_ns = (*wait_ns * 2).min(KNOCK_MOST_NS);
+                self.set_timer(key, Some(at_ns));
+            }
+            Err(e) => self.refuse_conn(key, reason_of(&e), &e_text(&e)),
         }
     }
 
@@ -94,9 +121,10 @@ impl Pump {
         let (host, port, by_dialer) = (host.clone(), *port, is_of_dialer(conn.flow));
         let addresses = match found {
             Ok(addresses) => addresses,
-            Err(e) => return self.refuse_conn(key, Reason::Unreachable, &format!("{host}: {}", e_text(&e))),
+            Err(why) => return self.refuse_conn(key, Reason::Unreachable, &format!("{host}: {why}")),
         };
         let mut permitted: VecDeque<SocketAddr> = addresses.into();
+        permitted.iter_mut().for_each(|address| address.set_port(port));
         if by_dialer {
             // Connections of own listeners go where the dialer's user said.
             permitted.retain(|a| self.settings.allow.allow_address(&host, a.ip(), port));
@@ -118,15 +146,21 @@ impl Pump {
         while let Some(address) = rest.pop_front() {
             match socket::connect(&address) {
                 Ok(socket) => {
+                    // On this host it is usually there already, and no event need be waited for.
+                    let at_once = address.ip().is_loopback() && socket::is_connected(&socket);
                     if let Some(Kind::Conn(conn)) = self.kind(key) {
-                        conn.writable = false;
+                        // Of an address before, nothing counts.
+                        (conn.readable, conn.writable, conn.broken, conn.hung_up) = (false, at_once, false, false);
                         conn.stage = Stage::Connecting { socket, rest, until_ns };
                     }
                     self.watch_conn(key);
+                    if at_once {
+                        return self.connecting(key, false);
+                    }
                     let at_ns = until_ns.min(self.now_ns + ADDRESS_NS);
                     return self.set_timer(key, Some(at_ns));
                 }
-                Err(e) => failed = Some(e),
+                Err(e) => failed = Some(worse(failed, e)),
             }
         }
         let e = failed.unwrap_or_else(|| std::io::Error::other("the name has no address"));
@@ -153,6 +187,7 @@ impl Pump {
         }
         let stage = std::mem::replace(&mut conn.stage, Stage::Finding { host: String::new(), port: 0 });
         let Stage::Connecting { socket, .. } = stage else { return };
+        socket::break_on_close(&socket);
         conn.stage = Stage::Open(socket);
         conn.readable = true;
         let (session, flow) = (conn.session, conn.flow);
@@ -168,8 +203,13 @@ impl Pump {
         if let Some(place) = &mut self.sessions[conn.session] {
             place.session.refuse(conn.flow, reason, text);
         }
-        self.count_off(&conn);
+        self.count_off(key, &conn);
     }
+}
+
+/// The failure that says more: of two addresses, one may be of a kind that this host does not have.
+fn worse(before: Option<std::io::Error>, e: std::io::Error) -> std::io::Error {
+    before.filter(|before| reason_of(before) == Reason::Refused).unwrap_or(e)
 }
 
 /// Why a target was not reached.

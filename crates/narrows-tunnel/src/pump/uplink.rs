@@ -1,5 +1,6 @@
 //! The other end of a dialer: carriers are opened, kept, and opened again when they are lost.
 
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
@@ -15,9 +16,13 @@ use crate::limits::CARRIERS_MAX;
 use crate::reason::Reason;
 use crate::session::Role;
 use crate::settings::{Report, Uplink};
+use crate::socket;
 use crate::target::Endpoint;
 use crate::wire::Wire;
 
+/// A carrier that was up so long shows that the other end can be reached and wants it: the next loss
+/// is not one more of a series.
+const STEADY_NS: u64 = 2_000_000_000;
 /// While there is no session, connections of this end wait so long in the queues of their listeners;
 /// then they are reset.
 const HOLD_NS: u64 = 5_000_000_000;
@@ -30,7 +35,11 @@ pub(super) struct UplinkState {
     /// Its place, while there is one.
     session: Option<usize>,
     slots: [Slot; CARRIERS_MAX],
-    backoff: Backoff,
+    backoffs: [Backoff; CARRIERS_MAX],
+    /// Where its first carrier was connected: a name may lead to several servers.
+    address: Option<SocketAddr>,
+    /// When the session was first up.
+    up_ns: u64,
     /// It was up once.
     was_up: bool,
     /// The loss was reported.
@@ -48,12 +57,13 @@ enum Slot {
     Waiting(u64),
     /// Being made, or there and not answered yet.
     Dialing,
-    Up,
+    /// Answered at this time.
+    Up(u64),
 }
 
 impl UplinkState {
     fn is_up(&self) -> bool {
-        self.slots.contains(&Slot::Up)
+        self.slots.iter().any(|slot| matches!(slot, Slot::Up(_)))
     }
 
     pub(super) fn next_wakeup_ns(&self) -> Option<u64> {
@@ -76,7 +86,9 @@ impl Pump {
             number: 0,
             session: None,
             slots: [Slot::Idle; CARRIERS_MAX],
-            backoff: Backoff::default(),
+            backoffs: Default::default(),
+            address: None,
+            up_ns: 0,
             was_up: false,
             is_lost: false,
             hold_until_ns: HOLD_NS,
@@ -133,7 +145,7 @@ impl Pump {
             let due = match uplink.slots[number] {
                 Slot::Idle => number < wanted && !(alone && any),
                 Slot::Waiting(at_ns) => at_ns <= now_ns,
-                Slot::Dialing | Slot::Up => false,
+                Slot::Dialing | Slot::Up(_) => false,
             };
             if due && self.draining_until_ns.is_none() {
                 uplink.slots[number] = Slot::Dialing;
@@ -146,7 +158,8 @@ impl Pump {
         let Some(uplink) = &self.uplink else { return };
         match uplink.to.clone() {
             Uplink::Tls { host, port, .. } => {
-                self.dial_host(number, &host, port);
+                let address = uplink.address.filter(|_| uplink.is_up());
+                self.dial_host(number, &host, port, address);
             }
             Uplink::Shell { command } => match start_shell(&command) {
                 Ok((child, socket)) => {
@@ -171,6 +184,9 @@ impl Pump {
             Err(e) => return self.dial_lost(number, &e.to_string()),
         };
         let session = self.session_for_uplink();
+        if let Some(uplink) = self.uplink.as_mut().filter(|uplink| !uplink.is_up()) {
+            uplink.address = socket::peer(&socket);
+        }
         self.add_carrier(session, number, Wire::tls(socket, connection.into()), None, Parser::new(0));
     }
 
@@ -180,7 +196,7 @@ impl Pump {
             return at;
         }
         uplink.number += 1;
-        let hello = Hello { carrier: 0, dialer: uplink.dialer, session: uplink.number };
+        let hello = Hello { carrier: 0, dialer: uplink.dialer, session: uplink.number, instance: 0 };
         let at = self.begin_session(Role::Dialer, hello, None, None);
         if let Some(uplink) = &mut self.uplink {
             uplink.session = Some(at);
@@ -190,14 +206,17 @@ impl Pump {
 
     /// The acceptor has answered on a carrier.
     pub(super) fn uplink_up(&mut self, at: usize, number: u8) {
-        if !self.is_uplink(at) {
+        // One that says at once that it wants no flows is a failure, and the next event.
+        let leaves = self.sessions[at].as_ref().is_none_or(|s| s.session.is_leaving());
+        if !self.is_uplink(at) || leaves {
             return;
         }
+        let now_ns = self.now_ns;
         let Some(uplink) = &mut self.uplink else { return };
         let first = !uplink.is_up();
-        uplink.slots[usize::from(number)] = Slot::Up;
+        uplink.slots[usize::from(number)] = Slot::Up(now_ns);
         if first {
-            uplink.backoff.reset();
+            uplink.up_ns = now_ns;
             (uplink.was_up, uplink.is_lost, uplink.gave_up) = (true, false, false);
             let binds: Vec<Endpoint> = self.settings.remote.iter().map(|f| f.from.clone()).collect();
             if let Some(place) = &mut self.sessions[at] {
@@ -221,9 +240,17 @@ impl Pump {
         let mut random = [0; 8];
         let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
         let now_ns = self.now_ns;
+        // All end, and nobody is to come back.
+        let drains = self.draining_until_ns.is_some();
         let Some(uplink) = &mut self.uplink else { return };
-        let was_up = uplink.slots[usize::from(number)] == Slot::Up;
-        let wait_ns = uplink.backoff.next_ns(u64::from_le_bytes(random));
+        let was_up = matches!(uplink.slots[usize::from(number)], Slot::Up(_));
+        let backoff = &mut uplink.backoffs[usize::from(number)];
+        if let Slot::Up(since_ns) = uplink.slots[usize::from(number)]
+            && now_ns >= since_ns + STEADY_NS
+        {
+            backoff.reset();
+        }
+        let wait_ns = backoff.next_ns(u64::from_le_bytes(random));
         uplink.slots[usize::from(number)] = Slot::Waiting(now_ns + wait_ns);
         if was_up && !uplink.is_up() {
             uplink.hold_until_ns = now_ns + HOLD_NS;
@@ -236,6 +263,9 @@ impl Pump {
             Uplink::Shell { .. } => "the other end".into(),
         };
         let why = format!("{name}: {why}");
+        if drains {
+            return;
+        }
         if !uplink.was_up && !self.settings.keeps_trying {
             self.over.get_or_insert(Some(why));
         } else if !uplink.is_up() && !std::mem::replace(&mut uplink.is_lost, true) {
@@ -245,22 +275,25 @@ impl Pump {
 
     /// The acceptor opens nothing more: its session goes on for what is open, and another is begun.
     pub(super) fn leave_uplink(&mut self, at: usize, why: &str) {
-        let number = {
-            let Some(place) = &self.sessions[at] else { return };
-            let Some(uplink) = &mut self.uplink else { return };
-            uplink.session = None;
-            for (slot, carrier) in uplink.slots.iter_mut().zip(place.carriers) {
-                if carrier.is_some() || matches!(slot, Slot::Waiting(_)) {
-                    *slot = Slot::Idle;
-                }
+        let now_ns = self.now_ns;
+        let Some(place) = &self.sessions[at] else { return };
+        let Some(uplink) = &mut self.uplink else { return };
+        // One that is full says so to each attempt: these are failures, of which nobody is to wait for
+        // the end.
+        let was_steady = uplink.is_up() && now_ns >= uplink.up_ns + STEADY_NS;
+        uplink.session = None;
+        for (slot, carrier) in uplink.slots.iter_mut().zip(place.carriers) {
+            if carrier.is_some() || matches!(slot, Slot::Waiting(_)) {
+                *slot = Slot::Idle;
             }
-            uplink.slots.iter().position(|slot| *slot == Slot::Idle).unwrap_or(0) as u8
-        };
-        if let Some(uplink) = &mut self.uplink {
-            uplink.hold_until_ns = self.now_ns + HOLD_NS;
+        }
+        let number = uplink.slots.iter().position(|slot| *slot == Slot::Idle).unwrap_or(0);
+        if was_steady {
+            uplink.backoffs[number].reset();
+            uplink.hold_until_ns = now_ns + HOLD_NS;
             uplink.gave_up = false;
         }
-        self.dial_lost(number, why);
+        self.dial_lost(number as u8, why);
     }
 
     /// The session of the uplink has no carrier any more; the next carrier begins another.

@@ -32,6 +32,8 @@ pub(super) struct Carrier {
     pub(super) greeted: bool,
     /// Complete frames without data.
     pub(super) control: Vec<u8>,
+    /// Bytes of it that this end began itself: the limit is for answers.
+    pub(super) asked: usize,
     calm: VecDeque<FlowId>,
     bulk: VecDeque<FlowId>,
     calm_in_row: u32,
@@ -52,6 +54,7 @@ impl Carrier {
             parser,
             greeted,
             control: greeting,
+            asked: 0,
             calm: VecDeque::new(),
             bulk: VecDeque::new(),
             calm_in_row: 0,
@@ -62,9 +65,17 @@ impl Carrier {
             heard_ns: now_ns,
             pinged_ns: None,
         };
-        // The round trip is wanted before the first silence.
-        carrier.ping(now_ns);
+        if greeted {
+            carrier.ping(now_ns);
+        }
         carrier
+    }
+
+    /// The peer's hello has come.
+    pub(super) fn greet(&mut self, now_ns: u64) {
+        self.greeted = true;
+        // The round trip is wanted before the first silence, and without the time of a login.
+        self.ping(now_ns);
     }
 
     pub(super) fn list(&mut self, flow: FlowId, is_bulk: bool) {
@@ -93,6 +104,13 @@ impl Carrier {
     fn ping(&mut self, now_ns: u64) {
         self.pinged_ns = Some(now_ns);
         put(&mut self.control, Kind::Ping, 0, &now_ns.to_le_bytes());
+    }
+
+    /// Asks the peer whether it is alive, although it has not been silent.
+    pub(super) fn probe(&mut self, now_ns: u64) {
+        if self.greeted && self.pinged_ns.is_none() {
+            self.ping(now_ns);
+        }
     }
 
     /// Takes an answer to a ping; one that nobody asked for is ignored.

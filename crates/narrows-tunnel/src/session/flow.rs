@@ -6,8 +6,10 @@ use narrows::block::Block;
 use narrows::{Error, Result};
 
 use super::FlowId;
+use super::credit::{Credit, Window};
 use crate::frame::{BODY_MAX, Frame, Kind};
-use crate::limits::{BULK_BYTES, BULK_NS, CREDIT_FIRST, CREDIT_MAX};
+use crate::limits::{BULK_BYTES, BULK_NS, CREDIT_FIRST, CREDIT_MAX, PIECES_MAX};
+use crate::reason::Reason;
 
 /// Both directions of a flow.
 pub(super) struct Flow {
@@ -18,8 +20,8 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    pub(super) fn new(carrier: u8, opened: bool) -> Self {
-        Self { out: Out::new(carrier), inn: In::new(carrier), opened }
+    pub(super) fn new(carrier: u8, opened: bool, credit: &Credit) -> Self {
+        Self { out: Out::new(carrier), inn: In::new(carrier, credit), opened }
     }
 
     pub(super) fn uses(&self, carrier: u8) -> bool {
@@ -62,7 +64,9 @@ pub(super) enum Stage {
     Open,
     /// A finish frame follows what is queued.
     Ending,
-    /// It was sent.
+    /// A reset frame with this reason does.
+    Breaking(Reason),
+    /// The finish frame was sent.
     Ended,
 }
 
@@ -110,7 +114,7 @@ impl Out {
 
     /// Whether a frame could be sent now.
     pub(super) fn can_send(&self) -> bool {
-        if self.queued > 0 { self.credit > 0 } else { self.stage == Stage::Ending }
+        if self.queued > 0 { self.credit > 0 } else { matches!(self.stage, Stage::Ending | Stage::Breaking(_)) }
     }
 
     pub(super) fn add_credit(&mut self, more: u32) -> Result<()> {
@@ -167,7 +171,7 @@ pub(super) struct In {
     /// Bytes that the peer may still send.
     open: u32,
     /// What `open` is after all bytes were taken.
-    window: u32,
+    window: Window,
     /// Bytes that were taken since the last credit.
     taken: u32,
     credited_ns: u64,
@@ -180,6 +184,8 @@ pub(super) struct Ahead {
     pub(super) carrier: u8,
     /// Bytes by kind. Short frames are joined, so that they cost no more than their bytes.
     frames: Vec<(Kind, Vec<u8>)>,
+    /// Short ones that could not be joined.
+    short: usize,
 }
 
 impl Ahead {
@@ -189,20 +195,26 @@ impl Ahead {
             Some((kind, joined)) if *kind == frame.kind && joined.len() + frame.body.len() <= BODY_MAX => {
                 joined.extend_from_slice(&frame.body);
             }
-            _ => self.frames.push((frame.kind, frame.body.to_vec())),
+            _ => {
+                self.short += usize::from(frame.body.len() < BODY_MAX / 4);
+                if self.short > PIECES_MAX {
+                    return Err(Error::corrupt("raw and coded frames alternate in tiny pieces"));
+                }
+                self.frames.push((frame.kind, frame.body.to_vec()));
+            }
         }
         Ok(())
     }
 }
 
 impl In {
-    fn new(carrier: u8) -> Self {
+    fn new(carrier: u8, credit: &Credit) -> Self {
         Self {
             carrier,
             moved: false,
             ahead: None,
             open: CREDIT_FIRST,
-            window: CREDIT_FIRST,
+            window: credit.window(),
             taken: 0,
             credited_ns: 0,
             ended: false,
@@ -221,7 +233,7 @@ impl In {
         if self.moved {
             return Err(Error::corrupt("a flow continues on a carrier that it has left"));
         }
-        let ahead = self.ahead.get_or_insert_with(|| Box::new(Ahead { carrier, frames: Vec::new() }));
+        let ahead = self.ahead.get_or_insert_with(|| Box::new(Ahead { carrier, frames: Vec::new(), short: 0 }));
         if ahead.carrier != carrier {
             return Err(Error::corrupt("a flow moves to two carriers"));
         }
@@ -249,20 +261,27 @@ impl In {
     }
 
     /// Counts bytes that were taken. Returns the credit to be given now, 0: none yet. Where half a
-    /// window is taken within two round trips, or 20 ms, the window limits the flow, and grows up to
-    /// `window_max`.
-    pub(super) fn took(&mut self, len: usize, rtt_ns: u64, window_max: u32, now_ns: u64) -> u32 {
+    /// window is taken within two round trips, or 20 ms, the window limits the flow, and grows. One
+    /// that is larger than it may be shrinks by what is taken.
+    pub(super) fn took(&mut self, len: usize, rtt_ns: u64, now_ns: u64) -> u32 {
         const GROW_WITHIN_NS: u64 = 20_000_000;
         self.taken = self.taken.saturating_add(u32::try_from(len).unwrap_or(u32::MAX));
-        if self.ended || self.taken < self.window / 2 {
+        let window = self.window.size();
+        if self.ended || self.taken < window / 2 {
             return 0;
         }
         let grows = now_ns.saturating_sub(self.credited_ns) < (2 * rtt_ns).max(GROW_WITHIN_NS);
         self.credited_ns = now_ns;
-        let window_max = window_max.min(CREDIT_MAX);
-        let growth = if grows { self.window.min(window_max.saturating_sub(self.window)) } else { 0 };
-        self.window += growth;
-        let credit = std::mem::take(&mut self.taken) + growth;
+        let taken = std::mem::take(&mut self.taken);
+        let max = self.window.max();
+        let credit = if window > max {
+            taken.saturating_sub(window - max)
+        } else if grows {
+            taken + window.min(max - window)
+        } else {
+            taken
+        };
+        self.window.set(window + credit - taken);
         self.open += credit;
         credit
     }
@@ -282,7 +301,7 @@ mod tests {
 
     #[test]
     fn nobody_sends_more_than_was_allowed() {
-        let mut inn = In::new(0);
+        let mut inn = In::new(0, &Credit::default());
         for _ in 0..4 {
             assert!(inn.arrive(0, data(BODY_MAX)).is_ok());
         }
@@ -319,26 +338,36 @@ mod tests {
 
     #[test]
     fn a_window_grows_only_while_it_limits() {
-        let mut inn = In::new(0);
+        let all = Credit::default();
+        let mut inn = In::new(0, &all);
         let half = CREDIT_FIRST / 2;
-        assert_eq!(inn.took(half as usize - 1, 0, CREDIT_MAX, 1), 0);
-        assert_eq!(inn.took(1, 0, CREDIT_MAX, 1), half + CREDIT_FIRST, "the first half came at once");
-        assert_eq!(inn.window, 2 * CREDIT_FIRST);
+        assert_eq!(inn.took(half as usize - 1, 0, 1), 0);
+        assert_eq!(inn.took(1, 0, 1), half + CREDIT_FIRST, "the first half came at once");
+        assert_eq!(inn.window.size(), 2 * CREDIT_FIRST);
         let later = 1_000_000_000;
-        assert_eq!(inn.took(inn.window as usize / 2, 0, CREDIT_MAX, later), CREDIT_FIRST, "slow");
-        assert_eq!(inn.window, 2 * CREDIT_FIRST);
-        assert_eq!(inn.took(inn.window as usize / 2, 0, CREDIT_FIRST, later), CREDIT_FIRST, "no memory");
+        let take_half = |inn: &mut In, rtt_ns, now_ns| inn.took(inn.window.size() as usize / 2, rtt_ns, now_ns);
+        assert_eq!(take_half(&mut inn, 0, later), CREDIT_FIRST, "slow");
+        assert_eq!(inn.window.size(), 2 * CREDIT_FIRST);
         let rtt_ns = later / 2;
-        assert_eq!(inn.took(inn.window as usize / 2, rtt_ns, CREDIT_MAX, 2 * later - 1), 3 * CREDIT_FIRST);
+        assert_eq!(take_half(&mut inn, rtt_ns, 2 * later - 1), 3 * CREDIT_FIRST);
         for i in 0..20 {
-            inn.took(inn.window as usize / 2, 0, CREDIT_MAX, 2 * later + i);
+            take_half(&mut inn, 0, 2 * later + i);
         }
-        assert_eq!(inn.window, CREDIT_MAX);
+        assert_eq!(inn.window.size(), CREDIT_MAX);
+        // Without memory it shrinks as fast as it is read, and what is open is never more than it.
+        all.set_left(0);
+        while inn.window.size() > CREDIT_FIRST {
+            let before = inn.window.size();
+            inn.open = before - before / 2;
+            assert_eq!(take_half(&mut inn, 0, 3 * later), 0);
+            assert!(inn.window.size() < before && inn.open <= inn.window.size());
+        }
+        assert_eq!(take_half(&mut inn, 0, 3 * later), half);
     }
 
     #[test]
     fn frames_ahead_of_a_move_wait_for_it() {
-        let mut inn = In::new(0);
+        let mut inn = In::new(0, &Credit::default());
         assert!(inn.arrive(0, data(1)).unwrap().is_some());
         assert!(inn.arrive(2, data(2)).unwrap().is_none());
         assert!(inn.arrive(2, finish()).unwrap().is_none());
@@ -350,7 +379,7 @@ mod tests {
 
     #[test]
     fn tiny_frames_ahead_of_a_move_are_joined() {
-        let mut inn = In::new(0);
+        let mut inn = In::new(0, &Credit::default());
         (0..BODY_MAX + 1).for_each(|_| assert!(inn.arrive(1, data(1)).unwrap().is_none()));
         assert_eq!(inn.ahead.as_ref().unwrap().frames.len(), 2);
         let lens: Vec<_> = inn.move_to(2, 1).unwrap().iter().map(|f| f.body.len()).collect();
@@ -358,19 +387,27 @@ mod tests {
     }
 
     #[test]
+    fn frames_that_alternate_without_end_are_corrupt() {
+        let mut inn = In::new(0, &Credit::default());
+        let frame = |i: usize| Frame { kind: [Kind::Raw, Kind::Coded][i % 2], ..data(1) };
+        let taken = (0..CREDIT_FIRST as usize).take_while(|i| inn.arrive(1, frame(*i)).is_ok()).count();
+        assert_eq!(taken, PIECES_MAX);
+    }
+
+    #[test]
     fn moves_that_make_no_sense_are_refused() {
-        let mut inn = In::new(0);
+        let mut inn = In::new(0, &Credit::default());
         assert!(inn.move_to(2, 0).is_err(), "to where it is");
         inn.arrive(2, data(1)).unwrap();
         assert!(inn.arrive(3, data(1)).is_err(), "to two carriers");
         assert!(inn.move_to(2, 3).is_err(), "to another than where it continued");
-        let mut inn = In::new(0);
+        let mut inn = In::new(0, &Credit::default());
         inn.move_to(2, 1).unwrap();
         assert!(inn.arrive(0, data(1)).is_err(), "back");
         assert!(inn.move_to(2, 2).is_err(), "twice");
         assert!(inn.arrive(1, finish()).unwrap().is_some());
         assert!(inn.arrive(1, data(1)).is_err(), "behind the end");
-        let mut inn = In::new(0);
+        let mut inn = In::new(0, &Credit::default());
         inn.arrive(1, finish()).unwrap();
         assert!(inn.arrive(1, finish()).is_err(), "a flood of empty frames");
     }

@@ -32,10 +32,16 @@ impl Session {
             let Some(carrier) = self.carrier(number) else { return Ok(()) };
             if !carrier.greeted {
                 let Some(hello) = Hello::expect(&mut carrier.parser)? else { return Ok(()) };
-                carrier.greeted = true;
-                if hello != (Hello { carrier: number, ..self.hello }) {
+                carrier.greet(now_ns);
+                if hello != (Hello { carrier: number, instance: hello.instance, ..self.hello }) {
                     return Err(Error::corrupt("the peer answers for another carrier"));
                 }
+                if self.instance.is_some_and(|instance| instance != hello.instance) {
+                    // If it was started again, the other carriers are gone, and this shows it.
+                    self.carriers.iter_mut().flatten().for_each(|carrier| carrier.probe(now_ns));
+                    return Err(Error::corrupt("another server answers, or it was started again"));
+                }
+                self.instance = Some(hello.instance);
                 self.up(number);
                 continue;
             }
@@ -104,7 +110,7 @@ impl Session {
             self.control(number, Kind::Refused, flow, &Reason::Busy.to_bytes("too many connections"));
             return Ok(());
         }
-        self.flows.insert(flow, Flow::new(number, false));
+        self.flows.insert(flow, Flow::new(number, false, &self.credit));
         self.events.push_back(Event::Incoming { flow, target });
         Ok(())
     }

@@ -1,3 +1,5 @@
+use std::collections::HashMap;
+
 use narrows::ErrorKind;
 use proptest::prelude::*;
 
@@ -23,7 +25,7 @@ struct Pair {
 }
 
 fn hello() -> Hello {
-    Hello { carrier: 0, dialer: DIALER, session: 1 }
+    Hello { carrier: 0, dialer: DIALER, session: 1, instance: 0 }
 }
 
 fn target() -> Target {
@@ -379,7 +381,7 @@ fn hostile_frames_end_their_carrier() {
     let of_listener = Target { to: To::Listener(1), client: String::new() }.to_bytes();
     let much = vec![0; BODY_MAX];
     let bad: &[&[(Kind, u64, &[u8])]] = &[
-        &[(Kind::Hello, 0, &[0; 24])],
+        &[(Kind::Hello, 0, &[0; 32])],
         &[(Kind::Open, 2, &db)],
         &[(Kind::Open, 0, &db)],
         &[(Kind::Open, 3, &db)],
@@ -447,6 +449,23 @@ fn a_move_to_a_carrier_that_is_gone_loses_the_flow() {
 }
 
 #[test]
+fn a_move_to_a_carrier_that_was_replaced_loses_the_flow() {
+    let mut pair = Pair::new(2);
+    let flow = pair.flow();
+    let mover = &mut pair.ends[1];
+    mover.flows.get_mut(&flow).unwrap().out.pace.is_bulk = true;
+    mover.carriers[0].as_mut().unwrap().bulk_flows += 1;
+    mover.bulk += 1;
+    mover.move_away(flow);
+    assert_eq!(mover.carrier_of(flow), Some(1));
+    // The move is still under way when the dialer has lost the carrier and made it again.
+    pair.ends[0].remove_carrier(1);
+    pair.connect(1);
+    assert_eq!(pair.ends.each_ref().map(Session::flows), [0, 0]);
+    assert!((0..2).all(|end| pair.take_seen(end).contains(&format!("reset {flow} Lost"))));
+}
+
+#[test]
 fn a_move_may_overtake_the_hello_of_its_carrier() {
     let mut pair = Pair::new(1);
     let flow = pair.flow();
@@ -472,6 +491,12 @@ fn a_peer_that_asks_and_never_reads_is_read_no_more() {
     assert!(!pair.ends[1].wants_input(0));
     pair.run();
     assert!(pair.ends[1].wants_input(0));
+    // Many connections at once are no answers: both ends could wait for each other.
+    let far = Endpoint::Tcp { host: "h".repeat(200), port: 1 }.into();
+    for _ in 0..10_000 {
+        pair.ends[0].open(&far).unwrap();
+    }
+    assert!(pair.ends[0].wants_input(0));
 }
 
 #[test]
@@ -482,6 +507,18 @@ fn an_answer_for_another_session_is_refused() {
     assert!(dialer.receive(0, Block::from_vec(other), 0).is_err());
     let mut dialer = Session::new(Role::Dialer, hello(), Timing::default());
     dialer.add_carrier(0, Parser::new(0), 0);
+    // Of two servers behind one name, or one that was started again, one keeps the session.
+    let mut dialer = Session::new(Role::Dialer, hello(), Timing::default());
+    let answer = |carrier, instance| Block::from_vec(Hello { carrier, instance, ..hello() }.greet());
+    (0..3).for_each(|carrier| dialer.add_carrier(carrier, Parser::new(0), 0));
+    dialer.receive(0, answer(0, 7), 0).unwrap();
+    dialer.transmit(0, 1, &mut Vec::new(), &mut Vec::new(), 0);
+    let mut pong = Vec::new();
+    put(&mut pong, Kind::Pong, 0, &0u64.to_le_bytes());
+    dialer.receive(0, Block::from_vec(pong), 0).unwrap();
+    assert!(dialer.receive(1, answer(1, 8), 0).is_err());
+    assert!(dialer.has_output(0), "the carrier before is asked whether it is there");
+    dialer.receive(2, answer(2, 7), 0).unwrap();
     let mut ping = GREETING.to_vec();
     put(&mut ping, Kind::Ping, 0, b"12345678");
     assert!(dialer.receive(0, Block::from_vec(ping), 0).is_err());

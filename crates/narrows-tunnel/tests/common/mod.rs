@@ -221,6 +221,11 @@ impl Relay {
         self.frozen.store(true, Ordering::Relaxed);
     }
 
+    /// Everything passes again.
+    pub(crate) fn thaw(&self) {
+        self.frozen.store(false, Ordering::Relaxed);
+    }
+
     /// Both sides see the end of all connections.
     pub(crate) fn cut(&self) {
         for [near, far] in self.sockets.lock().unwrap().drain(..) {

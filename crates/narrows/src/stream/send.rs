@@ -603,7 +603,7 @@ impl SendDriver {
         };
         let end_ns = self.now_ns();
         link.outbox.consume(written);
-        let (unsent_after, unacked) = (link.half.unsent(), link.half.unacked());
+        let ((unsent_after, busy_ns), unacked) = (link.half.progress(), link.half.unacked());
         let (delivery_bytes_per_s, rtt_ns) = (link.half.delivery_bytes_per_s(), link.half.rtt_ns());
         if let Some(sender) = &mut lock(&self.state).sender {
             let accepted = written as u64;
@@ -613,7 +613,7 @@ impl SendDriver {
                 unsent_before,
                 unsent_after,
                 accepted,
-                busy_ns: None,
+                busy_ns,
                 unacked,
                 delivery_bytes_per_s,
                 rtt_ns,
@@ -652,13 +652,15 @@ impl SendDriver {
 /// What the system says of the link between writes.
 struct Look {
     unsent: u64,
+    busy_ns: Option<u64>,
     unacked: Option<u64>,
     rtt_ns: Option<u64>,
 }
 
 impl Look {
     fn at(half: &WriteHalf) -> Self {
-        Self { unsent: half.unsent(), unacked: half.unacked(), rtt_ns: half.rtt_ns() }
+        let (unsent, busy_ns) = half.progress();
+        Self { unsent, busy_ns, unacked: half.unacked(), rtt_ns: half.rtt_ns() }
     }
 
     fn sample(&self, now_ns: u64) -> LinkSample {
@@ -667,6 +669,7 @@ impl Look {
             end_ns: now_ns,
             unsent_before: self.unsent,
             unsent_after: self.unsent,
+            busy_ns: self.busy_ns,
             unacked: self.unacked,
             rtt_ns: self.rtt_ns,
             ..LinkSample::default()

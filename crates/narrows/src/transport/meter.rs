@@ -99,6 +99,15 @@ impl Meter {
             let _ = sys::set_notsent_lowat(socket.as_fd(), bytes);
         }
     }
+
+    /// Lets the kernel hold as much as it likes, for bytes about which nothing is to be decided: a
+    /// thread that wakes late does not leave the link idle. [`Self::set_rate`] ends it.
+    pub fn hold_all(&mut self, socket: impl AsFd) {
+        if self.backlog != u32::MAX {
+            self.backlog = u32::MAX;
+            let _ = sys::set_notsent_lowat(socket.as_fd(), u32::MAX);
+        }
+    }
 }
 
 /// Bytes in the kernel that have not left the host.

@@ -125,6 +125,15 @@ impl WriteHalf {
         }
     }
 
+    /// The same, and the total time in which the link was busy, if it knows that.
+    pub(crate) fn progress(&self) -> (u64, Option<u64>) {
+        if let Writer::Disk(d) = &self.kind {
+            let (unsent, busy_ns) = d.progress();
+            return (unsent, Some(busy_ns));
+        }
+        (self.unsent(), None)
+    }
+
     /// Bytes that the far end has not acknowledged (TCP only).
     pub(crate) fn unacked(&self) -> Option<u64> {
         if let Writer::Bond(b) = &self.kind {
@@ -188,9 +197,10 @@ impl WriteHalf {
             Writer::Tls(t) => t.finish(),
             Writer::Bond(b) => b.finish(),
             Writer::Unix(s) => s.shutdown(Shutdown::Write),
-            Writer::Disk(_) => {
+            Writer::Disk(d) => {
+                let finished = d.finish();
                 self.kind = Writer::Other(Box::new(io::sink()));
-                Ok(())
+                finished
             }
             Writer::File(f) => {
                 let flushed = f.flush();

@@ -1,4 +1,4 @@
-//! `narrows check` of packs: the directory, and the damaged members.
+//! `narrows check` of packs: the directory beside the entries, and the damaged members.
 
 use std::ops::Range;
 
@@ -6,24 +6,67 @@ use narrows::{ErrorKind, Result};
 use narrows_file::check::Report;
 use narrows_file::{File, OpenOptions, ReadAt};
 use narrows_host::words::shown;
-use narrows_pack::{AHEAD, Checked, Pack, check_members, members_in, read_trailer};
+use narrows_pack::{AHEAD, Checked, Pack, check_members, compare_directory, members_in, read_trailer};
 use serde_json::{Value, json};
 
 /// Most damaged members that are named: 1 MiB of text.
 const NAMED_MAX: usize = 1 << 13;
 
 /// What was found of a pack.
+#[derive(Default)]
 pub(super) struct Found {
     checked: Checked,
     /// Damaged members, and why they are.
     damaged: Vec<(String, String)>,
+    /// How many members the directory describes wrongly.
+    others: u64,
+    /// Whether the directory was compared with the entries.
+    compared: bool,
+    /// Whether files were compared with their digests.
+    sums: bool,
     /// What is wrong with the directory.
     fault: Option<String>,
 }
 
+/// Compares the directory of a pack with its entries. Returns what was found, and up to where all blocks were
+/// decoded by that. Nothing if it is no pack, or not whole: then [`check`] tells more.
+pub(super) fn compare<R: ReadAt>(file: &File<R>, threads: usize) -> Result<(Found, u64)> {
+    let mut found = Found::default();
+    let is_pack = matches!(read_trailer(file), Ok(Some(_)));
+    let pack = is_pack.then(|| open(file));
+    let Some(Ok(pack)) = pack else { return Ok((found, 0)) };
+    let mut others = Vec::new();
+    let compared = compare_directory(&pack, threads, |item, why| {
+        found.others += 1;
+        if others.len() < NAMED_MAX {
+            others.push((shown(&item.entry.path), why.to_owned()));
+        }
+    });
+    match compared {
+        Ok(compared) => {
+            (found.compared, found.damaged) = (compared, others);
+            let decoded = if compared { pack.trailer().content_end } else { 0 };
+            Ok((found, decoded))
+        }
+        Err(e) if e.source.is_some() => Err(e),
+        // Which ends the check too.
+        Err(e) if e.kind == ErrorKind::Limit => Ok((found, 0)),
+        Err(e) => {
+            found.fault = Some(format!("its directory does not fit its entries: {e}"));
+            Ok((found, 0))
+        }
+    }
+}
+
 /// Reads the directory of a pack; `None` if it is none. With `sums`, every member is compared with its
-/// digest, else those are damaged that have bytes in damaged blocks.
-pub(super) fn check<R: ReadAt>(file: &File<R>, report: &Report, sums: bool, threads: usize) -> Result<Option<Found>> {
+/// digest, else those are damaged that have bytes in damaged blocks. `found` is what is known already.
+pub(super) fn check<R: ReadAt>(
+    file: &File<R>,
+    report: &Report,
+    mut found: Found,
+    sums: bool,
+    threads: usize,
+) -> Result<Option<Found>> {
     match read_trailer(file) {
         Ok(None) => return Ok(None),
         Err(e) if e.source.is_some() => return Err(e),
@@ -31,6 +74,11 @@ pub(super) fn check<R: ReadAt>(file: &File<R>, report: &Report, sums: bool, thre
         Err(_) if !report.damaged.is_empty() => return Ok(None),
         Ok(Some(_)) | Err(_) => {}
     }
+    if !report.damaged.is_empty() {
+        // That is why it did not fit.
+        (found.fault, found.damaged, found.others) = (None, Vec::new(), 0);
+    }
+    let known = std::mem::take(&mut found.damaged);
     let mut damaged: Vec<(String, String)> = Vec::new();
     let mut name = |path: &[u8], why: String| {
         if damaged.len() < NAMED_MAX {
@@ -38,17 +86,25 @@ pub(super) fn check<R: ReadAt>(file: &File<R>, report: &Report, sums: bool, thre
         }
     };
     let ranges: Vec<Range<u64>> = report.damaged.iter().map(|(range, _)| range.clone()).collect();
-    let pack = Pack::open_with(file.source(), OpenOptions::default().cache_max(2 * AHEAD));
-    let checked = pack.and_then(|pack| match sums {
+    let checked = open(file).and_then(|pack| match sums {
         true => check_members(&pack, threads, |item, why| name(&item.entry.path, why.to_string())),
         false => members_in(&pack, &ranges, |item| name(&item.entry.path, "it has bytes in a damaged block".into())),
     });
-    let (checked, fault) = match checked {
-        Ok(checked) => (checked, None),
+    match checked {
+        Ok(checked) => found.checked = checked,
         Err(e) if e.source.is_some() || e.kind == ErrorKind::Limit => return Err(e),
-        Err(e) => (Checked::default(), Some(format!("its directory is damaged: {e}"))),
-    };
-    Ok(Some(Found { checked, damaged, fault }))
+        Err(e) => found.fault = Some(format!("its directory is damaged: {e}")),
+    }
+    let is_new = |(path, _): &(String, String)| !damaged.iter().any(|(other, _)| other == path);
+    let known: Vec<_> = known.into_iter().filter(is_new).collect();
+    found.checked.damaged += found.others.min(known.len() as u64);
+    damaged.extend(known);
+    (found.damaged, found.sums) = (damaged, sums);
+    Ok(Some(found))
+}
+
+fn open<R: ReadAt>(file: &File<R>) -> Result<Pack<&R>> {
+    Pack::open_with(file.source(), OpenOptions::default().cache_max(2 * AHEAD))
 }
 
 impl Found {
@@ -67,16 +123,19 @@ impl Found {
     pub(super) fn words(&self) -> String {
         let Checked { entries, compared, .. } = self.checked;
         let entry = if entries == 1 { "entry" } else { "entries" };
-        match compared {
-            0 => format!("a pack of {entries} {entry}"),
-            n => format!("a pack of {entries} {entry}, {n} files compared"),
-        }
+        let more = match (self.sums, self.compared) {
+            (true, _) => format!(", {compared} files compared"),
+            (false, true) => String::new(),
+            (false, false) => " that are too many to compare with its directory".to_owned(),
+        };
+        format!("a pack of {entries} {entry}{more}")
     }
 
     pub(super) fn json(&self) -> Value {
         let damaged = self.damaged.iter().map(|(path, why)| json!({"path": path, "why": why}));
         json!({
             "entries": self.checked.entries,
+            "directory_compared": self.compared,
             "files_compared": self.checked.compared,
             "files_damaged": self.checked.damaged,
             "damaged": damaged.collect::<Vec<_>>(),

@@ -51,7 +51,8 @@ impl Copy<'_> {
             files: Counts::of(&c.files),
             files_same: Counts::of(&c.same),
             failed: Counts::of(&c.failed),
-            changed: Counts::of(&c.changed),
+            // A file that changes is not stored.
+            changed: 0,
             losses: c.losses(),
             removed: removed.count,
             not_removed: removed.why_not,

@@ -16,7 +16,7 @@ use narrows_object::{Condition, CreateOptions};
 
 use crate::args::file::{FileArgs, FormatArg};
 use crate::args::{reach_max, window_log};
-use crate::files::{Source, is_dash};
+use crate::files::{Source, is_dash, is_in_the_way};
 use crate::place::{self, Place, Target};
 use crate::transfer::Transfer;
 use crate::{flow, report};
@@ -38,7 +38,7 @@ pub(super) fn one(args: &FileArgs, transfer: &Transfer, input: &Place) -> Result
     if let Some(Place::Path(path)) = &output
         && !args.force
         && !is_dash(path)
-        && path.symlink_metadata().is_ok_and(|data| data.is_file() || data.is_symlink())
+        && is_in_the_way(path)
     {
         return Err(anyhow!("{} already exists; use -f to overwrite it", path.display()));
     }
@@ -124,14 +124,17 @@ fn decompress(args: &FileArgs, transfer: &Transfer, input: &Place, output: Optio
     };
     let condition = if args.force { Condition::None } else { Condition::Create };
     let target = place::create(output, &args.store, CreateOptions { condition, ..CreateOptions::default() })?;
-    let sink = Noting { inner: Arc::new(Mutex::new(target)), failed: Arc::default() };
+    let sink = Noting { inner: Arc::new(Mutex::new(Some(target))), failed: Arc::default() };
     let (target, failed) = (Arc::clone(&sink.inner), Arc::clone(&sink.failed));
-    decode_within(source, sink, window_log(args.long), options).map_err(|e| {
+    let decoded = decode_within(source, sink, window_log(args.long), options);
+    // Threads of the flow may keep a handle for a while. What has to be undone of an output without end is
+    // undone before this returns: the program may be about to exit.
+    let target = target.lock().unwrap_or_else(PoisonError::into_inner).take();
+    decoded.map_err(|e| {
         let is_output = failed.load(Ordering::Relaxed);
         blame(e, if is_output { format!("cannot write {output}") } else { format!("cannot read {input}") }, input)
     })?;
-    let target = Arc::into_inner(target).context("the output is still written; this is a bug")?;
-    let target = target.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let target = target.context("the output is gone; this is a bug")?;
     if let (Some(object), Some(file)) = (&object, target.file()) {
         let file = file?;
         let head = object.head().with_context(|| format!("cannot read {input}"))?;
@@ -194,14 +197,20 @@ impl<R: Read> Read for Noting<R> {
     }
 }
 
-impl Write for Noting<Arc<Mutex<Target>>> {
-    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        let result = self.inner.lock().unwrap_or_else(PoisonError::into_inner).write(buf);
+impl Noting<Arc<Mutex<Option<Target>>>> {
+    fn with<T>(&self, act: impl FnOnce(&mut Target) -> io::Result<T>) -> io::Result<T> {
+        let mut target = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = target.as_mut().map_or_else(|| Err(io::ErrorKind::BrokenPipe.into()), act);
         self.note(result)
+    }
+}
+
+impl Write for Noting<Arc<Mutex<Option<Target>>>> {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.with(|target| target.write(buf))
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        let result = self.inner.lock().unwrap_or_else(PoisonError::into_inner).flush();
-        self.note(result)
+        self.with(Write::flush)
     }
 }

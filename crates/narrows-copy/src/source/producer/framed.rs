@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 
 use narrows::block::Block;
 use narrows::codec::CodecId;
-use narrows::entry::{EndState, Entry, EntryKind, KnownFrame};
+use narrows::entry::{DATA_LEN_MAX, EndState, Entry, EntryKind, KnownFrame};
 use narrows::frame::{
     self, BlockHeader, Header, PREFACE_LEN, Preface, ReadLimits, SUMS_LOG, codecs_of_this_build, parse_sums,
 };
@@ -19,9 +19,15 @@ use crate::delta::read_at;
 use crate::frames::{self, BLOCK_LEN, Item, Known};
 use crate::{e_text, shown};
 
-/// Most frames or sums of a file that are asked for: 128 GiB in blocks of 512 KiB, in 12 MiB. What lies
-/// behind them is sent again.
+/// Most frames or sums that are asked for, of all files that wait for answers: 128 GiB in blocks of 512
+/// KiB, in 12 MiB. What lies behind them is sent again.
 const KNOWN_MAX: usize = 256 << 10;
+/// Most sums of a stored file: 1 TiB, in 8 MiB. Of a longer one nothing is compared with what the other
+/// end has.
+const SUMS_MAX: usize = 1 << 20;
+/// Most blocks of a stored file that is decoded here, since its frames do not stand alone: 2 TiB of blocks
+/// of 2 MiB, in 16 MiB. Who asks for it may have stored it.
+const BLOCKS_MAX: usize = 1 << 20;
 /// Longest header of a frame, rounded up.
 const HEADER_LEN: usize = 20;
 /// Longest control frame, header included.
@@ -42,6 +48,11 @@ pub(super) struct Asked {
 }
 
 impl Asked {
+    /// Frames and sums that were told so far.
+    fn known(&self) -> usize {
+        self.frames.len() + self.sums.len()
+    }
+
     pub(super) fn is_due(&self) -> bool {
         self.is_whole
     }
@@ -98,16 +109,20 @@ impl Producer<'_> {
     /// Takes answers about what the other end has.
     pub(super) fn take_told(&mut self, told: VecDeque<(u64, Told)>) {
         for (id, told) in told {
+            let all: usize = self.asked.iter().map(|asked| asked.known()).sum();
             let Some(asked) = self.asked.iter_mut().find(|asked| asked.file.id == id && !asked.is_whole) else {
                 continue;
             };
-            let before = asked.frames.len() + asked.sums.len();
+            let before = asked.known();
+            let of_others = all - before;
             match told {
-                Told::Frames(frames) => asked.frames.extend(frames),
-                Told::Sums(sums) => asked.sums.extend(sums),
+                // Frames of one's own are compared by sums, others by the hashes of theirs.
+                Told::Frames(frames) if !asked.file.stored => asked.frames.extend(frames),
+                Told::Sums(sums) if asked.file.stored => asked.sums.extend(sums),
+                _ => {}
             }
-            let known = asked.frames.len() + asked.sums.len();
-            asked.is_whole = known == before || known >= KNOWN_MAX;
+            let known = asked.known();
+            asked.is_whole = known == before || of_others + known >= KNOWN_MAX;
             if !asked.is_whole {
                 self.writer.ask(id, known as u64, &mut self.out);
             }
@@ -131,14 +146,16 @@ impl Producer<'_> {
         known: &[KnownFrame],
         sums: &[u64],
     ) -> Result<(), Over> {
+        let opened = if file.stored { open_stored(fd, file.len) } else { Ok(None) };
+        let block_max = opened.as_ref().ok().and_then(Option::as_ref).map_or(BLOCK_LEN, |s| s.limits.block_max);
         self.writer.begin(file.id, &mut self.out);
         self.hand_on()?;
-        self.put(Item::Begin)?;
+        self.put(Item::Begin(block_max))?;
         drop(self.shared.lock().doubts.begin(file.id));
         (self.done, self.here, self.repeated) = (0, 0, 0);
         let mut own_sums = None;
         let read = if file.stored {
-            match self.stored(fd, file.len, sums)? {
+            match self.stored(opened, fd, file.len, sums)? {
                 Ok((read, found)) => {
                     own_sums = found;
                     Ok(read)
@@ -172,7 +189,7 @@ impl Producer<'_> {
     ) -> Result<Option<io::Error>, Over> {
         self.writer.begin(id, &mut self.out);
         self.hand_on()?;
-        self.put(Item::Begin)?;
+        self.put(Item::Begin(BLOCK_LEN))?;
         let mut buffer = Vec::new();
         let failure = loop {
             // What a reader gives at a time may be short, and a block has bytes of one read only.
@@ -272,8 +289,14 @@ impl Producer<'_> {
     /// Sends the frames of a stored file; returns also the sums of its raw bytes. Frames that were
     /// encoded go as they are: they are smaller already, and to decode and encode them would take more
     /// of this host than it saves of the link. Blocks that are stored as they were are encoded anew.
-    fn stored(&mut self, fd: &OwnedFd, len: u64, sums: &[u64]) -> Result<io::Result<Sent>, Over> {
-        let stored = match open_stored(fd, len) {
+    fn stored(
+        &mut self,
+        opened: io::Result<Option<Stored>>,
+        fd: &OwnedFd,
+        len: u64,
+        sums: &[u64],
+    ) -> Result<io::Result<Sent>, Over> {
+        let stored = match opened {
             Ok(Some(stored)) => stored,
             Ok(None) => return Ok(self.decoded(fd, len)?.map(|all| (all, None))),
             Err(e) => return Ok(Err(e)),
@@ -320,7 +343,8 @@ impl Producer<'_> {
         if raw_at != stored.raw_len {
             return Ok(Err(damaged()));
         }
-        Ok(Ok((true, stored.sums)))
+        // Those of the blocks that were encoded anew alone would be wrong.
+        Ok(Ok((true, Some(stored.sums.unwrap_or_default()))))
     }
 }
 
@@ -356,7 +380,11 @@ impl Producer<'_> {
 
 /// A file of any streams.
 fn open_any(fd: &OwnedFd) -> io::Result<narrows_file::File<std::fs::File>> {
-    narrows_file::File::open(std::fs::File::from(fd.try_clone()?)).map_err(|_| damaged())
+    let file = std::fs::File::from(fd.try_clone()?);
+    narrows_file::OpenOptions::default().blocks_max(BLOCKS_MAX).open(file).map_err(|e| match e.kind {
+        narrows::ErrorKind::Limit => io::Error::other(e.to_string()),
+        _ => damaged(),
+    })
 }
 
 fn changed() -> io::Error {
@@ -385,7 +413,8 @@ fn damaged() -> io::Error {
     io::Error::other("the stored file is damaged; `narrows check` says where")
 }
 
-/// The end of a stored file, and its sums; `None` if its frames do not stand alone.
+/// The end of a stored file, and its sums; `None` if its frames do not stand alone, or a frame may not
+/// fit into a record.
 fn open_stored(fd: &OwnedFd, len: u64) -> io::Result<Option<Stored>> {
     let Ok(totals) = frames::totals(fd) else { return Ok(None) };
     if totals.raw_total != len {
@@ -393,7 +422,7 @@ fn open_stored(fd: &OwnedFd, len: u64) -> io::Result<Option<Stored>> {
     }
     let preface = read_block(fd, 0, PREFACE_LEN)?;
     let preface = Preface::parse(&preface).ok().flatten().ok_or_else(damaged)?;
-    if !frames::stands_alone(&preface) {
+    if !frames::stands_alone(&preface) || preface.block_max + HEADER_LEN > DATA_LEN_MAX {
         return Ok(None);
     }
     let index_offset = if totals.index_offset == 0 { totals.wire_total } else { totals.index_offset };
@@ -414,6 +443,9 @@ fn read_sums(fd: &OwnedFd, begin: u64, end: u64, raw_total: u64) -> io::Result<O
         if header.kind == frame::ControlKind::Sums {
             let (log, more) = parse_sums(body).map_err(|_| damaged())?;
             if log != SUMS_LOG {
+                return Ok(None);
+            }
+            if sums.len() + more.len() > SUMS_MAX {
                 return Ok(None);
             }
             sums.extend(more);

@@ -1,7 +1,7 @@
 //! Objects to files. Keys are names that anybody may have written: `Landing` keeps them in the folder.
 
 use std::collections::HashSet;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Mutex;
@@ -22,9 +22,10 @@ use narrows_object::{Head, Object, ObjectFile, Url};
 
 use super::changes::{Stamp, is_same, since_1970};
 use super::{Copy, Removed, SUFFIX, find_named, in_threads, lock};
-use crate::args::{FsyncArg, reach_max, window_log};
+use crate::args::{CpArgs, FsyncArg, reach_max, window_log};
 use crate::cmd::cp::{DELETING, names, patterns};
 use crate::counts::Counts;
+use crate::files::Stopping;
 use crate::{flow, report};
 
 /// Raw bytes of a file that has work for several decoding threads.
@@ -81,9 +82,18 @@ pub(super) fn get(copy: &Copy<'_>, urls: &[&Url], target: &Path) -> Result<Remov
         let folder = path.rfind('/').map_or("", |at| &path[..at]);
         filter.leaves_out(path.as_bytes(), false) || !folder.is_empty() && filter.leaves_out_folder(folder.as_bytes())
     };
-    jobs.retain(|job| !is_excluded(&job.path) && !is_excluded(job.path.strip_suffix(SUFFIX).unwrap_or(&job.path)));
+    // Files that objects which are left out may have become.
+    let mut spared = HashSet::new();
+    jobs.retain(|job| {
+        let short = job.path.strip_suffix(SUFFIX).unwrap_or(&job.path);
+        let is_out = is_excluded(&job.path) || is_excluded(short);
+        if is_out {
+            spared.extend([job.path.clone(), short.to_owned()]);
+        }
+        !is_out
+    });
     jobs.reverse();
-    let get = Get { copy, claimed: Mutex::default(), single, fatal: Mutex::default() };
+    let get = Get { copy, claimed: Mutex::default(), spared, single, fatal: Mutex::default() };
     let jobs = Mutex::new(jobs);
     in_threads(args, || match landing.as_ref().map(Landing::try_clone).transpose() {
         Ok(mut landing) => get.work(&jobs, landing.as_mut()),
@@ -92,10 +102,18 @@ pub(super) fn get(copy: &Copy<'_>, urls: &[&Url], target: &Path) -> Result<Remov
     if let Some(error) = lock(&get.fatal).take() {
         return Err(error);
     }
+    if let Some(landing) = landing.as_ref().filter(|_| flushes(args) && !args.dry_run) {
+        landing.sync().context("cannot flush the names to the disk")?;
+    }
     match landing {
         Some(landing) if args.delete => get.remove_others(&filter, folder, landing, &covered),
         _ => Ok(Removed::default()),
     }
+}
+
+/// Whether files and their names are on the disk at the end.
+fn flushes(args: &CpArgs) -> bool {
+    matches!(args.fsync, FsyncArg::Each | FsyncArg::Batch)
 }
 
 /// The objects that an address names.
@@ -131,6 +149,8 @@ struct Get<'a> {
     copy: &'a Copy<'a>,
     /// Paths that files of this copy have.
     claimed: Mutex<HashSet<String>>,
+    /// Paths that no removal is about.
+    spared: HashSet<String>,
     single: bool,
     fatal: Mutex<Option<anyhow::Error>>,
 }
@@ -211,7 +231,7 @@ impl Get<'_> {
         if written != meta.len.unwrap_or(written) {
             bail!("the object has {written} bytes, and its metadata says {}", meta.len.unwrap_or_default());
         }
-        let lost = arriving.finish(&attributes, matches!(args.fsync, FsyncArg::Each | FsyncArg::Batch))?;
+        let lost = arriving.finish(&attributes, flushes(args))?;
         lost.into_iter().for_each(|what| copy.counts.lost(what));
         Counts::add(&copy.counts.wire, head.object.len);
         Counts::add(&copy.counts.files, 1);
@@ -276,7 +296,8 @@ impl Get<'_> {
             if let Found::Entry { entry, .. } = found
                 && !matches!(entry.kind, EntryKind::Folder)
             {
-                let is_claimed = std::str::from_utf8(&entry.path).is_ok_and(|path| claimed.contains(path));
+                let is_known = |path| claimed.contains(path) || self.spared.contains(path);
+                let is_claimed = std::str::from_utf8(&entry.path).is_ok_and(is_known);
                 let below = |top: &String| {
                     top.is_empty() || entry.path.strip_prefix(top.as_bytes()).is_some_and(|rest| rest.starts_with(b"/"))
                 };
@@ -298,18 +319,6 @@ impl Get<'_> {
             }
         }
         Ok(Removed { count: others.len() as u64, why_not: None })
-    }
-}
-
-/// A reader that a signal ends.
-struct Stopping<R>(R);
-
-impl<R: Read> Read for Stopping<R> {
-    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        if signals::received().is_some() {
-            return Err(io::Error::other("interrupted"));
-        }
-        self.0.read(buf)
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, sync_channel};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use narrows::entry::{Entry, EntryKind};
 use narrows_copy::filter::Filter;
 use narrows_copy::scan::{Found, Root, walk};
@@ -139,7 +139,7 @@ impl Put<'_> {
         }
         let (root, entry) = match found {
             Found::Entry { root, entry } => (root, entry),
-            Found::Failed(text) => {
+            Found::Failed(text) | Found::Socket(text) => {
                 self.copy.failed(&text);
                 return true;
             }
@@ -188,8 +188,7 @@ impl Put<'_> {
             match self.one(&job, roots, &mut hints) {
                 Ok(()) => {}
                 Err(Failure::Changed) => {
-                    Counts::add(&self.copy.counts.changed, 1);
-                    (self.copy.tell)(&format!("{name} changed while it was read, and was not stored; copy it again"));
+                    self.copy.failed(&format!("{name} changed while it was read, and was not stored; copy it again"));
                 }
                 // The only file: its error is that of the command.
                 Err(Failure::Other(e)) if self.is_single => *lock(fatal) = Some(e),
@@ -215,9 +214,14 @@ impl Put<'_> {
         let (copy, args) = (self.copy, self.copy.args);
         let key = self.key(&job.entry.path)?;
         lock(&self.sent).insert(key.clone());
-        let file = roots[job.root].tree.open_below(&job.entry.path, OFlags::RDONLY).context("cannot read it")?;
+        // A named pipe may have taken its place, and would be waited for.
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+        let file = roots[job.root].tree.open_below(&job.entry.path, flags).context("cannot read it")?;
         let mut file = File::from(file);
         let data = file.metadata().context("cannot read it")?;
+        if !data.is_file() {
+            return Err(anyhow!("it is not a file any more").into());
+        }
         let stamp =
             |data: &std::fs::Metadata| Stamp { len: data.len(), mtime: (data.mtime(), data.mtime_nsec() as u32) };
         let local = stamp(&data);
@@ -296,7 +300,7 @@ impl Put<'_> {
         if !args.delete || signals::received().is_some() {
             return Ok(Removed::default());
         }
-        if Counts::of(&copy.counts.failed) + Counts::of(&copy.counts.changed) > 0 {
+        if Counts::of(&copy.counts.failed) > 0 {
             let why = "nothing was removed, since not everything could be copied".to_owned();
             return Ok(Removed { count: 0, why_not: Some(why) });
         }

@@ -1,0 +1,48 @@
+//! What `narrows --version` says of this build.
+
+use std::sync::LazyLock;
+
+use narrows::codec::CODECS;
+use narrows::frame;
+use narrows::policy::POLICIES;
+
+/// Parts of the crates below that not every build needs to have.
+const FEATURES: [&str; 3] = ["mount", "older-codecs", "tls"];
+
+const BUILD: &str = if cfg!(debug_assertions) { ", not optimised" } else { "" };
+
+/// The version, and behind it the commit, the target and what is built in. Its first line is what `-V`
+/// prints.
+pub(crate) fn long() -> &'static str {
+    static TEXT: LazyLock<String> = LazyLock::new(|| {
+        let codecs: Vec<_> = CODECS.iter().map(|codec| codec.name()).collect();
+        let policies: Vec<_> = POLICIES.iter().map(|policy| policy.name).collect();
+        [
+            env!("CARGO_PKG_VERSION").to_owned(),
+            format!("commit: {}", env!("NARROWS_COMMIT")),
+            format!("target: {}{}", env!("NARROWS_TARGET"), BUILD),
+            format!("stream format: {}", frame::VERSION),
+            format!("features: {}", FEATURES.join(" ")),
+            format!("codecs: {}", codecs.join(" ")),
+            format!("policies: {}", policies.join(" ")),
+        ]
+        .join("\n")
+    });
+    &TEXT
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn features_are_those_of_the_manifest() {
+        let manifest = include_str!("../Cargo.toml");
+        let of_ours = manifest.lines().filter(|line| line.starts_with("narrows") && line.contains("features"));
+        let mut named: Vec<_> = of_ours
+            .flat_map(|line| line.split("features = [").nth(1).unwrap_or_default().split('"').skip(1).step_by(2))
+            .collect();
+        named.sort_unstable();
+        assert_eq!(named, FEATURES);
+    }
+}
