@@ -302,7 +302,13 @@ impl Wire {
             return Look { progress, begin_ns, ..Look::default() };
         };
         let is_good = |m: &Measured| {
-            if exactly { m.in_kernel == in_kernel && m.at_ns == now_ns } else { now_ns < m.at_ns + FRESH_NS }
+            // After a short message the next one waits until this one is known to have left.
+            let is_short = (1..MEASURE_BYTES).contains(&in_kernel.saturating_sub(m.in_kernel));
+            if exactly {
+                m.in_kernel == in_kernel && m.at_ns == now_ns
+            } else {
+                !is_short && now_ns < m.at_ns + FRESH_NS
+            }
         };
         let measured = self.latest.filter(is_good).unwrap_or_else(|| {
             let sample = meter.look(&self.socket, now_ns);
