@@ -230,14 +230,20 @@ fn a_killed_end_resets_the_connections_of_its_own_host() {
         let address = server.said("serving");
         wait_for(|| token.exists());
         let mut client = tunnel(home);
-        client.args(["-L", &format!("0:127.0.0.1:{port}"), &format!("narrows://{address}"), "--token-file"]).arg(&token);
+        client
+            .args(["-L", &format!("0:127.0.0.1:{port}"), &format!("narrows://{address}"), "--token-file"])
+            .arg(&token);
         let client = End::start(&mut client);
         let mut socket = connect(&client.said("listening"));
         let (mut accepted, _) = target.accept().unwrap();
         accepted.set_read_timeout(Some(PATIENCE)).unwrap();
         socket.write_all(b"x").unwrap();
         accepted.read_exact(&mut [0]).unwrap();
-        if kills_server { drop(server) } else { drop(client) }
+        if kills_server {
+            drop(server)
+        } else {
+            drop(client)
+        }
         assert_eq!(accepted.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset, "{kills_server}");
         assert_eq!(socket.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset, "{kills_server}");
     }

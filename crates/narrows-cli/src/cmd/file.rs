@@ -82,10 +82,11 @@ fn one(args: &FileArgs, transfer: &Transfer, input: &Path) -> Result<Option<Done
     if named && !args.force && !args.stdout && args.output.is_none() && !args.test {
         refuse_special(input)?;
     }
-    if let Some(output) = output.as_deref().filter(|o| !is_dash(o)) {
-        if !args.force && files::is_in_the_way(output) {
-            return Err(anyhow!("{} already exists; use -f to overwrite it", output.display()));
-        }
+    if let Some(output) = output.as_deref().filter(|o| !is_dash(o))
+        && !args.force
+        && files::is_in_the_way(output)
+    {
+        return Err(anyhow!("{} already exists; use -f to overwrite it", output.display()));
     }
     files::refuse_same(input, [output.as_deref()])?;
     let source = Source::open(Some(input))?;
