@@ -136,9 +136,17 @@ fn describe(host: &Host, plist: Id, kind: Id) -> Result<()> {
         elements.shape = vec![len];
         elements.dtype = narrows_array::Dtype::Record(1);
         elements.exact = true;
-    } else if !elements.exact && !params.bound.is_lossless() && params.bound.fills.is_empty() {
-        let fill = host.fill(plist, kind, t.dtype.bytes());
-        params.bound.fills.extend(fill.and_then(|bytes| types::value(t, &bytes)));
+    } else if !elements.exact && !params.bound.is_lossless() {
+        let set = host.fill(plist, kind, t.dtype.bytes()).and_then(|bytes| types::value(t, &bytes));
+        if params.bound.range_rel.is_some() {
+            // Chunks at the edge are padded by it, which is no part of their range; by 0 if none was set.
+            let padding = set.unwrap_or(0.0);
+            if !params.bound.fills.iter().any(|fill| fill.to_bits() == padding.to_bits()) {
+                params.bound.fills.push(padding);
+            }
+        } else if params.bound.fills.is_empty() {
+            params.bound.fills.extend(set);
+        }
     }
     params.elements = Some(elements);
     keep(host, plist, entry, &params)

@@ -178,6 +178,57 @@ def test_the_fill_value_of_a_dataset_stays(path: Path) -> None:
         assert (f["b"][:25] == 7).all() and (f["b"][25:] == 1).all()
 
 
+@pytest.mark.parametrize("imports", ["import narrows, h5py", "import h5py, narrows"])
+def test_who_only_writes_uses_the_filter(imports: str, path: Path) -> None:
+    """HDF5 looks for filters when datasets are made and read, and writes without one that is optional."""
+    with h5py.File(path, "w") as f:
+        f.create_dataset("a", (0, 100), "f4", maxshape=(None, 100), chunks=(50, 100), **narrows.hdf5(abs=0.01))
+    text = f"""
+        import sys
+        {imports}
+        import numpy
+        with h5py.File(sys.argv[1], "a") as f:
+            f["a"].resize(200, 0)
+            f["a"][:] = numpy.linspace(0, 1, 20000, dtype="f4").reshape(200, 100)
+            print(f["a"].id.get_storage_size())
+    """
+    assert int(python(text, path)) < 20000
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("made_by", ["h5py", "write_chunks", "netCDF4", "a fill value"])
+def test_what_pads_chunks_is_no_part_of_their_range(made_by: str, whole: bool, path: Path) -> None:
+    a = (288 + np.random.default_rng(5).normal(size=(100, 130))).astype("f4")
+    hints: dict[str, Any] = {"range_rel": 1e-3, "whole_chunks": whole}
+    if made_by == "netCDF4":
+        with netCDF4.Dataset(path, "w") as n:
+            for name, length in zip("yx", a.shape, strict=True):
+                n.createDimension(name, length)
+            v = n.createVariable("a", "f4", ("y", "x"), chunksizes=(64, 64), fill_value=False)
+            narrows.netcdf4_filter(v, **hints)
+            v[:] = a
+    else:
+        with h5py.File(path, "w") as f:
+            fill = {"fillvalue": -1} if made_by == "a fill value" else {}
+            d = f.create_dataset("a", a.shape, a.dtype, chunks=(64, 64), **fill, **narrows.hdf5(**hints, fill=1e20))
+            if made_by == "write_chunks":
+                narrows.write_chunks(d, a)
+            else:
+                d[:] = a
+    with h5py.File(path) as f:
+        back = f["a"][:]
+    for y in range(0, 100, 64):
+        for x in range(0, 130, 64):
+            was, now = a[y : y + 64, x : x + 64].astype("f8"), back[y : y + 64, x : x + 64]
+            assert abs(was - now).max() <= 1e-3 * (was.max() - was.min())
+    assert stored_at(path) < a.nbytes
+
+
+def stored_at(path: Path) -> int:
+    with h5py.File(path) as f:
+        return stored(f["a"])
+
+
 def test_xarray_writes_and_both_engines_read(path: Path) -> None:
     data = xarray.Dataset(
         {"tas": (("time", "lat", "lon"), field()), "mask": (("lat",), np.arange(60) % 2 == 0), "t0": ((), 4.0)},

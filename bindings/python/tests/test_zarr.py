@@ -107,6 +107,17 @@ def test_the_fill_value_stays_exact(dtype: str) -> None:
     assert (back[a == a.dtype.type(fill)] == a.dtype.type(fill)).all()
 
 
+def test_what_pads_chunks_of_v2_is_no_part_of_their_range() -> None:
+    a = (288 + np.random.default_rng(5).normal(size=(100, 130))).astype("f4")
+    hints = narrows.zarr2(range_rel=1e-3)
+    z = zarr.create_array(MemoryStore(), shape=a.shape, dtype="f4", chunks=(64, 64), zarr_format=2, **hints)
+    z[:] = a
+    for y in range(0, 100, 64):
+        for x in range(0, 130, 64):
+            was, now = a[y : y + 64, x : x + 64].astype("f8"), z[y : y + 64, x : x + 64]
+            assert abs(was - now).max() <= 1e-3 * (was.max() - was.min())
+
+
 @pytest.mark.parametrize("zarr_format", FORMATS)
 def test_chunks_of_the_fill_value_are_left_out(zarr_format: int) -> None:
     a = np.zeros((40, 40), "f4")

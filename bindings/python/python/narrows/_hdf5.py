@@ -11,6 +11,9 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
@@ -63,6 +66,11 @@ def register() -> None:
         path = os.fsencode(PLUGINS)
         if path not in (h5py.h5pl.get(i) for i in range(h5py.h5pl.size())):
             h5py.h5pl.append(path)
+        # HDF5 loads a filter when a dataset is made or read. Whoever opens one and only writes would store
+        # chunks without it, and nobody would say so.
+        h5py.h5z.filter_avail(HDF5_FILTER)
+    elif "h5py" not in sys.modules and not any(isinstance(f, _BehindH5py) for f in sys.meta_path):
+        sys.meta_path.insert(0, _BehindH5py())
     netcdf4 = sys.modules.get("netCDF4")
     if netcdf4 is not None and netcdf4 not in _told and hasattr(netcdf4, "_netCDF4"):
         _told.append(netcdf4)
@@ -70,10 +78,28 @@ def register() -> None:
             append(os.fsencode(PLUGINS))
 
 
+class _BehindH5py(MetaPathFinder):
+    """Registers the filter when h5py is imported after narrows."""
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        if fullname != "h5py":
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            run = spec.loader.exec_module
+
+            def run_and_register(module: ModuleType) -> None:
+                run(module)
+                register()
+
+            # A loader of its own for each spec; the rest of it stays as it is.
+            spec.loader.exec_module = run_and_register  # type: ignore[method-assign]
+        return spec
+
+
 def _netcdf4_plugins() -> str:
     """The folder of the filters in netCDF4's wheel, if there is one."""
-    from importlib.util import find_spec
-
     try:
         spec = find_spec("netCDF4")
     except (ImportError, ValueError):

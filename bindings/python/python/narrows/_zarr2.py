@@ -74,8 +74,12 @@ def zarr2(
 
     Hints are those of ``narrows.array.compress``, and ``whole_chunks=True`` where each chunk is written
     whole and once, which shrinks more within a bound. State all fill values by ``fill``: codecs of Zarr v2
-    do not see the array's.
+    do not see the array's, by which chunks at the edge are padded. With ``range_rel`` it is taken for 0
+    where none is stated. A filter in front, such as ``Delta``, makes other numbers of the values, and the
+    bound holds for those.
     """
+    if range_rel is not None and fill is None:
+        fill = 0
     codec = ArrayCodec2(
         abs=abs,
         rel=rel,
