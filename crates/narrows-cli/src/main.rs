@@ -10,7 +10,6 @@ mod cmd;
 mod counts;
 mod damage;
 mod dictionary;
-mod doctor;
 mod files;
 mod flow;
 mod manual;

@@ -260,9 +260,6 @@ fn a_signal_ends_what_only_waits() {
         }
         let mut pipe = narrows(home.path()).arg("pipe").arg("-o").arg(&target).stdin(Stdio::piped()).spawn().unwrap();
         wait_until_signals_are_caught(&pipe);
-        while entries(folder.path()).is_empty() {
-            std::thread::sleep(Duration::from_millis(1));
-        }
         let silent = pipe.stdin.take();
         signal(&pipe, name);
         assert_eq!(finish(pipe).status.signal(), Some(number));

@@ -5,13 +5,15 @@ use std::process::ExitCode;
 use anyhow::Result;
 use serde_json::{Value, json};
 
+use self::checks::{Check, State};
 use crate::args::doctor::DoctorArgs;
-use crate::doctor::{self, Check, State};
 use crate::report;
+
+mod checks;
 
 /// Runs `narrows doctor`.
 pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode> {
-    let checks = doctor::checks();
+    let checks = checks::checks();
     let failed = checks.iter().any(Check::fails);
     if args.json {
         let rows: Vec<Value> = checks.iter().map(of_check).collect();
