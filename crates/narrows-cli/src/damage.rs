@@ -1,4 +1,4 @@
-//! What helps with a damaged file.
+//! Errors of damaged files, with the option that reads around the damage or mends the end.
 
 use std::fs::File;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! What `narrows --version` says of this build.
+//! The text of `narrows --version`: commit, target, stream format, codecs and policies.
 
 use std::sync::LazyLock;
 

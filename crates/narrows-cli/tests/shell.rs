@@ -1,4 +1,4 @@
-//! What packages install for shells: completions and manual pages.
+//! Tests of completions and manual pages.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,4 +1,4 @@
-//! What the program says of its build.
+//! Tests of `-V` and `--version`.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! How slow an answer may be.
+//! The limit on slow answers of a store.
 
 use std::time::{Duration, Instant};
 

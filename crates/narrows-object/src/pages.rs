@@ -1,4 +1,4 @@
-//! How long a list may be: a store that never ends one must not use up time and memory.
+//! Limits on lists: a store that never ends one must not use up time and memory.
 
 use std::cell::RefCell;
 use std::collections::HashSet;

@@ -1,4 +1,4 @@
-//! What is between `object_store` and the network: no request follows a redirect, no answer but the content
+//! The layer between `object_store` and the network: no request follows a redirect, no answer but the content
 //! of an object is long, none may take for ever, and lists lose keys that `object_store` could not take.
 
 use std::sync::{Arc, Mutex, PoisonError};

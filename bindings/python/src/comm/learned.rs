@@ -1,4 +1,4 @@
-//! What the comms to one host learn together: whether encoding pays on the way to it.
+//! The shared knowledge of the comms to one host: whether encoding pays on the way to it.
 //!
 //! Dask spreads the messages of a shuffle over several connections to the same worker. If each of
 //! them tried for itself, a quarter of their bytes would be trials.

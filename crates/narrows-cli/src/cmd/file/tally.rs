@@ -1,4 +1,4 @@
-//! What is said on a terminal when files are done, as `zstd` does.
+//! The line on a terminal for each file that is done, and the total, as `zstd` prints them.
 
 use std::io::{self, IsTerminal};
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! How `narrows run` reaches the connections of a program here.
+//! The checks of `narrows doctor` on interception: preloading and seccomp notifications.
 
 use std::env;
 use std::fs;
