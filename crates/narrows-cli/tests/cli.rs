@@ -161,17 +161,7 @@ fn a_signal_leaves_no_partial_file() {
     let (recv, address) = listen(home.path(), &["-o", target.to_str().unwrap()]);
     let mut send = narrows(home.path()).args(["send", "-", &address, "-q"]).stdin(Stdio::piped()).spawn().unwrap();
     send.stdin.as_mut().unwrap().write_all(&random(500_000)).unwrap();
-    let begun = Instant::now();
-    // It has no name yet where the file system can do that.
-    let descriptors = format!("/proc/{}/fd", recv.id());
-    let is_open = || {
-        let mut open = fs::read_dir(&descriptors).unwrap().flatten();
-        open.any(|fd| fs::read_link(fd.path()).is_ok_and(|file| file.starts_with(folder.path())))
-    };
-    while !is_open() {
-        assert!(begun.elapsed() < PATIENCE, "no temporary while it runs");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    wait_until_it_writes_in(folder.path(), &recv);
     Command::new("kill").args(["-INT", &recv.id().to_string()]).status().unwrap();
     assert_ne!(code(&finish(recv)), 0);
     assert_ne!(code(&finish(send)), 0);

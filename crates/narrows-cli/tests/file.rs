@@ -10,7 +10,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, SystemTime};
 
 use common::calls::{Failing, with_failing};
-use common::narrows;
+use common::{narrows, wait_until_it_writes_in};
 
 fn sample(len: usize) -> Vec<u8> {
     let mut state = 7u64;
@@ -70,9 +70,7 @@ fn a_file_that_appears_meanwhile_is_not_replaced() {
         let mut command = narrows(home.path());
         command.current_dir(home.path()).args(["-o", "out"]).args(force.then_some("-f")).stdin(Stdio::piped());
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
-        while fs::read_dir(home.path()).unwrap().count() < 1 + usize::from(out.exists()) {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        wait_until_it_writes_in(home.path(), &child);
         fs::write(&out, "mine").unwrap();
         drop(child.stdin.take());
         let output = child.wait_with_output().unwrap();

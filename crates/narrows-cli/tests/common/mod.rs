@@ -175,6 +175,25 @@ pub(crate) fn signal(child: &Child, name: &str) {
     assert!(Command::new("kill").args([name, &child.id().to_string()]).status().unwrap().success());
 }
 
+/// Waits until the process has a file in this folder open, according to /proc. An output has no name
+/// before it is whole, where the file system can do that.
+pub(crate) fn wait_until_it_writes_in(folder: &Path, child: &Child) {
+    let folder = folder.canonicalize().unwrap();
+    let is_there = |fd: fs::DirEntry| {
+        let is_file = fd.path().metadata().is_ok_and(|data| data.is_file());
+        is_file && fs::read_link(fd.path()).is_ok_and(|file| file.parent() == Some(&folder))
+    };
+    let begun = Instant::now();
+    while begun.elapsed() < PATIENCE {
+        let descriptors = fs::read_dir(format!("/proc/{}/fd", child.id()));
+        if descriptors.is_ok_and(|all| all.flatten().any(is_there)) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    panic!("it writes no file in {}", folder.display());
+}
+
 /// Waits until the process catches signals, according to /proc.
 pub(crate) fn wait_until_signals_are_caught(child: &Child) {
     let begun = Instant::now();
