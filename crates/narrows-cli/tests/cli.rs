@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 mod common;
 
@@ -161,7 +161,7 @@ fn a_signal_leaves_no_partial_file() {
     let (recv, address) = listen(home.path(), &["-o", target.to_str().unwrap()]);
     let mut send = narrows(home.path()).args(["send", "-", &address, "-q"]).stdin(Stdio::piped()).spawn().unwrap();
     send.stdin.as_mut().unwrap().write_all(&random(500_000)).unwrap();
-    wait_until_it_writes_in(folder.path(), &recv);
+    wait_until_it_writes_in(folder.path(), 0, &recv);
     Command::new("kill").args(["-INT", &recv.id().to_string()]).status().unwrap();
     assert_ne!(code(&finish(recv)), 0);
     assert_ne!(code(&finish(send)), 0);

@@ -260,7 +260,7 @@ fn a_signal_ends_what_only_waits() {
         }
         let mut pipe = narrows(home.path()).arg("pipe").arg("-o").arg(&target).stdin(Stdio::piped()).spawn().unwrap();
         wait_until_signals_are_caught(&pipe);
-        wait_until_it_writes_in(folder.path(), &pipe);
+        wait_until_it_writes_in(folder.path(), 0, &pipe);
         let silent = pipe.stdin.take();
         signal(&pipe, name);
         assert_eq!(finish(pipe).status.signal(), Some(number));

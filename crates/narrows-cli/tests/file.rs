@@ -70,7 +70,7 @@ fn a_file_that_appears_meanwhile_is_not_replaced() {
         let mut command = narrows(home.path());
         command.current_dir(home.path()).args(["-o", "out"]).args(force.then_some("-f")).stdin(Stdio::piped());
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
-        wait_until_it_writes_in(home.path(), &child);
+        wait_until_it_writes_in(home.path(), 0, &child);
         fs::write(&out, "mine").unwrap();
         drop(child.stdin.take());
         let output = child.wait_with_output().unwrap();

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use common::store::{Bucket, Fault, Request};
-use common::{PATIENCE, assert_one_line_error, code, finish_reading, random, stderr, text};
+use common::{PATIENCE, assert_one_line_error, code, finish_reading, random, stderr, text, wait_until_it_writes_in};
 use rustix::process::{Pid, Signal, kill_process};
 
 fn run(bucket: &Bucket, args: &[&str]) -> Output {
@@ -169,11 +169,7 @@ fn a_signal_while_an_object_is_read_leaves_nothing() {
     for _ in 0..5 {
         let out = dir.path().join("out");
         let child = bucket.narrows(&["-d", &bucket.url("f.nrw"), "-o", out.to_str().unwrap()]).spawn().unwrap();
-        let waits = Instant::now();
-        let has_bytes = || fs::read_dir(dir.path()).unwrap().any(|e| e.unwrap().metadata().unwrap().len() > 1 << 20);
-        while !has_bytes() && waits.elapsed() < PATIENCE {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        wait_until_it_writes_in(dir.path(), 1 << 20, &child);
         kill_process(Pid::from_child(&child), Signal::INT).unwrap();
         let output = finish_reading(child);
         assert_eq!(code(&output), -1, "it ends by the signal: {}", stderr(&output));

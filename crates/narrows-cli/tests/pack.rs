@@ -191,7 +191,7 @@ fn a_pack_takes_no_name_that_is_used() {
 
     let part = |path: &PathBuf| path.extension().is_some_and(|e| e == "part");
     let child = narrows(h).current_dir(h).args(["pack", "tree", "-o", "x.nrw"]).spawn().unwrap();
-    wait_until_it_writes_in(h, &child);
+    wait_until_it_writes_in(h, 0, &child);
     fs::write(h.join("x.nrw"), "mine").unwrap();
     let output = finish(child);
     assert_eq!(code(&output), 1);

@@ -175,12 +175,12 @@ pub(crate) fn signal(child: &Child, name: &str) {
     assert!(Command::new("kill").args([name, &child.id().to_string()]).status().unwrap().success());
 }
 
-/// Waits until the process has a file in this folder open, according to /proc. An output has no name
-/// before it is whole, where the file system can do that.
-pub(crate) fn wait_until_it_writes_in(folder: &Path, child: &Child) {
+/// Waits until the process has a file of this length or more in this folder open, according to /proc.
+/// An output has no name before it is whole, where the file system can do that.
+pub(crate) fn wait_until_it_writes_in(folder: &Path, len: u64, child: &Child) {
     let folder = folder.canonicalize().unwrap();
     let is_there = |fd: fs::DirEntry| {
-        let is_file = fd.path().metadata().is_ok_and(|data| data.is_file());
+        let is_file = fd.path().metadata().is_ok_and(|data| data.is_file() && data.len() >= len);
         is_file && fs::read_link(fd.path()).is_ok_and(|file| file.parent() == Some(&folder))
     };
     let begun = Instant::now();
