@@ -13,5 +13,7 @@ pub mod pages;
 pub mod peers;
 pub mod shares;
 pub mod signals;
+#[cfg(feature = "tls")]
+pub mod tls;
 pub mod whole;
 pub mod words;
