@@ -44,3 +44,28 @@ impl Drop for Place {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    #[test]
+    fn so_many_are_under_way_at_a_time_and_addresses_need_none() {
+        let lookups = Lookups::default();
+        let (ends, end): (Vec<_>, Vec<_>) = (0..LOOKUPS_MAX).map(|_| channel::<()>()).unzip();
+        for end in end {
+            assert!(lookups.start("localhost", 1, move |_| assert!(end.recv().is_err(), "it waits for its end")));
+        }
+        assert!(!lookups.start("localhost", 1, |_| panic!("it is one too many")));
+        let (told, found) = channel();
+        assert!(lookups.start("127.0.0.1", 1, move |f| told.send(f.unwrap()).unwrap()));
+        assert_eq!(found.recv().unwrap().len(), 1);
+        drop(ends);
+        while lookups.0.load(Ordering::Acquire) > 0 {
+            std::thread::yield_now();
+        }
+        assert!(lookups.start("localhost", 1, |_| {}));
+    }
+}

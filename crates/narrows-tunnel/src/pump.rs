@@ -17,14 +17,15 @@ use rustls::{ClientConfig, ServerConfig};
 
 use super::counters::Counters;
 use super::engine::{self, Engine, Key};
-use super::limits::{GREETINGS_BURST, GREETINGS_PER_S, MEMORY_TOTAL, SESSIONS_MAX};
+use super::limits::SESSIONS_MAX;
 use super::lookup::{Found, Lookups};
 use super::rate::Rates;
 use super::reason::Reason;
 use super::session::Sent;
-use super::settings::{Report, Settings};
+use super::settings::{Change, Report, Settings, Trust};
 
 mod carriers;
+mod changes;
 mod conn;
 mod dialing;
 mod listeners;
@@ -61,6 +62,9 @@ pub(super) enum Order {
         server: Option<Arc<ServerConfig>>,
         client: Option<Arc<ClientConfig>>,
     },
+    Judge(Trust),
+    Change(Box<Change>),
+    Beat,
     /// Open nothing more; end when all flows have, or after this time.
     Drain(Duration),
 }
@@ -127,6 +131,9 @@ pub(super) struct Pump {
     session_hosts: Shares,
     strangers: VecDeque<(Key, IpAddr)>,
     rates: Rates,
+    flow_rates: Rates,
+    /// When a refused stranger may be told of again.
+    complains_ns: u64,
     flows: usize,
     undecided: usize,
 
@@ -135,6 +142,8 @@ pub(super) struct Pump {
     is_stdio: bool,
     draining_until_ns: Option<u64>,
     over: Option<Option<String>>,
+    /// Flows hold all the memory that they may.
+    is_full: bool,
     /// Buffers were used since they were last trimmed.
     untidy: bool,
     /// When memory was last returned to the system.
@@ -158,7 +167,8 @@ pub(super) fn start(settings: Settings, reports: SyncSender<Report>, counters: A
         // The engine belongs to this thread.
         let engine =
             Engine::new(settings.engine.clone(), Box::new(move |key, done| tell.send(Order::Worker(key, done))));
-        let flows_max = settings.flows_max;
+        let (flows_max, limits) = (settings.flows_max, settings.limits);
+        engine.set_memory(limits.memory);
         let mut pump = Pump {
             watch,
             bell,
@@ -181,13 +191,16 @@ pub(super) fn start(settings: Settings, reports: SyncSender<Report>, counters: A
             hosts: Shares::new(flows_max),
             session_hosts: Shares::new(SESSIONS_MAX),
             strangers: VecDeque::new(),
-            rates: Rates::new(GREETINGS_BURST, GREETINGS_PER_S),
+            rates: Rates::new(limits.greetings_per_s, limits.greetings_per_s),
+            flow_rates: Rates::new(limits.flows_per_s, limits.flows_per_s),
+            complains_ns: 0,
             flows: 0,
             undecided: 0,
             uplink: None,
             is_stdio: false,
             draining_until_ns: None,
             over: None,
+            is_full: false,
             untidy: false,
             tidied_ns: 0,
             output: Vec::new(),
@@ -270,6 +283,9 @@ impl Pump {
                 Order::Worker(key, result) => self.worker_done(key, result),
                 Order::Found(key, found) => self.found(key, found),
                 Order::Reload { server, client } => self.reload(server, client),
+                Order::Judge(trust) => self.judge(&trust),
+                Order::Change(change) => self.change(*change),
+                Order::Beat => self.counters.beats.add(1),
                 Order::Drain(limit) => self.begin_drain(limit),
             }
         }
@@ -310,7 +326,7 @@ impl Pump {
             self.set_timer(key, None);
             match self.kind(key) {
                 Some(Kind::Conn(_)) => self.conn_on_time(key),
-                Some(Kind::Undecided(_)) => self.end_undecided(key),
+                Some(Kind::Undecided(_)) => self.undecided_on_time(key),
                 Some(Kind::Stranger(_)) => self.stranger_on_time(key),
                 Some(Kind::Dialing(_)) => self.dialing_on_time(key),
                 Some(Kind::Carrier(_)) => self.close(key),
@@ -349,10 +365,13 @@ impl Pump {
             }
             self.tick();
         }
-        let held = self.engine.held();
-        self.counters.bytes_held.set(held as u64);
-        let window_max = MEMORY_TOTAL.saturating_sub(held) / 16;
-        let window_max = u32::try_from(window_max).unwrap_or(u32::MAX);
+        self.counters.bytes_held.set(self.engine.held() as u64);
+        let left = self.engine.memory_left();
+        if left == 0 && !self.is_full {
+            self.counters.memory_full.add(1);
+        }
+        self.is_full = left == 0;
+        let window_max = u32::try_from(left / 16).unwrap_or(u32::MAX);
         self.sessions.iter_mut().flatten().for_each(|s| s.session.set_window_max(window_max));
     }
 

@@ -9,7 +9,7 @@ use rustls::{ClientConfig, ServerConfig};
 
 use super::counters::Counters;
 use super::pump::{self, Inlet, Order};
-use super::settings::{Report, Settings};
+use super::settings::{Change, Report, Settings, Trust};
 
 /// Reports that wait for an owner who does not listen; further ones are dropped.
 const REPORTS_MAX: usize = 4096;
@@ -38,6 +38,21 @@ impl Tunnel {
     /// Proves further connections to and from other ends in this way; those that are there stay.
     pub fn reload(&self, server: Option<Arc<ServerConfig>>, client: Option<Arc<ClientConfig>>) {
         self.inlet.send(Order::Reload { server, client });
+    }
+
+    /// Sessions whose other end is not trusted so open nothing more; connections that are open go on.
+    pub fn judge(&self, trust: Trust) {
+        self.inlet.send(Order::Judge(trust));
+    }
+
+    /// Goes on with other rules and limits.
+    pub fn change(&self, change: Change) {
+        self.inlet.send(Order::Change(Box::new(change)));
+    }
+
+    /// Asks whether the tunnel still moves: then it counts `beats` soon.
+    pub fn beat(&self) {
+        self.inlet.send(Order::Beat);
     }
 
     /// Opens nothing more, and is over when all connections have ended, or after `limit`.

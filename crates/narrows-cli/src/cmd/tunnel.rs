@@ -191,7 +191,7 @@ fn tell_token(args: &TunnelArgs, token: &str) -> Result<()> {
 
 fn certificates(args: &TunnelArgs) -> Option<Files> {
     let (cert, key, ca) = (args.cert.clone()?, args.key.clone()?, args.ca.clone()?);
-    Some(Files { cert, key, ca, names: args.allow_name.clone() })
+    Some(Files { cert, key, ca, crl: None, names: args.allow_name.clone() })
 }
 
 /// Reads certificates again when they change.
@@ -311,6 +311,8 @@ fn tell(args: &TunnelArgs, said: Report) -> Result<()> {
         Report::RemoteRefused { from, why } => (format!("the other end does not listen on {from}: {why}"), 0),
         Report::Up => ("the tunnel is up".into(), 1),
         Report::Lost { why } => (format!("the tunnel is lost: {why}; trying again"), 0),
+        // A verbose end tells it as `Peer`.
+        Report::Refused { text } => (text, if args.verbose { 3 } else { 1 }),
         Report::Flow { text } | Report::Peer { text } => (text, 2),
         Report::Over { .. } => return Ok(()),
     };

@@ -14,7 +14,7 @@ use crate::session::{Event, FlowId, Role, Session};
 
 pub(super) struct SessionPlace {
     pub(super) session: Session,
-    role: Role,
+    pub(super) role: Role,
     pub(super) hello: Hello,
     pub(super) carriers: [Option<Key>; CARRIERS_MAX],
     pub(super) flows: HashMap<FlowId, Key>,
@@ -22,6 +22,8 @@ pub(super) struct SessionPlace {
     pub(super) listeners: HashMap<u64, Key>,
     /// Host of the dialer, if this is the acceptor.
     pub(super) host: Option<IpAddr>,
+    /// Its other end would be refused today: it opens nothing more.
+    pub(super) distrusted: bool,
     _share: Option<Share>,
 }
 
@@ -43,6 +45,7 @@ impl Pump {
             flows: HashMap::new(),
             listeners: HashMap::new(),
             host,
+            distrusted: false,
             _share: share,
         };
         let at = self.sessions.iter().position(Option::is_none).unwrap_or_else(|| {
@@ -82,8 +85,9 @@ impl Pump {
         }
         // A dialer keeps the session of an acceptor that leaves for the connections that are open.
         let is_old = place.role == Role::Dialer && place.session.is_leaving() && !self.is_uplink(at);
-        if is_old && place.flows.is_empty() {
-            self.drop_session(at, Reason::Leaving);
+        if (is_old || place.distrusted) && place.flows.is_empty() {
+            let reason = if place.distrusted { Reason::Forbidden } else { Reason::Leaving };
+            self.drop_session(at, reason);
         }
     }
 

@@ -12,13 +12,14 @@ use super::{Kind, Pump};
 use crate::engine::Key;
 use crate::frame::Parser;
 use crate::hello::Hello;
-use crate::limits::STRANGERS_MAX;
 use crate::reason::Reason;
 use crate::session::Role;
 use crate::settings::Report;
 use crate::socket;
 use crate::wire::Wire;
 
+/// Refused strangers are told of at most this often: anybody can make them.
+const COMPLAINT_NS: u64 = 1_000_000_000;
 /// Time in which a peer that was refused may read why.
 const FAREWELL_NS: u64 = 1_000_000_000;
 
@@ -43,7 +44,7 @@ impl Pump {
     pub(super) fn meet(&mut self, i: usize, socket: OwnedFd, address: IpAddr) {
         let host = host_of(address);
         if !self.rates.allow(host, self.now_ns) {
-            self.counters.strangers_over_limit.add(1);
+            self.counters.strangers_over_rate.add(1);
             return socket::abort(socket);
         }
         let Some((_, config)) = self.settings.listen.get(i) else { return };
@@ -52,7 +53,7 @@ impl Pump {
     }
 
     fn add_stranger(&mut self, wire: Wire, host: IpAddr) {
-        if self.strangers.len() >= STRANGERS_MAX {
+        while self.strangers.len() >= self.settings.limits.strangers.max(1) {
             self.turn_one_away();
         }
         let stranger = Stranger { wire, parser: Parser::new(0), host, leaving: false };
@@ -107,8 +108,7 @@ impl Pump {
                 }
                 Ok(Some(bytes)) => stranger.parser.push(bytes),
                 Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
-                    self.counters.strangers_refused.add(1);
-                    return self.part(key, "the client has another token or certificate");
+                    return self.turn_down(key, &narrows_host::words::e_text(&e));
                 }
                 Err(_) => {
                     self.counters.strangers_broken.add(1);
@@ -124,6 +124,19 @@ impl Pump {
                 }
             }
         }
+    }
+
+    /// Parts from one whose token or certificate is not accepted.
+    fn turn_down(&mut self, key: Key, why: &str) {
+        self.counters.strangers_refused.add(1);
+        if self.now_ns >= self.complains_ns {
+            self.complains_ns = self.now_ns + COMPLAINT_NS;
+            if let Some(Kind::Stranger(stranger)) = self.kind(key) {
+                let text = format!("{}: {why}", stranger.host);
+                self.report(Report::Refused { text });
+            }
+        }
+        self.part(key, why);
     }
 
     /// Says good-bye, and waits a little for it to be read.
@@ -192,6 +205,7 @@ impl Pump {
                 }
                 let mut share = self.session_hosts.of(host);
                 if !share.grow(1) {
+                    self.counters.sessions_over_limit.add(1);
                     return refuse(self, Reason::Busy);
                 }
                 let at = self.begin_session(Role::Acceptor, hello, Some(host), Some(share));

@@ -34,6 +34,9 @@ impl Pump {
         if self.draining_until_ns.is_some() {
             return refuse(self, Reason::Leaving, "the other end stops");
         }
+        if self.sessions[session].as_ref().is_some_and(|s| s.distrusted) {
+            return refuse(self, Reason::Forbidden, "this end is not trusted any more");
+        }
         let endpoint = match &target.to {
             To::Endpoint(endpoint) if self.settings.allow.may_allow(endpoint) => endpoint.clone(),
             To::Endpoint(_) => return refuse(self, Reason::Forbidden, "not allowed (--allow)"),
@@ -70,6 +73,7 @@ impl Pump {
                     return self.found(key, Ok(vec![SocketAddr::new(ip, port)]));
                 }
                 if !self.lookups.start(&host, port, move |found| inlet.send(Order::Found(key, found))) {
+                    self.counters.lookups_over_limit.add(1);
                     self.refuse_conn(key, Reason::Busy, "too many names are looked up");
                 }
             }

@@ -52,6 +52,10 @@ enum Slot {
 }
 
 impl UplinkState {
+    pub(super) fn to(&self) -> &Uplink {
+        &self.to
+    }
+
     fn is_up(&self) -> bool {
         self.slots.contains(&Slot::Up)
     }
