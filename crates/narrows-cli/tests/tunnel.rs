@@ -1,103 +1,18 @@
 //! `narrows tunnel`: the commands of its documentation, wrong usage, and ends that die.
 
 use std::fs;
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
-
-use serde_json::Value;
+use std::process::Command;
 
 mod common;
 
 use common::copies::shell;
 use common::sshd::Sshd;
+use common::tunnels::{End, connect, echo, exchange, tunnel, wait_for};
 use common::*;
-
-/// An end of a tunnel, and what it has printed as JSON.
-struct End {
-    child: Child,
-    lines: Receiver<Value>,
-}
-
-impl End {
-    fn start(command: &mut Command) -> Self {
-        let mut child = command.arg("--json").stderr(Stdio::inherit()).spawn().unwrap();
-        let stdout = BufReader::new(child.stdout.take().unwrap());
-        let (told, lines) = channel();
-        std::thread::spawn(move || {
-            for line in stdout.lines().map_while(Result::ok) {
-                let _ = told.send(serde_json::from_str(&line).unwrap_or_else(|e| panic!("{line}: {e}")));
-            }
-        });
-        Self { child, lines }
-    }
-
-    /// The next line with this member.
-    fn said(&self, member: &str) -> String {
-        loop {
-            let line = self.lines.recv_timeout(PATIENCE).unwrap_or_else(|e| panic!("{member}: {e}"));
-            if let Some(value) = line.get(member) {
-                return value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            }
-        }
-    }
-
-    fn signal(&self, name: &str) {
-        let pid = self.child.id().to_string();
-        assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
-    }
-}
-
-impl Drop for End {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn tunnel(home: &Path) -> Command {
-    let mut command = narrows(home);
-    command.env("XDG_STATE_HOME", home).env_remove("NARROWS_TOKEN").arg("tunnel");
-    command
-}
-
-/// A server that sends back what it gets; its port.
-fn echo() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    std::thread::spawn(move || {
-        for mut socket in listener.incoming().map_while(Result::ok) {
-            std::thread::spawn(move || {
-                let mut buffer = vec![0; 64 << 10];
-                while let Ok(n @ 1..) = socket.read(&mut buffer) {
-                    if socket.write_all(&buffer[..n]).is_err() {
-                        return;
-                    }
-                }
-            });
-        }
-    });
-    port
-}
-
-fn connect(address: &str) -> TcpStream {
-    let socket = TcpStream::connect(address).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
-    socket
-}
-
-/// Sends bytes through an echo.
-fn exchange(socket: &mut TcpStream, sent: &[u8]) {
-    let (mut writer, copy) = (socket.try_clone().unwrap(), sent.to_vec());
-    let writing = std::thread::spawn(move || writer.write_all(&copy).unwrap());
-    let mut got = vec![0; sent.len()];
-    socket.read_exact(&mut got).unwrap();
-    writing.join().unwrap();
-    assert!(got == sent);
-}
+use narrows_test::authority::Authority;
 
 #[test]
 fn a_database_on_another_host_is_two_commands() {
@@ -130,14 +45,6 @@ fn a_database_on_another_host_is_two_commands() {
 
 fn connect_fails(address: &str) -> bool {
     TcpStream::connect(address).is_err()
-}
-
-fn wait_for(is: impl Fn() -> bool) {
-    let begun = std::time::Instant::now();
-    while !is() {
-        assert!(begun.elapsed() < PATIENCE, "it never happens");
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
 }
 
 #[test]
@@ -296,19 +203,9 @@ fn certificates_are_read_again_while_connections_are_open() {
     }
     let home = home();
     let home = home.path();
-    let openssl = |words: &str| {
-        let output = Command::new("openssl").current_dir(home).args(words.split(' ')).output().unwrap();
-        assert!(output.status.success(), "{words}: {}", stderr(&output));
-    };
-    fs::write(home.join("names"), "subjectAltName=IP:127.0.0.1\n").unwrap();
     // One certificate for both ends, anew for each authority.
     let renew = || {
-        let key = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes";
-        openssl(&format!("req -x509 {key} -keyout ca.key -out new-ca.pem -days 2 -subj /CN=ca"));
-        openssl(&format!("req {key} -keyout new.key -out new.csr -subj /CN=end"));
-        openssl(
-            "x509 -req -in new.csr -CA new-ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile names -out new.pem",
-        );
+        Authority::new(home, "new-ca").sign("new", "IP:127.0.0.1", 2);
         for (new, name) in [("new-ca.pem", "ca.pem"), ("new.key", "end.key"), ("new.pem", "end.pem")] {
             fs::rename(home.join(new), home.join(name)).unwrap();
         }

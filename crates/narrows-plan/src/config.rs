@@ -307,18 +307,23 @@ fn kind(value: &Value) -> &'static str {
 fn unknown<T>(name: &str, known: impl Iterator<Item = &'static str>) -> Result<T> {
     let key = name.rsplit_once('.').map_or(name, |n| n.1);
     let known: Vec<&str> = known.collect();
-    let nearest = known.iter().map(|k| (edits(key, k), *k)).min();
     // Names from the file may hold anything.
     let shown: String = name.chars().take(2 * NAME_MAX).map(|c| if is_visible(c) { c } else { '?' }).collect();
-    // Of a short key every letter counts.
-    match nearest.filter(|(n, _)| *n <= EDITS_MAX.min(key.chars().count() / 2)) {
-        Some((_, near)) => wrong(format!("'{shown}' is not known; did you mean {near}?")),
+    match nearest(key, &known) {
+        Some(near) => wrong(format!("'{shown}' is not known; did you mean {near}?")),
         None => {
             let mut known = known;
             known.dedup();
             wrong(format!("'{shown}' is not known; known are {}", known.join(", ")))
         }
     }
+}
+
+/// The known key that was probably meant.
+pub fn nearest<'a>(key: &str, known: &[&'a str]) -> Option<&'a str> {
+    let nearest = known.iter().map(|k| (edits(key, k), *k)).min();
+    // Of a short key every letter counts.
+    nearest.filter(|(n, _)| *n <= EDITS_MAX.min(key.chars().count() / 2)).map(|(_, near)| near)
 }
 
 /// Levenshtein distance; at most [`NAME_MAX`] letters of each are compared.

@@ -1,9 +1,12 @@
-//! The record of skipped tests.
+//! The record of skipped tests, and what several crates' tests share.
 //!
 //! A test that cannot run passes, but records that by `skip`, or by `lacks` if a program could be
 //! installed. `make test` names a file in `NARROWS_SKIPPED` and prints at its end what tests wrote
 //! into it. Continuous integration installs the programs of `.ci/packages` and sets `CI=true`: a
 //! missing program is then a failure. `bindings/python/tests/conftest.py` does the same.
+
+pub mod authority;
+pub mod far;
 
 use std::env;
 use std::fmt::Display;

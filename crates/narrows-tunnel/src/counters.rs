@@ -26,8 +26,9 @@ counters! {
     flows_refused,
     flows_reset,
     flows_damaged,
-    /// Connections that a limit turned away.
+    /// Connections that a limit turned away: no place, or too many of one host in a second.
     flows_over_limit,
+    flows_over_rate,
     /// Connections that are open.
     flows_now,
     /// Bytes of local connections, and what was sent for them.
@@ -41,6 +42,9 @@ counters! {
     carriers_lost,
     carriers_now,
     sessions_now,
+    /// Sessions that a limit turned away, and those whose other end is not trusted any more.
+    sessions_over_limit,
+    sessions_distrusted,
     /// Attempts of dialers to connect that failed.
     dials_failed,
     /// Connections that proved nothing: refused keys, no tunnel, too slow, turned away by a limit.
@@ -48,9 +52,23 @@ counters! {
     strangers_broken,
     strangers_late,
     strangers_over_limit,
+    /// Those of hosts that began too many in a second.
+    strangers_over_rate,
     strangers_now,
-    /// Memory that flows hold.
+    /// SOCKS clients and others that have not said where to, those that said it too late, and those that
+    /// a limit turned away.
+    undecided_now,
+    undecided_late,
+    undecided_over_limit,
+    /// Names that were not looked up, because too many were under way.
+    lookups_over_limit,
+    /// Connections that could not be accepted, usually since no descriptor was free.
+    accepts_failed,
+    /// Memory that flows hold, and how often that reached its limit.
     bytes_held,
+    memory_full,
+    /// Answers to the owner's question whether the thread moves.
+    beats,
 }
 
 /// A number that one thread changes and others read.

@@ -14,7 +14,7 @@ use narrows::receiver::{DecodeDone, Receiver};
 use narrows::sender::{Done, Sender};
 use narrows::stream::{self, ReceiveOptions, SendOptions};
 
-use super::limits::{MEMORY_MIN, MEMORY_TOTAL, RECEIVED_MAX};
+use super::limits::{Limits, MEMORY_MIN, RECEIVED_MAX};
 
 /// Jobs of at most this length and estimated time run on the thread that moves the bytes, since
 /// waking a worker and hearing from it takes some 20 us. The numbers are those of `run`.
@@ -60,7 +60,7 @@ pub struct Engine {
     tell: std::sync::Arc<Tell>,
     pub contexts: Contexts,
     pub buffers: BufferPool,
-    held: Rc<Cell<usize>>,
+    memory: Rc<Memory>,
     /// Streams that ended since memory was returned to the system.
     ended: usize,
 }
@@ -77,7 +77,7 @@ impl Engine {
             tell: std::sync::Arc::new(tell),
             contexts: Contexts::default(),
             buffers: BufferPool::default(),
-            held: Rc::default(),
+            memory: Rc::default(),
             ended: 0,
         }
     }
@@ -154,23 +154,52 @@ impl Engine {
 
     /// A share of the memory, for one direction of a flow.
     pub(super) fn share(&self) -> Share {
-        Share { of_all: Rc::clone(&self.held), held: 0 }
+        Share { of_all: Rc::clone(&self.memory), held: 0 }
     }
 
     /// The most that a direction may hold that holds nothing yet.
     pub(super) fn memory_max(&self) -> usize {
-        memory_max(0, self.held.get())
+        self.memory.most(0)
     }
 
     /// Bytes that all flows hold.
     pub fn held(&self) -> usize {
-        self.held.get()
+        self.memory.held.get()
+    }
+
+    /// Bytes that they may still hold.
+    pub(super) fn memory_left(&self) -> usize {
+        self.memory.total.get().saturating_sub(self.memory.held.get())
+    }
+
+    /// Limits what all flows hold from here on.
+    pub(super) fn set_memory(&self, total: usize) {
+        self.memory.total.set(total);
+    }
+}
+
+/// The memory of all flows.
+struct Memory {
+    held: Cell<usize>,
+    total: Cell<usize>,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self { held: Cell::new(0), total: Cell::new(Limits::default().memory) }
+    }
+}
+
+impl Memory {
+    /// The most that a direction may hold that holds so much: what is left, and in any case a little.
+    fn most(&self, held: usize) -> usize {
+        (held + self.total.get().saturating_sub(self.held.get())).max(MEMORY_MIN)
     }
 }
 
 /// What one direction of a flow holds of the memory of all.
 pub(super) struct Share {
-    of_all: Rc<Cell<usize>>,
+    of_all: Rc<Memory>,
     held: usize,
 }
 
@@ -178,17 +207,14 @@ impl Share {
     /// Records how much it holds now.
     pub(super) fn count(&mut self, held: usize) {
         let before = std::mem::replace(&mut self.held, held);
-        self.of_all.set(self.of_all.get() - before + held);
+        let of_all = &self.of_all.held;
+        of_all.set(of_all.get() - before + held);
     }
 
-    /// The most that it may hold now: what is left, and in any case a little.
+    /// The most that it may hold now.
     pub(super) fn memory_max(&self) -> usize {
-        memory_max(self.held, self.of_all.get())
+        self.of_all.most(self.held)
     }
-}
-
-fn memory_max(held: usize, held_by_all: usize) -> usize {
-    (held + MEMORY_TOTAL.saturating_sub(held_by_all)).max(MEMORY_MIN)
 }
 
 impl Drop for Share {
@@ -212,6 +238,7 @@ pub(super) fn test_engine() -> (Engine, std::sync::mpsc::Receiver<(Key, Result)>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::MEMORY_TOTAL;
 
     #[test]
     fn all_share_one_memory_and_nobody_is_left_without_any() {
@@ -222,6 +249,8 @@ mod tests {
         one.count(MEMORY_TOTAL / 2);
         other.count(1);
         assert_eq!(other.memory_max(), MEMORY_TOTAL / 2);
+        engine.set_memory(MEMORY_TOTAL / 4);
+        assert_eq!((other.memory_max(), engine.memory_left()), (MEMORY_MIN, 0), "a lower limit counts at once");
         drop((one, other));
         assert_eq!(engine.held(), 0);
     }

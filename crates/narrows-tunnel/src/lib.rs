@@ -24,6 +24,7 @@ pub mod proxy;
 mod pump;
 pub mod rate;
 pub mod reason;
+mod refusal;
 pub mod rules;
 pub mod session;
 pub mod settings;

@@ -30,8 +30,8 @@ pub const CALM_SHARE: u32 = 8;
 /// Short pieces of a direction that wait to be read or for a move: raw and coded ones that alternate
 /// cannot be joined, and each costs some 70 bytes beside its own. A writer changes once in 5 s.
 pub const PIECES_MAX: usize = 1024;
-/// Memory that all flows of a process may hold together. Beyond it each may still hold
-/// [`MEMORY_MIN`], so that all make progress.
+/// Memory that all flows of a process may hold together, unless [`Limits`] says otherwise. Beyond it each
+/// may still hold [`MEMORY_MIN`], so that all make progress.
 pub const MEMORY_TOTAL: usize = 512 << 20;
 pub const MEMORY_MIN: usize = 64 << 10;
 /// Most that one direction holds of what its receiver has decoded or not yet, as in `run`.
@@ -43,7 +43,6 @@ pub const STRANGERS_MAX: usize = 1024;
 /// New carriers of one host: so many at once, and so many each second after that. A handshake is the
 /// dearest thing that a stranger can ask for; sixteen dialers behind one address get their four
 /// carriers at once.
-pub const GREETINGS_BURST: u32 = 64;
 pub const GREETINGS_PER_S: u32 = 64;
 /// New carriers of all hosts that have no session: with some 0.5 ms each they leave most of a core for
 /// flows, and a hundred clients of a server that restarted are back within a second.
@@ -63,3 +62,31 @@ pub const LOOKUPS_MAX: usize = 64;
 pub const NAMES_MAX: usize = 1024;
 /// SOCKS clients and other connections that have not said where to yet; 10 s each.
 pub const UNDECIDED_MAX: usize = 1024;
+
+/// Limits that the owner of an acceptor may set, also while it runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Memory that all flows may hold together, in bytes.
+    pub memory: usize,
+    /// Connections whose handshake is under way.
+    pub strangers: usize,
+    /// Connections that have not said where to yet.
+    pub undecided: usize,
+    /// New carriers of one host each second; as many at once.
+    pub greetings_per_s: u32,
+    /// New flows of one host each second, and as many at once; 0 is any number. Without it a host has
+    /// the places that are free, and a service may have reasons to want fewer at a time.
+    pub flows_per_s: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            memory: MEMORY_TOTAL,
+            strangers: STRANGERS_MAX,
+            undecided: UNDECIDED_MAX,
+            greetings_per_s: GREETINGS_PER_S,
+            flows_per_s: 0,
+        }
+    }
+}

@@ -17,17 +17,15 @@ use rustls::{ClientConfig, ServerConfig};
 
 use super::counters::Counters;
 use super::engine::{self, Engine, Key};
-use super::limits::{
-    ALL_GREETINGS_BURST, ALL_GREETINGS_PER_S, GREETINGS_BURST, GREETINGS_PER_S, MEMORY_TOTAL, SESSIONS_MAX,
-    STRANGERS_AT_A_TIME,
-};
+use super::limits::{ALL_GREETINGS_BURST, ALL_GREETINGS_PER_S, SESSIONS_MAX, STRANGERS_AT_A_TIME};
 use super::lookup::{self, Found, Lookups};
 use super::rate::Rates;
 use super::reason::Reason;
 use super::session::{Credit, Sent};
-use super::settings::{Report, Settings};
+use super::settings::{Change, Report, Settings, Trust};
 
 mod carriers;
+mod changes;
 mod conn;
 mod dialing;
 mod listeners;
@@ -65,6 +63,9 @@ pub(super) enum Order {
         server: Option<Arc<ServerConfig>>,
         client: Option<Arc<ClientConfig>>,
     },
+    Judge(Trust),
+    Change(Box<Change>),
+    Beat,
     /// Open nothing more; end when all flows have, or after this time.
     Drain(Duration),
 }
@@ -135,6 +136,9 @@ pub(super) struct Pump {
     rates: Rates,
     /// Of all hosts that have no session.
     all_rates: Rates,
+    flow_rates: Rates,
+    /// When a refused stranger may be told of again.
+    complains_ns: u64,
     flows: usize,
     undecided: usize,
 
@@ -143,6 +147,8 @@ pub(super) struct Pump {
     is_stdio: bool,
     draining_until_ns: Option<u64>,
     over: Option<Option<String>>,
+    /// Flows hold all the memory that they may.
+    is_full: bool,
     /// Buffers were used since they were last trimmed.
     untidy: bool,
     /// When memory was last returned to the system.
@@ -166,7 +172,8 @@ pub(super) fn start(settings: Settings, reports: SyncSender<Report>, counters: A
         // The engine belongs to this thread.
         let engine =
             Engine::new(settings.engine.clone(), Box::new(move |key, done| tell.send(Order::Worker(key, done))));
-        let flows_max = settings.flows_max;
+        let (flows_max, limits) = (settings.flows_max, settings.limits);
+        engine.set_memory(limits.memory);
         let mut pump = Pump {
             watch,
             bell,
@@ -190,14 +197,17 @@ pub(super) fn start(settings: Settings, reports: SyncSender<Report>, counters: A
             session_hosts: Shares::new(SESSIONS_MAX),
             strangers: VecDeque::new(),
             stranger_turns: VecDeque::new(),
-            rates: Rates::new(GREETINGS_BURST, GREETINGS_PER_S),
+            rates: Rates::new(limits.greetings_per_s, limits.greetings_per_s),
             all_rates: Rates::new(ALL_GREETINGS_BURST, ALL_GREETINGS_PER_S),
+            flow_rates: Rates::new(limits.flows_per_s, limits.flows_per_s),
+            complains_ns: 0,
             flows: 0,
             undecided: 0,
             uplink: None,
             is_stdio: false,
             draining_until_ns: None,
             over: None,
+            is_full: false,
             untidy: false,
             tidied_ns: 0,
             output: Vec::new(),
@@ -288,6 +298,9 @@ impl Pump {
                     keys.into_iter().for_each(|key| self.found(key, found.clone()));
                 }
                 Order::Reload { server, client } => self.reload(server, client),
+                Order::Judge(trust) => self.judge(&trust),
+                Order::Change(change) => self.change(*change),
+                Order::Beat => self.counters.beats.add(1),
                 Order::Drain(limit) => self.begin_drain(limit),
             }
         }
@@ -331,7 +344,7 @@ impl Pump {
             self.set_timer(key, None);
             match self.kind(key) {
                 Some(Kind::Conn(_)) => self.conn_on_time(key),
-                Some(Kind::Undecided(_)) => self.end_undecided(key),
+                Some(Kind::Undecided(_)) => self.undecided_on_time(key),
                 Some(Kind::Stranger(_)) => self.stranger_on_time(key),
                 Some(Kind::Dialing(_)) => self.dialing_on_time(key),
                 Some(Kind::Carrier(_)) => self.lose_carrier(key, "the other end did not close it in time"),
@@ -377,9 +390,13 @@ impl Pump {
             }
             self.tick();
         }
-        let held = self.engine.held();
-        self.counters.bytes_held.set(held as u64);
-        self.credit.set_left(MEMORY_TOTAL.saturating_sub(held));
+        self.counters.bytes_held.set(self.engine.held() as u64);
+        let left = self.engine.memory_left();
+        if left == 0 && !self.is_full {
+            self.counters.memory_full.add(1);
+        }
+        self.is_full = left == 0;
+        self.credit.set_left(left);
     }
 
     // --- places ---

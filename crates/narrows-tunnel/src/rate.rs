@@ -22,6 +22,11 @@ impl Rates {
         Self { burst, per_s, full_ns: HashMap::new() }
     }
 
+    /// Goes on with another rate.
+    pub fn set(&mut self, burst: u32, per_s: u32) {
+        (self.burst, self.per_s) = (burst, per_s);
+    }
+
     /// Whether a host may do it once more now.
     pub fn allow(&mut self, address: IpAddr, now_ns: u64) -> bool {
         let each_ns = SECOND_NS / u64::from(self.per_s.max(1));

@@ -5,11 +5,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use rustls::client::danger::ServerCertVerifier;
 use rustls::pki_types::ServerName;
+use rustls::server::danger::ClientCertVerifier;
 use rustls::{ClientConfig, ServerConfig};
 
 use super::engine;
 use super::forward::Forward;
+use super::limits::Limits;
 use super::rules::Rules;
 use super::session::Timing;
 use super::target::Endpoint;
@@ -41,12 +44,34 @@ pub struct Settings {
     pub timing: Timing,
     /// Most connections at a time.
     pub flows_max: usize,
+    pub limits: Limits,
     /// Addresses whose connections to local listeners begin with a PROXY header.
     pub proxy_from: Vec<IpAddr>,
     /// Whether connections to targets begin with a PROXY header.
     pub send_proxy: bool,
     /// Whether a dialer goes on trying before it was connected for the first time.
     pub keeps_trying: bool,
+}
+
+/// What may change while a tunnel runs. It counts for connections that begin later.
+#[derive(Default)]
+pub struct Change {
+    pub allow: Rules,
+    pub allow_listen: Rules,
+    pub proxy_from: Vec<IpAddr>,
+    pub send_proxy: bool,
+    pub limits: Limits,
+    /// Time in which a peer's hello must come, in ns.
+    pub hello_within_ns: u64,
+}
+
+/// Who judges the other ends that are connected already.
+#[derive(Default, Clone)]
+pub struct Trust {
+    /// Of an acceptor: its dialers.
+    pub dialers: Option<Arc<dyn ClientCertVerifier>>,
+    /// Of a dialer: its acceptor.
+    pub acceptor: Option<Arc<dyn ServerCertVerifier>>,
 }
 
 /// How the other end is reached.
@@ -77,6 +102,9 @@ pub enum Report {
     Flow { text: String },
     /// Something of a dialer, for a verbose acceptor.
     Peer { text: String },
+    /// A dialer whose token or certificate is not accepted, and why. All of them are `Peer` too;
+    /// this is told once in a second at most.
+    Refused { text: String },
     /// The tunnel is over; an error if it is a failure.
     Over { error: Option<String> },
 }

@@ -9,7 +9,7 @@ use rustls::{ClientConfig, ServerConfig};
 
 use super::counters::Counters;
 use super::pump::{self, Inlet, Order};
-use super::settings::{Report, Settings};
+use super::settings::{Change, Report, Settings, Trust};
 
 /// Most time for [`Tunnel::stop`]: who has asked the program to end does not want to wait.
 const STOPPING: Duration = Duration::from_millis(500);
@@ -52,6 +52,21 @@ impl Tunnel {
                 return;
             }
         }
+    }
+
+    /// Sessions whose other end is not trusted so open nothing more; connections that are open go on.
+    pub fn judge(&self, trust: Trust) {
+        self.inlet.send(Order::Judge(trust));
+    }
+
+    /// Goes on with other rules and limits.
+    pub fn change(&self, change: Change) {
+        self.inlet.send(Order::Change(Box::new(change)));
+    }
+
+    /// Asks whether the tunnel still moves: then it counts `beats` soon.
+    pub fn beat(&self) {
+        self.inlet.send(Order::Beat);
     }
 
     /// Opens nothing more, and is over when all connections have ended, or after `limit`.

@@ -7,11 +7,12 @@ use narrows::block::{Block, BlockMut, BufferPool};
 use narrows::monitor::LinkSample;
 use narrows::monitor::link::LinkMonitor;
 use narrows::transport::Meter;
-use rustls::{AlertDescription, Connection};
+use rustls::Connection;
+use rustls::pki_types::CertificateDer;
 
 use super::marks::Progress;
 use super::outgoing::Look;
-use super::socket;
+use super::{refusal, socket};
 
 /// Length of a read; reads grow up to the longest while they are filled.
 const READ_MIN: usize = 16 << 10;
@@ -99,6 +100,11 @@ impl Wire {
             measured_ns: 0,
             latest: None,
         }
+    }
+
+    /// The certificates, or the raw key, by which the other end proved itself.
+    pub(super) fn proof(&self) -> Option<&[CertificateDer<'static>]> {
+        self.tls.as_ref()?.peer_certificates()
     }
 
     pub(super) fn is_handshaking(&self) -> bool {
@@ -361,20 +367,8 @@ impl Write for Direct<'_> {
 
 /// Distinguishes refused keys and certificates from protocol errors.
 fn protocol_error(e: rustls::Error) -> io::Error {
-    use AlertDescription as A;
-    let refused = match &e {
-        rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented => true,
-        rustls::Error::AlertReceived(alert) => matches!(
-            alert,
-            A::AccessDenied
-                | A::BadCertificate
-                | A::CertificateExpired
-                | A::CertificateRevoked
-                | A::CertificateRequired
-                | A::CertificateUnknown
-                | A::UnknownCA
-        ),
-        _ => false,
-    };
-    io::Error::new(if refused { io::ErrorKind::PermissionDenied } else { io::ErrorKind::InvalidData }, e)
+    match refusal::words(&e) {
+        Some(words) => io::Error::new(io::ErrorKind::PermissionDenied, words),
+        None => io::Error::new(io::ErrorKind::InvalidData, e),
+    }
 }

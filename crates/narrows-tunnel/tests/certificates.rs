@@ -2,58 +2,15 @@
 
 mod common;
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::path::Path;
-use std::process::Command;
 
+use common::authority::files;
 use common::{Far, PATIENCE, forward, target, wait_for, wait_until};
+use narrows_test::authority::Authority;
 use narrows_tunnel::Tunnel;
 use narrows_tunnel::certificates::Files;
-use narrows_tunnel::settings::{Report, Settings, Uplink};
-
-/// An authority in a folder.
-struct Authority<'a> {
-    dir: &'a Path,
-    name: &'a str,
-}
-
-fn openssl(dir: &Path, words: &str) {
-    let output = Command::new("openssl").current_dir(dir).args(words.split(' ')).output().unwrap();
-    assert!(output.status.success(), "{words}: {}", String::from_utf8_lossy(&output.stderr));
-}
-
-const KEY: &str = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes";
-
-impl<'a> Authority<'a> {
-    fn new(dir: &'a Path, name: &'a str) -> Self {
-        openssl(dir, &format!("req -x509 {KEY} -keyout {name}.key -out {name}.pem -days 30 -subj /CN={name}"));
-        Self { dir, name }
-    }
-
-    /// A certificate with these alternative names, for so many days.
-    fn sign(&self, file: &str, names: &str, days: i32) {
-        let ca = self.name;
-        openssl(self.dir, &format!("req {KEY} -keyout {file}.key -out {file}.csr -subj /CN=anything"));
-        std::fs::write(self.dir.join("extensions"), format!("subjectAltName={names}\n")).unwrap();
-        openssl(
-            self.dir,
-            &format!(
-                "x509 -req -in {file}.csr -CA {ca}.pem -CAkey {ca}.key -CAcreateserial -days {days} -extfile extensions \
-                 -out {file}.pem"
-            ),
-        );
-    }
-}
-
-fn files(dir: &Path, own: &str, ca: &str, names: &[&str]) -> Files {
-    Files {
-        cert: dir.join(format!("{own}.pem")),
-        key: dir.join(format!("{own}.key")),
-        ca: dir.join(format!("{ca}.pem")),
-        names: names.iter().map(|n| (*n).to_owned()).collect(),
-    }
-}
+use narrows_tunnel::settings::{Report, Settings, Trust, Uplink};
 
 fn acceptor(files: &Files) -> (Tunnel, String) {
     let listen = vec![("127.0.0.1:0".parse().unwrap(), files.server().unwrap())];
@@ -71,6 +28,14 @@ fn dialer(files: &Files, address: &str, to: u16) -> Tunnel {
     let uplink = Some(Uplink::Tls { host: "127.0.0.1".into(), port, config, name });
     let local = vec![forward("0", &target(to))];
     Tunnel::start(Settings { uplink, local, carriers: 1, flows_max: 1000, ..Settings::default() }).unwrap()
+}
+
+/// What an acceptor says of a client that it refuses.
+fn said_of_client(server: &Tunnel) -> String {
+    wait_for(server, |report| match report {
+        Report::Peer { text } => Some(text),
+        _ => None,
+    })
 }
 
 /// Whether the tunnel comes up, or the reason why not.
@@ -96,7 +61,7 @@ fn only_certificates_of_the_authority_with_the_right_names_are_taken() {
     ca.sign("elsewhere", "DNS:elsewhere.example", 30);
     ca.sign("alice", "DNS:alice,URI:spiffe://site/alice", 30);
     ca.sign("bob", "DNS:bob", 30);
-    ca.sign("late", "DNS:alice", -1);
+    ca.sign_between("late", "DNS:alice", ["20200101000000Z", "20210101000000Z"]);
     other.sign("stranger", "DNS:alice", 30);
     let far = Far::echo();
     let try_both = |server: Files, client: Files| {
@@ -191,4 +156,176 @@ fn files_that_are_wrong_are_named() {
     assert!(good.client().err().unwrap().to_string().contains("chmod 600"));
     std::fs::rename(dir.join("two.pem"), dir.join("one.pem")).unwrap();
     assert_ne!(stamp, good.stamp());
+}
+
+#[test]
+fn both_ends_say_in_a_line_why_a_certificate_is_refused() {
+    if !narrows_test::has("openssl") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let (ca, other) = (Authority::new(dir, "ca"), Authority::new(dir, "other"));
+    ca.sign("server", "IP:127.0.0.1", 30);
+    ca.sign_between("server-late", "IP:127.0.0.1", ["20200101000000Z", "20210101000000Z"]);
+    ca.sign_between("server-early", "IP:127.0.0.1", ["20990101000000Z", "20991231000000Z"]);
+    ca.sign("alice", "DNS:alice", 30);
+    ca.sign_between("late", "DNS:alice", ["20200101000000Z", "20210101000000Z"]);
+    ca.sign_between("early", "DNS:alice", ["20990101000000Z", "20991231000000Z"]);
+    ca.sign("bob", "DNS:bob", 30);
+    other.sign("stranger", "DNS:alice", 30);
+    let far = Far::echo();
+    // The server refuses the client: what the client says, and what the server says.
+    for (client, at_client, at_server) in [
+        ("late", "has expired, or is not valid yet", "certificate has expired"),
+        ("early", "has expired, or is not valid yet", "is not valid yet; compare the clocks"),
+        ("bob", "another name than the other end allows", "none of the names of --allow-name"),
+        ("stranger", "authority that the other end does not know", "none of the authorities in --ca"),
+    ] {
+        let (server, address) = acceptor(&files(dir, "server", "ca", &["alice"]));
+        let error = comes_up(&dialer(&files(dir, client, "ca", &[]), &address, far.port)).unwrap_err();
+        assert!(error.contains(at_client) && error.lines().count() == 1, "{client}: {error}");
+        let said = said_of_client(&server);
+        assert!(said.contains(at_server), "{client}: {said}");
+        assert_eq!(server.counters.strangers_refused.get(), 1);
+    }
+    // The client refuses the server.
+    for (server, at_client, at_server) in [
+        ("server-late", "the other end's certificate has expired", "has expired, or is not valid yet"),
+        ("server-early", "is not valid yet; compare the clocks", "has expired, or is not valid yet"),
+        ("alice", "is for alice, not for 127.0.0.1", "another name"),
+    ] {
+        let (acceptor, address) = acceptor(&files(dir, server, "ca", &[]));
+        let error = comes_up(&dialer(&files(dir, "alice", "ca", &[]), &address, far.port)).unwrap_err();
+        let error = error.replace("DnsName(\"alice\")", "alice");
+        assert!(error.contains(at_client) && error.lines().count() == 1, "{server}: {error}");
+        let said = said_of_client(&acceptor);
+        assert!(said.contains(at_server), "{server}: {said}");
+    }
+    // One end has a token.
+    let (server, address) = acceptor(&files(dir, "server", "ca", &[]));
+    let by_token = common::dialer(&common::keys(), &address, Settings::default());
+    let error = comes_up(&by_token).unwrap_err();
+    assert!(error.contains("token") && error.contains("certificate"), "{error}");
+    assert!(said_of_client(&server).contains("one end has a token, the other one a certificate"));
+}
+
+#[test]
+fn revoked_certificates_are_refused_by_either_end() {
+    if !narrows_test::has("openssl") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let (ca, other) = (Authority::new(dir, "ca"), Authority::new(dir, "other"));
+    ca.sign("server", "IP:127.0.0.1", 30);
+    ca.sign("alice", "DNS:alice", 30);
+    ca.sign("bob", "DNS:bob", 30);
+    ca.list("none.crl", &[], 30);
+    ca.list("bob.crl", &["bob"], 30);
+    ca.list("server.crl", &["server"], 30);
+    ca.list("old.crl", &[], -1);
+    other.list("other.crl", &[], 30);
+    let far = Far::echo();
+    let with =
+        |own: &str, list: &str, names: &[&str]| Files { crl: Some(dir.join(list)), ..files(dir, own, "ca", names) };
+    let try_both = |server: Files, client: Files| {
+        let (_server, address) = acceptor(&server);
+        comes_up(&dialer(&client, &address, far.port))
+    };
+    assert_eq!(try_both(with("server", "none.crl", &[]), with("alice", "none.crl", &[])), Ok(()));
+    assert_eq!(try_both(with("server", "bob.crl", &["alice"]), files(dir, "alice", "ca", &[])), Ok(()));
+    for (what, server, client, words) in [
+        ("a client", with("server", "bob.crl", &[]), files(dir, "bob", "ca", &[]), "its certificate is revoked"),
+        ("a server", files(dir, "server", "ca", &[]), with("alice", "server.crl", &[]), "certificate is revoked"),
+        // A name that would be right for another host does not hide it.
+        ("with names", files(dir, "server", "ca", &[]), with("alice", "server.crl", &["db"]), "certificate is revoked"),
+        (
+            "an old list",
+            files(dir, "server", "ca", &[]),
+            with("alice", "old.crl", &[]),
+            "the list in --crl has expired",
+        ),
+        ("another's list", files(dir, "server", "ca", &[]), with("alice", "other.crl", &[]), "has no list in --crl"),
+    ] {
+        let error = try_both(server, client).expect_err(what);
+        assert!(error.contains(words), "{what}: {error}");
+    }
+    std::fs::write(dir.join("wrong.crl"), "-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n").unwrap();
+    for (list, words) in
+        [("wrong.crl", "it is no revocation list"), ("ca.pem", "no revocation list in it"), ("x", "No such")]
+    {
+        let error = with("server", list, &[]).server().err().unwrap().to_string();
+        assert!(error.contains(words), "{error}");
+    }
+}
+
+/// A client that is revoked, or whose authority is replaced, keeps what is open and opens nothing more.
+#[test]
+fn who_is_not_trusted_any_more_opens_nothing() {
+    if !narrows_test::has("openssl") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let ca = Authority::new(dir, "ca");
+    ca.sign("server", "IP:127.0.0.1", 30);
+    ca.sign("alice", "DNS:alice", 30);
+    ca.sign("alice2", "DNS:alice", 30);
+    ca.list("alice.crl", &["alice"], 30);
+    let far = Far::echo();
+    let (server, address) = acceptor(&files(dir, "server", "ca", &[]));
+    let client = dialer(&files(dir, "alice", "ca", &[]), &address, far.port);
+    let listening = wait_for(&client, |report| match report {
+        Report::Listening { from, .. } => Some(from),
+        _ => None,
+    });
+    comes_up(&client).unwrap();
+    let speak = |socket: &mut TcpStream| {
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.write_all(b"hello").and_then(|()| socket.read_exact(&mut [0; 5]))
+    };
+    let mut open = TcpStream::connect(&listening).unwrap();
+    speak(&mut open).unwrap();
+    let stricter = Files { crl: Some(dir.join("alice.crl")), ..files(dir, "server", "ca", &[]) };
+    server.reload(Some(stricter.server().unwrap()), None);
+    server.judge(Trust { dialers: Some(stricter.dialers().unwrap()), acceptor: None });
+    let said = wait_for(&server, |report| match report {
+        Report::Peer { text } if text.contains("not trusted") => Some(text),
+        _ => None,
+    });
+    assert!(said.contains("is revoked"), "{said}");
+    assert_eq!(server.counters.sessions_distrusted.get(), 1);
+    let why = wait_for(&client, |report| match report {
+        Report::Lost { why } => Some(why),
+        _ => None,
+    });
+    assert!(why.contains("this end's certificate is revoked"), "{why}");
+    speak(&mut open).unwrap();
+    let refused = speak(&mut TcpStream::connect(&listening).unwrap()).unwrap_err();
+    assert!(matches!(refused.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe), "{refused}");
+    // With another certificate it is welcome, and what is open goes on beside the new session.
+    let renewed = files(dir, "alice2", "ca", &[]);
+    client.reload(None, Some(renewed.client().unwrap()));
+    comes_up(&client).unwrap();
+    speak(&mut open).unwrap();
+    speak(&mut TcpStream::connect(&listening).unwrap()).unwrap();
+    assert_eq!(client.counters.flows_reset.get(), 0);
+    // The old session ends with its last connection.
+    drop(open);
+    wait_until("the old session is over", || server.counters.sessions_now.get() == 1);
+    // A client judges too.
+    let other = Authority::new(dir, "other");
+    other.sign("elsewhere", "DNS:x", 30);
+    let mut open = TcpStream::connect(&listening).unwrap();
+    speak(&mut open).unwrap();
+    let changed = files(dir, "elsewhere", "other", &[]);
+    client.reload(None, Some(changed.client().unwrap()));
+    client.judge(Trust { dialers: None, acceptor: Some(changed.acceptor().unwrap()) });
+    let why = wait_for(&client, |report| match report {
+        Report::Lost { why } => Some(why),
+        _ => None,
+    });
+    assert!(why.contains("none of the authorities in --ca"), "{why}");
+    speak(&mut open).unwrap();
 }

@@ -213,7 +213,7 @@ fn silent_connections_keep_nobody_out() {
     narrows_host::means::allow_descriptors();
     // More than one host may begin at once.
     let _silent: Vec<TcpStream> = (0..300).map(|_| TcpStream::connect(&address).unwrap()).collect();
-    wait_until("strangers turned away", || server.counters.strangers_over_limit.get() >= 200);
+    wait_until("strangers turned away", || server.counters.strangers_over_rate.get() >= 200);
     let local = vec![forward("0", &target(far.port))];
     let client = dialer(&keys, &address, Settings { local, keeps_trying: true, ..Settings::default() });
     wait_for(&client, |report| (report == Report::Up).then_some(()));

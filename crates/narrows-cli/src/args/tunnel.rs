@@ -4,13 +4,15 @@ use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use clap::{ArgAction, Args as ClapArgs};
+use clap::{ArgAction, Args as ClapArgs, Subcommand};
 use narrows::policy::PolicySpec;
 use narrows_tunnel::limits::CARRIERS_MAX;
 
-#[derive(ClapArgs)]
-#[command(after_long_help = TUNNEL_HELP, disable_version_flag = true)]
+#[derive(ClapArgs, Clone, Default)]
+#[command(after_long_help = TUNNEL_HELP, disable_version_flag = true, args_conflicts_with_subcommands = true)]
 pub(crate) struct TunnelArgs {
+    #[command(subcommand)]
+    pub(crate) command: Option<TunnelCommand>,
     /// The other end: narrows://HOST[:PORT], or [USER@]HOST that ssh reaches
     #[arg(value_name = "WHERE", conflicts_with_all = ["listen", "stdio"])]
     pub(crate) to: Option<OsString>,
@@ -29,8 +31,9 @@ pub(crate) struct TunnelArgs {
     #[arg(short = 'e', value_name = "PROGRAM")]
     pub(crate) shell: Option<OsString>,
     /// Name of narrows on the host that ssh reaches
-    #[arg(long, value_name = "PROGRAM", default_value = "narrows")]
-    pub(crate) remote_narrows: String,
+    /// [default: narrows]
+    #[arg(long, value_name = "PROGRAM")]
+    pub(crate) remote_narrows: Option<String>,
     /// Be the end that others connect to, on ADDR:PORT
     #[arg(long, value_name = "ADDR:PORT", conflicts_with = "stdio")]
     pub(crate) listen: Option<String>,
@@ -49,25 +52,28 @@ pub(crate) struct TunnelArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
     /// Write the token to FILE, for its owner only, instead of printing it; with --listen
-    #[arg(long, value_name = "FILE", requires = "listen")]
+    #[arg(long, value_name = "FILE")]
     pub(crate) token_out: Option<PathBuf>,
     /// File with the keys of this end, with --listen; it is made if it is missing [default:
     /// ~/.local/state/narrows/tunnel.key]
-    #[arg(long, value_name = "FILE", requires = "listen")]
+    #[arg(long, value_name = "FILE")]
     pub(crate) key_file: Option<PathBuf>,
     /// Prove this end by a certificate, in PEM, instead of a token; with --key and --ca. The files are read
     /// again when they change and on SIGHUP, and open connections stay
-    #[arg(long, value_name = "FILE", requires_all = ["key", "ca"], conflicts_with_all = ["token_file", "token_out", "key_file"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["token_file", "token_out", "key_file"])]
     pub(crate) cert: Option<PathBuf>,
     /// The private key of --cert
-    #[arg(long, value_name = "FILE", requires = "cert")]
+    #[arg(long, value_name = "FILE")]
     pub(crate) key: Option<PathBuf>,
     /// Authorities whose certificates the other end may have
-    #[arg(long, value_name = "FILE", requires = "cert")]
+    #[arg(long, value_name = "FILE")]
     pub(crate) ca: Option<PathBuf>,
+    /// Revoked certificates of each of these authorities (CRL), in PEM; without it none is revoked
+    #[arg(long, value_name = "FILE")]
+    pub(crate) crl: Option<PathBuf>,
     /// Name, DNS or URI, of which the other end's certificate must have one; may be repeated [default: a
     /// client wants the name or address of the host, a server takes all of --ca]
-    #[arg(long, value_name = "NAME", requires = "cert", action = ArgAction::Append)]
+    #[arg(long, value_name = "NAME", action = ArgAction::Append)]
     pub(crate) allow_name: Vec<String>,
     /// Begin connections to targets with a PROXY header (version 2) that tells the client's address
     #[arg(long)]
@@ -76,14 +82,26 @@ pub(crate) struct TunnelArgs {
     #[arg(long, value_name = "ADDR", action = ArgAction::Append, conflicts_with_all = ["listen", "stdio"])]
     pub(crate) proxy_from: Vec<IpAddr>,
     /// Connections with the other end that are kept open, 1 to 4; bulk gets further ones by itself
-    #[arg(long, value_name = "N", default_value = "2", value_parser = clap::value_parser!(u8).range(1..=CARRIERS_MAX as i64))]
-    pub(crate) carriers: u8,
+    /// [default: 2]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=CARRIERS_MAX as i64))]
+    pub(crate) carriers: Option<u8>,
     /// Go on trying although the other end was never reached
     #[arg(long)]
     pub(crate) keep_trying: bool,
-    /// After SIGTERM, let open connections go on for so many seconds
-    #[arg(long, value_name = "SECONDS", default_value = "0")]
-    pub(crate) drain: u32,
+    /// After SIGTERM, let open connections go on for so many seconds; a second signal ends them
+    /// [default: 0]
+    #[arg(long, value_name = "SECONDS", alias = "drain")]
+    pub(crate) drain_timeout: Option<u32>,
+    /// Read from FILE (TOML) what the command line does not say; SIGHUP reads it again
+    #[arg(long, value_name = "FILE", conflicts_with = "stdio")]
+    pub(crate) config: Option<PathBuf>,
+    /// Answer probes over HTTP on ADDR:PORT: /healthz whether the process moves, /readyz whether it can carry
+    /// connections
+    #[arg(long, value_name = "ADDR:PORT", conflicts_with = "stdio")]
+    pub(crate) health: Option<String>,
+    /// What only the file of --config can set
+    #[arg(skip)]
+    pub(crate) limits: TunnelLimits,
     /// Policy for what this end sends, as for `narrows run` [default: balance]
     #[arg(long, value_name = "SPEC")]
     pub(crate) policy: Option<PolicySpec>,
@@ -98,6 +116,32 @@ pub(crate) struct TunnelArgs {
     pub(crate) json: bool,
 }
 
+#[derive(Subcommand, Clone)]
+pub(crate) enum TunnelCommand {
+    /// Check a file for --config: one line for each fault, and status 2 if there is one
+    CheckConfig {
+        /// The file
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
+}
+
+/// Limits of a service. What is not set has its default.
+#[derive(Clone, Default)]
+pub(crate) struct TunnelLimits {
+    /// Most connections at a time.
+    pub(crate) connections: Option<u32>,
+    /// Memory of all connections, in MiB.
+    pub(crate) memory_mib: Option<u32>,
+    /// Handshakes under way.
+    pub(crate) handshakes: Option<u32>,
+    /// Time for one.
+    pub(crate) handshake_seconds: Option<u32>,
+    /// Of one host.
+    pub(crate) handshakes_per_second: Option<u32>,
+    pub(crate) connections_per_second: Option<u32>,
+}
+
 const TUNNEL_HELP: &str = "\
 A tunnel makes what one host can reach reachable from another: databases, registries, brokers, whole networks (-D). Its \
 connections share a few encrypted ones, so a new connection costs no handshake, and what they carry is compressed as the link \
@@ -109,11 +153,16 @@ permits, which without --allow is the loopback of the listening end: every port 
 With --cert, --key and --ca both ends prove themselves by certificates of an authority. Names are those of the subject \
 alternative names.
 
+The file of --config has the long names of these options as keys, with _ for -, and local, remote, dynamic and shell for -L, -R, \
+-D and -e; lists for what may be repeated; a table [limits]; paths count from its folder. An option on the command line replaces \
+its key. SIGHUP reads it again: rules, certificates, tokens and limits change at once for new connections; what needs a restart \
+is named. docs/tunnel.md has an example.
+
 When the other end is lost, open connections are reset, listeners stay, and the tunnel is made again, at first at once and then \
 every half minute. New connections wait up to 5 s for it.
 
 EXIT STATUS
-  0 if it ended after --drain, 1 if it cannot listen or the other end was never reached, 2 for wrong usage. After SIGINT and \
+  0 if it ended after --drain-timeout, 1 if it cannot listen or the other end was never reached, 2 for wrong usage. After SIGINT and \
 SIGTERM it terminates by that signal.
 
 EXAMPLES

@@ -8,6 +8,7 @@ use narrows::Error;
 
 use crate::args::agent::AgentArgs;
 use crate::cmd::run::service_port;
+use narrows_host::manager::Manager;
 use narrows_run::agent::{ALL, Agent, Settings};
 use narrows_run::raise_descriptor_limit;
 
@@ -31,6 +32,7 @@ pub(crate) fn run(args: &AgentArgs) -> Result<()> {
         _ => anyhow::Error::from(e).context("cannot start the agent"),
     })?;
     agent.open_service().with_context(|| format!("cannot listen on {service}"))?;
+    Manager::of_process().ready(&format!("answering on {service}"));
     agent.run();
     Ok(())
 }

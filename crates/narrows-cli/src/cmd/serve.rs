@@ -17,6 +17,7 @@ use narrows_copy::direct::listener::{Means, Server};
 use narrows_copy::hello::{self, Request};
 use narrows_copy::serve::{self, Manner, Reachable};
 use narrows_copy::served::Served;
+use narrows_host::manager::Manager;
 use narrows_host::{means, signals};
 
 /// Interval at which signals are checked.
@@ -91,8 +92,11 @@ fn listen(args: &ServeArgs, address: &str) -> Result<()> {
     }
     let serving = Arc::clone(&server);
     std::thread::Builder::new().name("narrows-accept".into()).spawn(move || serving.run(&listener))?;
+    let manager = Manager::of_process();
+    manager.ready(&format!("serving {} on {bound}", dir.display()));
     loop {
         if let Some(signal) = signals::received() {
+            manager.stopping("");
             server.stop();
             signals::die_of(signal);
         }

@@ -8,54 +8,72 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use narrows::Error;
-use narrows_copy::direct::keys::{self, Keys, Token};
-use narrows_copy::direct::proof;
+use narrows_copy::direct::keys;
 use narrows_host::{calibration, means, signals};
 use narrows_tunnel::Tunnel;
-use narrows_tunnel::certificates::{Files, Stamp};
 use narrows_tunnel::engine;
 use narrows_tunnel::forward::{self, Forward};
 use narrows_tunnel::limits::FLOWS_MAX;
 use narrows_tunnel::rules::Rules;
-use narrows_tunnel::settings::{PROTOCOL, Report, Settings, Uplink};
+use narrows_tunnel::session::Timing;
+use narrows_tunnel::settings::{Change, Report, Settings, Trust, Uplink};
 use rustls::pki_types::ServerName;
 use serde_json::json;
 
-use crate::args::tunnel::TunnelArgs;
+use crate::args::tunnel::{TunnelArgs, TunnelCommand};
 use crate::{files, report};
+
+mod config;
+mod known;
+mod proof;
+mod renewal;
+mod service;
+
+use renewal::Renewal;
+use service::Service;
 
 /// Default port of an acceptor; not assigned by IANA.
 pub(crate) const PORT: u16 = 7702;
 /// Interval at which signals are checked.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// Interval at which files of certificates are looked at.
-const RENEW_EVERY: Duration = Duration::from_secs(1);
+/// Connections with the other end that are kept open: one for calm flows, one that bulk finds.
+const CARRIERS: u8 = 2;
 /// Descriptors for everything but connections.
 const DESCRIPTORS_KEPT: usize = 256;
 
 /// Runs `narrows tunnel` until it is over or a signal comes.
-pub(crate) fn run(args: &TunnelArgs) -> Result<ExitCode> {
+pub(crate) fn run(flags: &TunnelArgs) -> Result<ExitCode> {
+    if let Some(TunnelCommand::CheckConfig { file }) = &flags.command {
+        return config::check(file);
+    }
+    let args = match config::with_file(flags) {
+        Ok(args) => args,
+        Err(faults) => return Ok(faults.tell()),
+    };
+    let args = &args;
+    let mut renewal = Renewal::new(flags, args)?;
     let mut settings = settings(args)?;
-    let mut token = None;
+    let (mut token, mut trust) = (None, Trust::default());
     if let Some(address) = &args.listen {
-        let config = match certificates(args) {
-            Some(files) => files.server()?,
-            None => {
-                let keys = load_keys(args)?;
-                token = Some(keys.token()?.to_string());
-                proof::server_config(&keys, PROTOCOL)?
-            }
-        };
-        settings.listen = resolve(address)?.into_iter().map(|a| (a, Arc::clone(&config))).collect();
+        let proof = proof::server(args)?;
+        (token, trust) = (proof.token, proof.trust);
+        settings.listen = resolve(address)?.into_iter().map(|a| (a, Arc::clone(&proof.config))).collect();
+    }
+    if let Some(to) = &args.to {
+        let (uplink, of_server) = uplink(args, to)?;
+        (settings.uplink, trust) = (Some(uplink), of_server);
     }
     if args.stdio {
         settings.stdio = Some(relay_stdio()?.into());
     }
+    let mut service = Service::start(args)?;
     let tunnel = Tunnel::start(settings)?;
+    renewal.has_read(trust, token.clone());
+    let stopped = Stopped::watch(renewal.hears_hangup())?;
     if let Some((path, text)) = args.token_out.as_ref().zip(token.take_if(|_| args.token_out.is_some())) {
         // It listens already: whoever finds the file can connect.
         keys::write_token(path, &text).with_context(|| format!("the token file {}", path.display()))?;
@@ -63,50 +81,49 @@ pub(crate) fn run(args: &TunnelArgs) -> Result<ExitCode> {
     if let Some(token) = token.filter(|_| !args.quiet) {
         tell_token(args, &token)?;
     }
-    let mut renewal = Renewal::new(args)?;
-    let stopped = Stopped::watch(renewal.is_some())?;
-    watch(args, &tunnel, &stopped, renewal.as_mut())
+    service.listens(args);
+    watch(&tunnel, &stopped, &mut renewal, &mut service)
 }
 
 fn settings(args: &TunnelArgs) -> Result<Settings> {
-    let misuse = |e: Error| anyhow::Error::from(e);
     let forwards = |texts: &[String]| texts.iter().map(|t| Forward::parse(t)).collect::<narrows::Result<Vec<_>>>();
-    let rules = |texts: &[String]| match texts {
-        [] if args.stdio => Ok(Rules::any()),
-        texts => Rules::parse(texts).map_err(misuse),
-    };
-    let policy = args.policy.clone().unwrap_or_default();
-    if !matches!(policy.name(), "balance" | "fixed") {
-        return Err(Error::misuse("--policy: a tunnel supports only `balance` and `fixed:METHOD`").into());
-    }
-    let settings = Settings {
-        carriers: usize::from(args.carriers),
+    let Change { allow, allow_listen, proxy_from, send_proxy, limits, hello_within_ns } = renewal::change(args)?;
+    let flows_max = args.limits.connections.map_or(FLOWS_MAX, |n| n as usize);
+    let kept = DESCRIPTORS_KEPT + limits.strangers + limits.undecided;
+    Ok(Settings {
+        carriers: usize::from(args.carriers.unwrap_or(CARRIERS)),
         local: forwards(&args.local)?,
         remote: forwards(&args.remote)?,
         dynamic: args.dynamic.iter().map(|t| forward::listener(t)).collect::<narrows::Result<_>>()?,
-        allow: rules(&args.allow)?,
-        allow_listen: rules(&args.allow_listen)?,
-        engine: engine::Settings { policy, calibration: calibration::load(args.verbose) },
-        flows_max: means::descriptors().saturating_sub(DESCRIPTORS_KEPT).clamp(16, FLOWS_MAX),
+        allow,
+        allow_listen,
+        engine: engine::Settings {
+            policy: args.policy.clone().unwrap_or_default(),
+            calibration: calibration::load(args.verbose),
+        },
+        flows_max: means::descriptors().saturating_sub(kept).max(16).min(flows_max),
+        limits,
+        timing: Timing { hello_within_ns, ..Timing::default() },
         keeps_trying: args.keep_trying,
-        send_proxy: args.send_proxy,
-        proxy_from: args.proxy_from.clone(),
+        send_proxy,
+        proxy_from,
         ..Settings::default()
-    };
-    let Some(to) = &args.to else {
-        if args.listen.is_some() || args.stdio {
-            return Ok(settings);
-        }
-        let text = "name the other end, narrows://HOST:PORT or [USER@]HOST, or be it yourself: --listen ADDR:PORT";
-        return Err(Error::misuse(text).into());
-    };
-    if args.local.is_empty() && args.remote.is_empty() && args.dynamic.is_empty() {
-        return Err(Error::misuse("nothing to forward: give -L, -R or -D, such as -L 5432:localhost:5432").into());
-    }
-    Ok(Settings { uplink: Some(uplink(args, to)?), ..settings })
+    })
 }
 
-fn uplink(args: &TunnelArgs, to: &OsStr) -> Result<Uplink> {
+fn rules(args: &TunnelArgs, texts: &[String]) -> Result<Rules> {
+    match texts {
+        [] if args.stdio => Ok(Rules::any()),
+        texts => Ok(Rules::parse(texts)?),
+    }
+}
+
+/// Whether the other end is reached without a remote shell.
+fn is_direct(args: &TunnelArgs) -> bool {
+    args.to.as_ref().is_some_and(|to| to.as_encoded_bytes().starts_with(b"narrows://"))
+}
+
+fn uplink(args: &TunnelArgs, to: &OsStr) -> Result<(Uplink, Trust)> {
     let address = to.to_str().and_then(|to| to.strip_prefix("narrows://"));
     match (&args.shell, address) {
         (_, None) if to.is_empty() || to.as_encoded_bytes().starts_with(b"-") => {
@@ -115,18 +132,17 @@ fn uplink(args: &TunnelArgs, to: &OsStr) -> Result<Uplink> {
         (shell, None) => {
             let shell = shell.as_deref().unwrap_or(OsStr::new("ssh"));
             let command = narrows_copy::carrier::shell_words(shell)?;
-            let far = format!("{} tunnel --stdio", args.remote_narrows);
-            Ok(Uplink::Shell { command: command.into_iter().chain([to.to_owned(), OsString::from(far)]).collect() })
+            let far = format!("{} tunnel --stdio", args.remote_narrows.as_deref().unwrap_or("narrows"));
+            let command = command.into_iter().chain([to.to_owned(), OsString::from(far)]).collect();
+            Ok((Uplink::Shell { command }, Trust::default()))
         }
         (None, Some(address)) => {
             let (host, port) = host_and_port(address)?;
-            let (config, name) = match certificates(args) {
-                Some(files) => (files.client()?, host.clone()),
-                None => (proof::client_config(&load_token(args)?, PROTOCOL)?, proof::NAME.to_owned()),
-            };
+            let proof = proof::client(args)?;
+            let name = proof.name.map_or_else(|| host.clone(), str::to_owned);
             let cannot = || Error::misuse(format!("{host} is no name that a certificate can have"));
             let name = ServerName::try_from(name).map_err(|_| cannot())?;
-            Ok(Uplink::Tls { host, port, config, name })
+            Ok((Uplink::Tls { host, port, config: proof.config, name }, proof.trust))
         }
         (Some(_), Some(_)) => Err(Error::misuse("-e is for hosts that ssh reaches; narrows:// needs none").into()),
     }
@@ -153,29 +169,6 @@ fn resolve(address: &str) -> Result<Vec<SocketAddr>> {
     if found.is_empty() { Err(anyhow!("{}: the name has no address", cannot())) } else { Ok(found) }
 }
 
-fn load_keys(args: &TunnelArgs) -> Result<Keys> {
-    let path = match &args.key_file {
-        Some(path) => path.clone(),
-        None => {
-            let (state, home) = (std::env::var_os("XDG_STATE_HOME"), std::env::var_os("HOME"));
-            // Not the key of `serve`: who may copy files may not therefore reach services.
-            keys::default_path(state.as_deref(), home.as_deref())?.with_file_name("tunnel.key")
-        }
-    };
-    Ok(Keys::load(&path)?)
-}
-
-fn load_token(args: &TunnelArgs) -> Result<Token> {
-    if let Some(path) = &args.token_file {
-        return Ok(Token::load(path)?);
-    }
-    let text = std::env::var("NARROWS_TOKEN").ok().filter(|text| !text.is_empty());
-    let text = text.context(Error::misuse(
-        "narrows:// needs the token that `narrows tunnel --listen` writes: give --token-file FILE",
-    ))?;
-    Ok(Token::parse(&text)?)
-}
-
 fn tell_token(args: &TunnelArgs, token: &str) -> Result<()> {
     if args.json {
         return report::out(json!({ "token": token }));
@@ -187,60 +180,6 @@ fn tell_token(args: &TunnelArgs, token: &str) -> Result<()> {
         );
     }
     Ok(())
-}
-
-fn certificates(args: &TunnelArgs) -> Option<Files> {
-    let (cert, key, ca) = (args.cert.clone()?, args.key.clone()?, args.ca.clone()?);
-    Some(Files { cert, key, ca, names: args.allow_name.clone() })
-}
-
-/// Reads certificates again when they change.
-struct Renewal {
-    files: Files,
-    stamp: Stamp,
-    serves: bool,
-    quiet: bool,
-    looked: Instant,
-    asked: Arc<AtomicBool>,
-}
-
-impl Renewal {
-    fn new(args: &TunnelArgs) -> Result<Option<Self>> {
-        let Some(files) = certificates(args) else { return Ok(None) };
-        let asked = Arc::new(AtomicBool::new(false));
-        signal_hook::flag::register(libc::SIGHUP, Arc::clone(&asked))?;
-        let (stamp, looked) = (files.stamp(), Instant::now());
-        Ok(Some(Self { files, stamp, serves: args.listen.is_some(), quiet: args.quiet, looked, asked }))
-    }
-
-    fn look(&mut self, tunnel: &Tunnel) {
-        let asked = self.asked.swap(false, Ordering::Relaxed);
-        if !asked && self.looked.elapsed() < RENEW_EVERY {
-            return;
-        }
-        self.looked = Instant::now();
-        let stamp = self.files.stamp();
-        if !asked && stamp == self.stamp {
-            return;
-        }
-        let (server, client) =
-            if self.serves { (Some(self.files.server()), None) } else { (None, Some(self.files.client())) };
-        match (server.transpose(), client.transpose()) {
-            (Ok(server), Ok(client)) => {
-                tunnel.reload(server, client);
-                self.stamp = stamp;
-                if !self.quiet {
-                    report::note("the certificates were read again");
-                }
-            }
-            // A file may be half written: it is tried again when it changes, or at the next signal.
-            (Err(e), _) | (_, Err(e)) => {
-                if stamp != std::mem::replace(&mut self.stamp, stamp.clone()) || asked {
-                    report::note(format_args!("the certificates of before are used: {e}"));
-                }
-            }
-        }
-    }
 }
 
 /// Signals that end a tunnel.
@@ -269,27 +208,32 @@ impl Stopped {
 }
 
 /// Tells what the tunnel reports, until it is over.
-fn watch(args: &TunnelArgs, tunnel: &Tunnel, stopped: &Stopped, mut renewal: Option<&mut Renewal>) -> Result<ExitCode> {
+fn watch(tunnel: &Tunnel, stopped: &Stopped, renewal: &mut Renewal, service: &mut Service) -> Result<ExitCode> {
     let mut draining = false;
     loop {
         match tunnel.reports.recv_timeout(LOOK_EVERY) {
             Ok(Report::Over { error: None }) => return Ok(ExitCode::SUCCESS),
             Ok(Report::Over { error: Some(error) }) => return Err(anyhow!("{error}")),
-            Ok(report) => tell(args, report)?,
+            Ok(report) => {
+                service.hear(&report);
+                tell(renewal.args(), report)?;
+            }
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return Err(anyhow!("the tunnel failed; this is a bug")),
         }
-        if let Some(renewal) = &mut renewal {
-            renewal.look(tunnel);
-        }
+        renewal.look(tunnel, service);
+        service.look(tunnel);
         if let Some(signal) = stopped.received().filter(|_| !draining) {
-            if signal != libc::SIGTERM || args.drain == 0 {
+            let limit = Duration::from_secs(renewal.args().drain_timeout.unwrap_or(0).into());
+            let limit = if signal == libc::SIGTERM { limit } else { Duration::ZERO };
+            service.stopping(limit);
+            if limit.is_zero() {
                 // A shell that still asks for a password would stay.
                 tunnel.stop();
                 signals::die_of(signal);
             }
             draining = true;
-            tunnel.drain(Duration::from_secs(args.drain.into()));
+            tunnel.drain(limit);
         }
     }
 }
@@ -302,6 +246,7 @@ fn tell(args: &TunnelArgs, said: Report) -> Result<()> {
             Report::RemoteListening { from, to } => Some(json!({ "remote": from, "to": to })),
             Report::Up => Some(json!({ "up": true })),
             Report::Lost { .. } => Some(json!({ "up": false })),
+            Report::Refused { text } => Some(json!({ "refused": text })),
             _ => None,
         };
         line.map_or(Ok(()), report::out)?;
@@ -313,6 +258,8 @@ fn tell(args: &TunnelArgs, said: Report) -> Result<()> {
         Report::RemoteRefused { from, why } => (format!("the other end does not listen on {from}: {why}"), 0),
         Report::Up => ("the tunnel is up".into(), 1),
         Report::Lost { why } => (format!("the tunnel is lost: {why}; trying again"), 0),
+        // A verbose end tells it as `Peer`.
+        Report::Refused { text } => (text, if args.verbose { 3 } else { 1 }),
         Report::Flow { text } | Report::Peer { text } => (text, 2),
         Report::Over { .. } => return Ok(()),
     };

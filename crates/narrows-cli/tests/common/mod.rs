@@ -7,6 +7,7 @@ pub(crate) mod mount;
 pub(crate) mod relay;
 pub(crate) mod sshd;
 pub(crate) mod store;
+pub(crate) mod tunnels;
 pub(crate) mod view;
 
 use std::fs;

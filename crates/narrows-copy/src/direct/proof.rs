@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use narrows_host::tls::{self, only_tls13, provider};
 use rustls::client::AlwaysResolvesClientRawPublicKeys;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls13_signature_with_raw_key};
@@ -41,36 +42,26 @@ pub(super) fn client(token: &Token) -> Result<ClientConnection> {
 
 /// The TLS configuration of a client with this token.
 pub fn client_config(token: &Token, protocol: &[u8]) -> Result<Arc<ClientConfig>> {
-    let provider = provider();
-    let own = Arc::new(certified(&token.client)?);
-    let verifier = Accepted { fingerprint: token.fingerprint, provider: Arc::clone(&provider) };
-    let mut config = ClientConfig::builder_with_provider(provider)
-        .with_protocol_versions(&[&rustls::version::TLS13])
-        .blame(Error::Bug)?
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(verifier))
-        .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(own)));
-    config.alpn_protocols = vec![protocol.to_vec()];
+    let own = Arc::new(AlwaysResolvesClientRawPublicKeys::new(Arc::new(certified(&token.client)?)));
+    let mut config = tls::client_config(server_verifier(token), own, protocol).blame(Error::Bug)?;
     config.enable_sni = false;
-    // Every connection authenticates again.
-    config.resumption = rustls::client::Resumption::disabled();
     Ok(Arc::new(config))
+}
+
+/// Who accepts the server that a token is of, and no other.
+pub fn server_verifier(token: &Token) -> Arc<dyn ServerCertVerifier> {
+    Arc::new(Accepted { fingerprint: token.fingerprint, provider: provider() })
 }
 
 /// The TLS configuration for all connections of a server.
 pub fn server_config(keys: &Keys, protocol: &[u8]) -> Result<Arc<ServerConfig>> {
-    let provider = provider();
-    let own = Arc::new(certified(&keys.server)?);
-    let fingerprint = fingerprint_of_secret(&keys.client)?;
-    let verifier = Accepted { fingerprint, provider: Arc::clone(&provider) };
-    let mut config = ServerConfig::builder_with_provider(provider)
-        .with_protocol_versions(&[&rustls::version::TLS13])
-        .blame(Error::Bug)?
-        .with_client_cert_verifier(Arc::new(verifier))
-        .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(own)));
-    config.alpn_protocols = vec![protocol.to_vec()];
-    config.send_tls13_tickets = 0;
-    Ok(Arc::new(config))
+    let own = Arc::new(AlwaysResolvesServerRawPublicKeys::new(Arc::new(certified(&keys.server)?)));
+    Ok(Arc::new(tls::server_config(client_verifier(keys)?, own, protocol).blame(Error::Bug)?))
+}
+
+/// Who accepts the clients of a server, and no others.
+pub fn client_verifier(keys: &Keys) -> Result<Arc<dyn ClientCertVerifier>> {
+    Ok(Arc::new(Accepted { fingerprint: fingerprint_of_secret(&keys.client)?, provider: provider() }))
 }
 
 /// The TLS connection of a server for one client.
@@ -101,10 +92,6 @@ fn certified(secret: &[u8; SECRET_LEN]) -> Result<CertifiedKey> {
     Ok(CertifiedKey::new(vec![CertificateDer::from(public.to_vec())], key))
 }
 
-fn provider() -> Arc<CryptoProvider> {
-    Arc::new(rustls::crypto::ring::default_provider())
-}
-
 /// Verifier that accepts exactly one key.
 #[derive(Debug)]
 struct Accepted {
@@ -130,10 +117,6 @@ impl Accepted {
         let algorithms = &self.provider.signature_verification_algorithms;
         verify_tls13_signature_with_raw_key(message, &public, signed, algorithms)
     }
-}
-
-fn only_tls13() -> rustls::Error {
-    rustls::Error::General("only TLS 1.3 is spoken here".into())
 }
 
 impl ServerCertVerifier for Accepted {

@@ -104,7 +104,7 @@ impl Pump {
                     }
                 }
                 Err(e) => {
-                    lost = Some(self.words_of(&e));
+                    lost = Some(narrows_host::words::e_text(&e));
                     break;
                 }
             }
@@ -118,13 +118,6 @@ impl Pump {
         if moved >= TURN {
             self.queue(key);
         }
-    }
-
-    fn words_of(&self, e: &std::io::Error) -> String {
-        if e.kind() == std::io::ErrorKind::PermissionDenied {
-            return "the other end does not accept this one's token or certificate, or has another".into();
-        }
-        narrows_host::words::e_text(e)
     }
 
     /// A carrier is gone.
@@ -157,8 +150,7 @@ impl Pump {
         for number in 0..CARRIERS_MAX as u8 {
             let Some(key) = self.sessions[at].as_ref().and_then(|s| s.carriers[usize::from(number)]) else { continue };
             if let Err(e) = self.flush_carrier(at, number, key) {
-                let why = self.words_of(&e);
-                self.lose_carrier(key, &why);
+                self.lose_carrier(key, &narrows_host::words::e_text(&e));
             }
         }
     }

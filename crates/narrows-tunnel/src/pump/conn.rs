@@ -305,6 +305,12 @@ impl Pump {
     /// Takes a place for one more connection of a session.
     pub(super) fn place_for(&mut self, session: usize) -> Option<Option<Share>> {
         let host = self.sessions[session].as_ref()?.host;
+        if let Some(host) = host.filter(|_| self.settings.limits.flows_per_s > 0)
+            && !self.flow_rates.allow(host, self.now_ns)
+        {
+            self.counters.flows_over_rate.add(1);
+            return None;
+        }
         let share = host.map(|host| {
             let mut share = self.hosts.of(host);
             share.grow(1).then_some(share)

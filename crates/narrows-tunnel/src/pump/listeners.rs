@@ -5,7 +5,6 @@ use std::os::fd::OwnedFd;
 use super::conn::Early;
 use super::{Kind, Pump};
 use crate::engine::Key;
-use crate::limits::UNDECIDED_MAX;
 use crate::proxy;
 use crate::reason::Reason;
 use crate::settings::Report;
@@ -130,6 +129,7 @@ impl Pump {
                 Ok(None) => return,
                 // No descriptor, or no memory.
                 Err(_) => {
+                    self.counters.accepts_failed.add(1);
                     let at_ns = self.now_ns + BREATH_NS;
                     return self.set_timer(key, Some(at_ns));
                 }
@@ -173,10 +173,11 @@ impl Pump {
 
     /// Waits for what a connection says first.
     fn ask(&mut self, socket: OwnedFd, client: String, awaits: Awaits) {
-        if self.undecided >= UNDECIDED_MAX.min(self.settings.flows_max / 8).max(1) {
+        if self.undecided >= self.settings.limits.undecided.min(self.settings.flows_max / 8).max(1) {
+            self.counters.undecided_over_limit.add(1);
             return socket::abort(socket);
         }
-        self.undecided += 1;
+        self.count_undecided(1);
         let key = self.add(Kind::Undecided(Box::new(Undecided { socket, client, awaits })));
         let Self { places, watch, .. } = self;
         if let Some(Kind::Undecided(u)) = &places[key as u32 as usize].kind {
@@ -203,7 +204,7 @@ impl Pump {
                 Decided::To(target, early) => {
                     let session = self.uplink_session();
                     let Some(Kind::Undecided(undecided)) = self.take(key) else { return };
-                    self.undecided -= 1;
+                    self.count_undecided(-1);
                     match session {
                         Some(session) => self.carry(session, undecided.socket, &target, early),
                         // An abort would take the answer back.
@@ -218,10 +219,20 @@ impl Pump {
         }
     }
 
-    pub(super) fn end_undecided(&mut self, key: Key) {
+    pub(super) fn undecided_on_time(&mut self, key: Key) {
+        self.counters.undecided_late.add(1);
+        self.end_undecided(key);
+    }
+
+    fn end_undecided(&mut self, key: Key) {
         if let Some(Kind::Undecided(_)) = self.take(key) {
-            self.undecided -= 1;
+            self.count_undecided(-1);
         }
+    }
+
+    fn count_undecided(&mut self, more: isize) {
+        self.undecided = self.undecided.saturating_add_signed(more);
+        self.counters.undecided_now.set(self.undecided as u64);
     }
 
     /// A dialer asks for a listener.

@@ -23,7 +23,7 @@ const PARTING_NS: u64 = 5_000_000_000;
 
 pub(super) struct SessionPlace {
     pub(super) session: Session,
-    role: Role,
+    pub(super) role: Role,
     pub(super) hello: Hello,
     pub(super) carriers: [Option<Key>; CARRIERS_MAX],
     pub(super) flows: ByFlow<Key>,
@@ -31,6 +31,8 @@ pub(super) struct SessionPlace {
     pub(super) listeners: HashMap<u64, Key>,
     /// Host of the dialer, if this is the acceptor.
     pub(super) host: Option<IpAddr>,
+    /// Its other end would be refused today: it opens nothing more.
+    pub(super) distrusted: bool,
     _share: Option<Share>,
 }
 
@@ -56,6 +58,7 @@ impl Pump {
             flows: ByFlow::default(),
             listeners: HashMap::new(),
             host,
+            distrusted: false,
             _share: share,
         };
         let at = self.sessions.iter().position(Option::is_none).unwrap_or_else(|| {
@@ -95,10 +98,12 @@ impl Pump {
         }
     }
 
-    /// A dialer keeps the session of an acceptor that leaves for the connections that are open.
+    /// A dialer keeps the session of an acceptor that leaves for the connections that are open, and
+    /// either end one whose peer it does not trust any more.
     pub(super) fn settle_session(&mut self, at: usize) {
         let Some(place) = &self.sessions[at] else { return };
-        if place.role == Role::Dialer && place.session.is_leaving() && !self.is_uplink(at) {
+        let is_old = place.role == Role::Dialer && place.session.is_leaving() && !self.is_uplink(at);
+        if is_old || place.distrusted {
             self.part_if_done(at);
         }
     }

@@ -12,13 +12,14 @@ use super::{Kind, Pump};
 use crate::engine::Key;
 use crate::frame::{NOISE_MAX, Parser};
 use crate::hello::Hello;
-use crate::limits::STRANGERS_MAX;
 use crate::reason::Reason;
 use crate::session::Role;
 use crate::settings::Report;
 use crate::socket;
 use crate::wire::Wire;
 
+/// Refused strangers are told of at most this often: anybody can make them.
+const COMPLAINT_NS: u64 = 1_000_000_000;
 /// Bytes read of a stranger before others get their turn, and at all before its hello, which has 41.
 const TURN: usize = 64 << 10;
 const BEFORE_HELLO_MAX: usize = NOISE_MAX;
@@ -51,7 +52,7 @@ impl Pump {
         let is_known = self.sessions.iter().flatten().any(|place| place.host == Some(host));
         let allowed = self.rates.allow(host, self.now_ns) && (is_known || self.all_rates.allow(ALONE, self.now_ns));
         if !allowed {
-            self.counters.strangers_over_limit.add(1);
+            self.counters.strangers_over_rate.add(1);
             return socket::abort(socket);
         }
         let Some((_, config)) = self.settings.listen.get(i) else { return };
@@ -61,7 +62,7 @@ impl Pump {
 
     fn add_stranger(&mut self, wire: Wire, host: IpAddr) {
         // Without a limit for the process, connections would lack the descriptors.
-        if self.strangers.len() >= STRANGERS_MAX.min(self.settings.flows_max / 8).max(1) {
+        while self.strangers.len() >= self.settings.limits.strangers.min(self.settings.flows_max / 8).max(1) {
             self.turn_one_away();
         }
         let stranger = Stranger { wire, parser: Parser::new(0), host, heard: 0, leaving: false };
@@ -125,8 +126,7 @@ impl Pump {
                     stranger.parser.push(bytes);
                 }
                 Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
-                    self.counters.strangers_refused.add(1);
-                    return self.part(key, "the client has another token or certificate");
+                    return self.turn_down(key, &narrows_host::words::e_text(&e));
                 }
                 Err(_) => {
                     self.counters.strangers_broken.add(1);
@@ -147,6 +147,19 @@ impl Pump {
             }
         }
         self.queue(key);
+    }
+
+    /// Parts from one whose token or certificate is not accepted.
+    fn turn_down(&mut self, key: Key, why: &str) {
+        self.counters.strangers_refused.add(1);
+        if self.now_ns >= self.complains_ns {
+            self.complains_ns = self.now_ns + COMPLAINT_NS;
+            if let Some(Kind::Stranger(stranger)) = self.kind(key) {
+                let text = format!("{}: {why}", stranger.host);
+                self.report(Report::Refused { text });
+            }
+        }
+        self.part(key, why);
     }
 
     /// Says good-bye, and waits a little for it to be read.
@@ -215,6 +228,7 @@ impl Pump {
                 }
                 let mut share = self.session_hosts.of(host);
                 if !share.grow(1) {
+                    self.counters.sessions_over_limit.add(1);
                     return refuse(self, Reason::Busy);
                 }
                 let mut instance = [0; 8];

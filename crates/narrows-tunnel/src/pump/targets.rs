@@ -42,6 +42,9 @@ impl Pump {
         if self.draining_until_ns.is_some() {
             return refuse(self, Reason::Leaving, "the other end stops");
         }
+        if self.sessions[session].as_ref().is_some_and(|s| s.distrusted) {
+            return refuse(self, Reason::Forbidden, "this end is not trusted any more");
+        }
         let endpoint = match &target.to {
             To::Endpoint(endpoint) if self.settings.allow.may_allow(endpoint) => endpoint.clone(),
             To::Endpoint(_) => return refuse(self, Reason::Forbidden, "not allowed (--allow)"),
@@ -74,7 +77,10 @@ impl Pump {
                 match self.lookups.ask(&host, asker, key, self.now_ns) {
                     Answer::Now(found) => self.found(key, found),
                     Answer::Later => {}
-                    Answer::Busy => self.refuse_conn(key, Reason::Busy, "too many names are looked up"),
+                    Answer::Busy => {
+                        self.counters.lookups_over_limit.add(1);
+                        self.refuse_conn(key, Reason::Busy, "too many names are looked up");
+                    }
                 }
             }
         }

@@ -62,6 +62,10 @@ enum Slot {
 }
 
 impl UplinkState {
+    pub(super) fn to(&self) -> &Uplink {
+        &self.to
+    }
+
     fn is_up(&self) -> bool {
         self.slots.iter().any(|slot| matches!(slot, Slot::Up(_)))
     }

@@ -1,6 +1,8 @@
 //! Two ends of a tunnel, and servers at the far side of it.
 #![allow(dead_code, reason = "no test file uses all of it")]
 
+pub(crate) mod authority;
+
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use narrows_copy::direct::keys::Keys;
 use narrows_copy::direct::proof;
+pub(crate) use narrows_test::far::echo;
 use narrows_tunnel::Tunnel;
 use narrows_tunnel::forward::Forward;
 use narrows_tunnel::rules::Rules;
@@ -64,28 +67,11 @@ pub(crate) struct Far {
 impl Far {
     /// Serves each connection by a thread.
     pub(crate) fn new(serve: impl Fn(TcpStream) + Send + Sync + Clone + 'static) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        std::thread::spawn(move || {
-            for socket in listener.incoming().map_while(Result::ok) {
-                let serve = serve.clone();
-                std::thread::spawn(move || serve(socket));
-            }
-        });
-        Self { port }
+        Self { port: narrows_test::far::serve(serve) }
     }
 
     pub(crate) fn echo() -> Self {
         Self::new(echo)
-    }
-}
-
-pub(crate) fn echo(mut socket: TcpStream) {
-    let mut buffer = vec![0; 64 << 10];
-    while let Ok(n @ 1..) = socket.read(&mut buffer) {
-        if socket.write_all(&buffer[..n]).is_err() {
-            return;
-        }
     }
 }
 
@@ -101,7 +87,8 @@ pub(crate) struct Ends {
 pub(crate) fn acceptor(keys: &Keys, address: &str, settings: Settings) -> (Tunnel, String) {
     let config = proof::server_config(keys, PROTOCOL).unwrap();
     let listen = vec![(address.parse().unwrap(), config)];
-    let tunnel = Tunnel::start(Settings { listen, flows_max: 10_000, ..settings }).unwrap();
+    let flows_max = if settings.flows_max == 0 { 10_000 } else { settings.flows_max };
+    let tunnel = Tunnel::start(Settings { listen, flows_max, ..settings }).unwrap();
     let address = wait_for(&tunnel, |report| match report {
         Report::Serving { address } => Some(address),
         _ => None,

@@ -1,0 +1,187 @@
+//! Settings of a tunnel that are read again while it runs: its file and its token at SIGHUP,
+//! certificates also when they change.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow};
+use narrows_copy::direct::keys;
+use narrows_host::means;
+use narrows_tunnel::Tunnel;
+use narrows_tunnel::certificates::Stamp;
+use narrows_tunnel::limits::Limits;
+use narrows_tunnel::session::Timing;
+use narrows_tunnel::settings::{Change, Trust};
+
+use super::service::Service;
+use super::{config, known, proof};
+use crate::args::tunnel::TunnelArgs;
+use crate::report;
+
+/// Interval at which files of certificates are looked at.
+const RENEW_EVERY: Duration = Duration::from_secs(1);
+/// Interval at which other ends are judged again: a certificate that was valid may have expired.
+const JUDGE_EVERY: Duration = Duration::from_secs(60);
+
+pub(super) struct Renewal {
+    /// What the command line says.
+    flags: TunnelArgs,
+    /// What is in use.
+    args: TunnelArgs,
+    trust: Trust,
+    token: Option<String>,
+    stamp: Option<Stamp>,
+    looked: Instant,
+    judged: Instant,
+    asked: Arc<AtomicBool>,
+}
+
+impl Renewal {
+    /// `args`: those in use. What they name is to be read after this.
+    pub(super) fn new(flags: &TunnelArgs, args: &TunnelArgs) -> Result<Self> {
+        let now = Instant::now();
+        let renewal = Self {
+            flags: flags.clone(),
+            args: args.clone(),
+            trust: Trust::default(),
+            token: None,
+            // Before they are read: what changes meanwhile is then read again.
+            stamp: stamp(args),
+            looked: now,
+            judged: now,
+            asked: Arc::default(),
+        };
+        if renewal.hears_hangup() {
+            signal_hook::flag::register(libc::SIGHUP, Arc::clone(&renewal.asked))?;
+        }
+        Ok(renewal)
+    }
+
+    /// What was read first: whom the tunnel trusts, and its token.
+    pub(super) fn has_read(&mut self, trust: Trust, token: Option<String>) {
+        (self.trust, self.token) = (trust, token);
+    }
+
+    /// The settings in use.
+    pub(super) fn args(&self) -> &TunnelArgs {
+        &self.args
+    }
+
+    /// Whether SIGHUP is for it, and does not end the tunnel.
+    pub(super) fn hears_hangup(&self) -> bool {
+        self.flags.config.is_some() || self.stamp.is_some()
+    }
+
+    /// Reads again what is to be read again.
+    pub(super) fn look(&mut self, tunnel: &Tunnel, service: &Service) {
+        if self.asked.swap(false, Ordering::Relaxed) {
+            service.reloading();
+            let done = self.reload(tunnel);
+            service.reloaded();
+            match done {
+                Ok(()) => self.tell("the configuration was read again"),
+                Err(e) => {
+                    report::note(format_args!("the settings of before are used: {}", report::one_line(&e)));
+                }
+            }
+        } else if self.looked.elapsed() >= RENEW_EVERY {
+            self.looked = Instant::now();
+            self.look_at_files(tunnel);
+        }
+    }
+
+    fn look_at_files(&mut self, tunnel: &Tunnel) {
+        if self.stamp.is_none() {
+            return;
+        }
+        let now = stamp(&self.args);
+        if now != self.stamp {
+            self.stamp = now;
+            match self.prove(&self.args.clone(), tunnel) {
+                Ok(()) => self.tell("the certificates were read again"),
+                // A file may be half written: it is tried again when it changes, or at the next signal.
+                Err(e) => report::note(format_args!("the certificates of before are used: {}", report::one_line(&e))),
+            }
+        } else if self.judged.elapsed() >= JUDGE_EVERY {
+            self.judged = Instant::now();
+            tunnel.judge(self.trust.clone());
+        }
+    }
+
+    /// Takes all or nothing of the file.
+    fn reload(&mut self, tunnel: &Tunnel) -> Result<()> {
+        let mut next = config::with_file(&self.flags).map_err(|faults| anyhow!("{faults}"))?;
+        let fixed: Vec<_> = known::all().filter(|k| !k.is_live && !(k.is_same)(&next, &self.args)).collect();
+        fixed.iter().for_each(|key| (key.take)(&mut next, &self.args));
+        let change = change(&next)?;
+        let stamp = stamp(&next);
+        self.prove(&next, tunnel)?;
+        tunnel.change(change);
+        (self.stamp, self.args) = (stamp, next);
+        if !fixed.is_empty() {
+            let names: Vec<_> = fixed.iter().map(|key| key.name).collect();
+            report::note(format_args!("a restart is needed for what changed in: {}", names.join(", ")));
+        }
+        Ok(())
+    }
+
+    /// Proves this end to others, and others to this one, by what `args` name.
+    fn prove(&mut self, args: &TunnelArgs, tunnel: &Tunnel) -> Result<()> {
+        if args.listen.is_some() {
+            let proof = proof::server(args)?;
+            if let Some((path, token)) = args.token_out.as_ref().zip(proof.token.clone())
+                && self.token.as_ref() != Some(&token)
+            {
+                keys::write_token(path, &token)?;
+            }
+            (self.token, self.trust) = (proof.token, proof.trust);
+            tunnel.reload(Some(proof.config), None);
+        } else if super::is_direct(args) {
+            let proof = proof::client(args)?;
+            self.trust = proof.trust;
+            tunnel.reload(None, Some(proof.config));
+        }
+        self.judged = Instant::now();
+        tunnel.judge(self.trust.clone());
+        Ok(())
+    }
+
+    fn tell(&self, text: &str) {
+        if !self.args.quiet {
+            report::note(text);
+        }
+    }
+}
+
+/// How the files of certificates look, if there are any.
+fn stamp(args: &TunnelArgs) -> Option<Stamp> {
+    proof::certificates(args).map(|files| files.stamp())
+}
+
+/// What of the settings may change.
+pub(super) fn change(args: &TunnelArgs) -> Result<Change> {
+    let limits = &args.limits;
+    let seconds = limits.handshake_seconds.map(|s| u64::from(s) * 1_000_000_000);
+    Ok(Change {
+        allow: super::rules(args, &args.allow)?,
+        allow_listen: super::rules(args, &args.allow_listen)?,
+        proxy_from: args.proxy_from.clone(),
+        send_proxy: args.send_proxy,
+        hello_within_ns: seconds.unwrap_or(Timing::default().hello_within_ns),
+        limits: limits_of(args),
+    })
+}
+
+fn limits_of(args: &TunnelArgs) -> Limits {
+    let (given, usual) = (&args.limits, Limits::default());
+    // Where descriptors are few, most of them are for connections that are carried.
+    let share = (means::descriptors() / 8).max(16);
+    Limits {
+        memory: given.memory_mib.map_or(usual.memory, |mib| (mib as usize) << 20),
+        strangers: given.handshakes.map_or(usual.strangers, |n| n as usize).min(share),
+        undecided: usual.undecided.min(share),
+        greetings_per_s: given.handshakes_per_second.unwrap_or(usual.greetings_per_s),
+        flows_per_s: given.connections_per_second.unwrap_or(usual.flows_per_s),
+    }
+}

@@ -1,0 +1,463 @@
+//! `narrows tunnel` as a service: its file, what changes while it runs, how it ends, and what the
+//! service manager and probes are told.
+
+use std::fs;
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixDatagram;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+mod common;
+
+use common::tunnels::{End, connect, echo, exchange, tunnel, wait_for};
+use common::*;
+use narrows_test::authority::Authority;
+
+/// A file of settings in a folder.
+struct Config(PathBuf);
+
+impl Config {
+    fn new(home: &Path, name: &str, text: &str) -> Self {
+        let config = Self(home.join(name));
+        config.write(text);
+        config
+    }
+
+    fn write(&self, text: &str) {
+        // As an editor does, so that no half of it is read.
+        let new = self.0.with_extension("new");
+        fs::write(&new, text).unwrap();
+        fs::rename(new, &self.0).unwrap();
+    }
+
+    fn start(&self, home: &Path) -> End {
+        End::start(tunnel(home).arg("--config").arg(&self.0))
+    }
+}
+
+fn server_text(allowed: u16) -> String {
+    format!("listen = \"127.0.0.1:0\"\nallow = [\"127.0.0.1:{allowed}\"]\ntoken_out = \"token\"\nkey_file = \"key\"\n")
+}
+
+fn client_text(address: &str, local: &[String]) -> String {
+    format!("to = \"narrows://{address}\"\nlocal = {local:?}\ntoken_file = \"token\"\n")
+}
+
+/// A page of an end's health endpoint: its status and its text.
+fn page(at: &str, path: &str) -> (u16, String) {
+    let mut socket = TcpStream::connect(at).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    write!(socket, "GET {path} HTTP/1.1\r\nHost: {at}\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.trim().to_owned())
+}
+
+/// Whether a connection through the tunnel is carried; else it is reset.
+fn carries(listening: &str) -> bool {
+    let mut socket = connect(listening);
+    let exchanged = socket.write_all(b"hello").and_then(|()| socket.read_exact(&mut [0; 5]));
+    match exchanged {
+        Ok(()) => true,
+        Err(e) => {
+            assert!(matches!(e.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe), "{e}");
+            false
+        }
+    }
+}
+
+#[test]
+fn both_ends_are_started_by_files() {
+    let home = home();
+    let home = home.path();
+    let port = echo();
+    let server = Config::new(home, "server.toml", &server_text(port)).start(home);
+    let address = server.said("serving");
+    wait_for(|| home.join("token").exists());
+    let local = [format!("0:127.0.0.1:{port}"), format!("{}:127.0.0.1:{port}", home.join("socket").display())];
+    let client = Config::new(home, "client.toml", &client_text(&address, &local));
+    let end = client.start(home);
+    let listening = end.said("listening");
+    assert_eq!(end.said("up"), "true");
+    exchange(&mut connect(&listening), &text(500_000));
+    assert!(std::os::unix::net::UnixStream::connect(home.join("socket")).is_ok());
+    drop(end);
+    // An option replaces its key.
+    let other = format!("0:127.0.0.1:{}", echo());
+    let end = End::start(tunnel(home).arg("--config").arg(&client.0).args(["-L", &other]));
+    let listening = end.said("listening");
+    assert_eq!(end.said("up"), "true");
+    assert!(!carries(&listening), "it is not allowed there");
+    // What does not go together is refused, wherever it is said.
+    let output = finish(tunnel(home).arg("--config").arg(&client.0).args(["--listen", "127.0.0.1:0"]).spawn().unwrap());
+    assert_eq!(code(&output), 2);
+    assert!(stderr(&output).contains("client.toml:1: give the other end, or --listen"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_file_is_checked_with_a_line_for_each_fault() {
+    let home = home();
+    let home = home.path();
+    let check = |text: &str| {
+        let config = Config::new(home, "checked.toml", text);
+        let output = finish(tunnel(home).arg("check-config").arg(&config.0).spawn().unwrap());
+        let name = format!("narrows: {}", config.0.display());
+        let lines: Vec<String> = stderr(&output).lines().map(|line| line.replacen(&name, "FILE", 1)).collect();
+        (code(&output), lines)
+    };
+    assert_eq!(check(&server_text(5432)), (0, vec!["FILE: no fault".to_owned()]));
+    assert!(!home.join("key").exists(), "nothing is made");
+    let (status, lines) = check("listn = \"127.0.0.1:0\"\n\nallow = [\"x\"]\n");
+    assert_eq!(status, 2);
+    assert_eq!(lines[0], "FILE:1: 'listn' is not known; did you mean listen?");
+    assert!(lines[1].starts_with("FILE:3: allow: 'x' is not HOST:PORT") && lines.len() == 2, "{lines:?}");
+    // Files that it names are looked at too.
+    let (status, lines) =
+        check("listen = \"127.0.0.1:0\"\ncert = \"none.pem\"\nkey = \"none.key\"\nca = \"none.pem\"\n");
+    assert_eq!(status, 2);
+    assert!(lines.len() == 1 && lines[0].starts_with("FILE:2: ") && lines[0].contains("none.pem"), "{lines:?}");
+    let (status, lines) = check(&client_text("127.0.0.1:1", &["0:localhost:1".into()]));
+    assert_eq!(status, 2);
+    assert!(lines.len() == 1 && lines[0].starts_with("FILE:3: ") && lines[0].contains("token"), "{lines:?}");
+    let missing = finish(tunnel(home).args(["check-config", "no such file"]).spawn().unwrap());
+    assert_eq!(code(&missing), 2);
+    assert!(stderr(&missing).contains("no such file: No such file"), "{}", stderr(&missing));
+    // A start says the same.
+    let config = Config::new(home, "wrong.toml", "listn = 1\ncarriers = 9\n");
+    let output = finish(tunnel(home).arg("--config").arg(&config.0).spawn().unwrap());
+    assert_eq!((code(&output), stderr(&output).lines().count()), (2, 2), "{}", stderr(&output));
+}
+
+#[test]
+fn examples_are_without_fault_but_for_the_files_that_they_name() {
+    let home = home();
+    let home = home.path();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/examples");
+    for name in ["server.toml", "client.toml"] {
+        let output = finish(tunnel(home).arg("check-config").arg(folder.join(name)).spawn().unwrap());
+        let said = stderr(&output);
+        assert_eq!(code(&output), 2, "{said}");
+        assert!(said.lines().count() == 1 && said.contains("ca.pem: No such file"), "{said}");
+    }
+}
+
+#[test]
+fn rules_change_while_connections_are_open() {
+    let home = home();
+    let home = home.path();
+    let (one, two) = (echo(), echo());
+    let config = Config::new(home, "server.toml", &server_text(one));
+    let mut command = tunnel(home);
+    command.arg("--config").arg(&config.0);
+    let server = End::start_hearing(&mut command);
+    let address = server.said("serving");
+    wait_for(|| home.join("token").exists());
+    let local = [format!("0:127.0.0.1:{one}"), format!("0:127.0.0.1:{two}")];
+    let client = Config::new(home, "client.toml", &client_text(&address, &local)).start(home);
+    let listening = [client.said("listening"), client.said("listening")];
+    assert_eq!(client.said("up"), "true");
+    let mut open = connect(&listening[0]);
+    exchange(&mut open, b"before");
+    assert!(!carries(&listening[1]));
+    // The other way round, and something that needs a restart.
+    config.write(&server_text(two).replace("127.0.0.1:0", "127.0.0.1:1"));
+    server.signal("-HUP");
+    server.heard("a restart is needed for what changed in: listen");
+    server.heard("the configuration was read again");
+    wait_for(|| carries(&listening[1]) && !carries(&listening[0]));
+    exchange(&mut open, b"after");
+    // A file that is wrong changes nothing.
+    config.write("nonsense\n");
+    server.signal("-HUP");
+    server.heard("the settings of before are used: ");
+    assert!(carries(&listening[1]));
+    // Another key: whoever has the old token opens nothing more, and what is open goes on.
+    config.write(&server_text(two).replace("\"key\"", "\"key2\""));
+    let before = fs::read(home.join("token")).unwrap();
+    server.signal("-HUP");
+    server.heard("the configuration was read again");
+    assert_ne!(fs::read(home.join("token")).unwrap(), before);
+    assert_eq!(client.said("up"), "false");
+    exchange(&mut open, b"still");
+    client.signal("-HUP");
+    assert_eq!(client.said("up"), "true", "it has read the new token");
+    exchange(&mut open, b"and now");
+    assert!(carries(&listening[1]));
+}
+
+#[test]
+fn a_service_tells_its_manager_and_probes_how_it_is() {
+    let home = home();
+    let home = home.path();
+    let port = echo();
+    let manager = UnixDatagram::bind(home.join("notify")).unwrap();
+    manager.set_read_timeout(Some(PATIENCE)).unwrap();
+    let told = || {
+        let mut buffer = [0; 1024];
+        let len = manager.recv(&mut buffer).unwrap();
+        String::from_utf8(buffer[..len].to_vec()).unwrap()
+    };
+    let told_of = |word: &str| {
+        let begun = std::time::Instant::now();
+        loop {
+            let words = told();
+            if words.contains(word) {
+                return words;
+            }
+            assert!(begun.elapsed() < PATIENCE, "{word} is never told; {words}");
+        }
+    };
+    let health = "health = \"127.0.0.1:0\"\ndrain_timeout = 60\n";
+    let config = Config::new(home, "server.toml", &(server_text(port) + health));
+    let mut command = tunnel(home);
+    command.env("NOTIFY_SOCKET", home.join("notify")).env("WATCHDOG_USEC", "1000000");
+    let mut server = End::start(command.arg("--config").arg(&config.0));
+    let probes = server.said("health");
+    let address = server.said("serving");
+    assert_eq!(told_of("READY=1"), "READY=1\nSTATUS=waiting for tunnels");
+    assert!(home.join("token").exists(), "a service that is ready has written its token");
+    told_of("WATCHDOG=1");
+    assert_eq!(page(&probes, "/healthz"), (200, "ok".into()));
+    assert_eq!(page(&probes, "/readyz"), (200, "waiting for tunnels".into()));
+    assert_eq!(page(&probes, "/other").0, 404);
+    server.signal("-HUP");
+    told_of("RELOADING=1");
+    told_of("READY=1");
+
+    let client_text = client_text(&address, &[format!("0:127.0.0.1:{port}")]);
+    let client = Config::new(home, "client.toml", &(client_text + "health = \"127.0.0.1:0\"\nkeep_trying = true\n"));
+    let client = client.start(home);
+    let of_client = client.said("health");
+    let listening = client.said("listening");
+    assert_eq!(client.said("up"), "true");
+    assert_eq!(page(&of_client, "/readyz"), (200, "the tunnel is up".into()));
+    let mut open = connect(&listening);
+    exchange(&mut open, b"before");
+
+    // It ends when the connection has, and not before.
+    server.signal("-TERM");
+    told_of("STOPPING=1");
+    let (status, words) = page(&probes, "/readyz");
+    assert!(status == 503 && words.contains("it stops"), "{status} {words}");
+    assert_eq!(page(&probes, "/healthz").0, 200);
+    assert_eq!(client.said("up"), "false");
+    let (status, words) = page(&of_client, "/readyz");
+    assert!(status == 503 && words.contains("the tunnel is lost"), "{status} {words}");
+    exchange(&mut open, b"meanwhile");
+    assert!(server.child.try_wait().unwrap().is_none());
+    drop(open);
+    assert!(server.child.wait().unwrap().success());
+}
+
+#[test]
+fn a_second_signal_ends_a_drain() {
+    let home = home();
+    let home = home.path();
+    let port = echo();
+    let mut server = Config::new(home, "s.toml", &(server_text(port) + "drain_timeout = 3600\n")).start(home);
+    let address = server.said("serving");
+    wait_for(|| home.join("token").exists());
+    let client = Config::new(home, "c.toml", &client_text(&address, &[format!("0:127.0.0.1:{port}")])).start(home);
+    let mut open = connect(&client.said("listening"));
+    exchange(&mut open, b"hello");
+    server.signal("-TERM");
+    // Its listener has gone, its connection has not.
+    wait_for(|| TcpStream::connect(&address).is_err());
+    exchange(&mut open, b"hello");
+    server.signal("-TERM");
+    assert_eq!(server.child.wait().unwrap().signal(), Some(libc::SIGTERM));
+    assert_eq!(open.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn a_client_is_ready_when_the_tunnel_is_up() {
+    let home = home();
+    let home = home.path();
+    let manager = UnixDatagram::bind(home.join("notify")).unwrap();
+    let address = format!("127.0.0.1:{}", free_port());
+    let mut key = tunnel(home);
+    let making = End::start(key.args(["--listen", "127.0.0.1:0", "--token-out"]).arg(home.join("token")));
+    making.said("serving");
+    wait_for(|| home.join("token").exists());
+    drop(making);
+    let mut command = tunnel(home);
+    command.env("NOTIFY_SOCKET", home.join("notify"));
+    command.args(["-L", "0:localhost:1", &format!("narrows://{address}"), "--token-file"]).arg(home.join("token"));
+    // Who is not reached was never ready.
+    let output = finish(command.spawn().unwrap());
+    assert_eq!(code(&output), 1);
+    manager.set_nonblocking(true).unwrap();
+    assert_eq!(manager.recv(&mut [0; 1000]).unwrap_err().kind(), ErrorKind::WouldBlock);
+}
+
+#[test]
+fn a_certificate_that_is_not_valid_is_said_at_both_ends() {
+    if !narrows_test::has("openssl") {
+        return;
+    }
+    let home = home();
+    let home = home.path();
+    let ca = Authority::new(home, "ca");
+    ca.sign("server", "IP:127.0.0.1", 2);
+    ca.sign("revoked", "DNS:alice", 2);
+    ca.sign_between("expired", "DNS:alice", ["20200101000000Z", "20210101000000Z"]);
+    ca.sign_between("early", "DNS:alice", ["20990101000000Z", "20991231000000Z"]);
+    ca.list("ca.crl", &["revoked"], 2);
+    let files = |name: &str| format!("cert = \"{name}.pem\"\nkey = \"{name}.key\"\nca = \"ca.pem\"\n");
+    let server = format!("listen = \"127.0.0.1:0\"\n{}crl = \"ca.crl\"\n", files("server"));
+    let server = Config::new(home, "server.toml", &server).start(home);
+    let address = server.said("serving");
+    for (name, at_client, at_server) in [
+        ("expired", "has expired, or is not valid yet", "has expired"),
+        ("early", "has expired, or is not valid yet", "is not valid yet; compare the clocks"),
+        ("revoked", "its certificate is revoked", "certificate is revoked"),
+    ] {
+        let text = format!("to = \"narrows://{address}\"\nlocal = \"0:localhost:1\"\n{}", files(name));
+        let client = Config::new(home, "client.toml", &text);
+        let output = finish(tunnel(home).arg("--quiet").arg("--config").arg(&client.0).spawn().unwrap());
+        assert_eq!(code(&output), 1);
+        assert!(stderr(&output).contains(at_client) && stderr(&output).lines().count() == 1, "{}", stderr(&output));
+        let said = server.said("refused");
+        assert!(said.contains(at_server), "{name}: {said}");
+        // It is said once in a second.
+        std::thread::sleep(std::time::Duration::from_millis(1100));
+    }
+}
+
+#[test]
+fn serve_and_agent_say_when_they_are_ready() {
+    let home = home();
+    let home = home.path();
+    let manager = UnixDatagram::bind(home.join("notify")).unwrap();
+    manager.set_read_timeout(Some(PATIENCE)).unwrap();
+    let token = home.join("token");
+    let at = format!("127.0.0.1:{}", free_port());
+    let mut serve = narrows(home);
+    serve.args(["serve", "--listen", "127.0.0.1:0", "--dir"]).arg(home).arg("--token-out").arg(&token).arg("--quiet");
+    let mut agent = narrows(home);
+    agent.args(["agent", "--quiet", "--listen", &at]);
+    for (command, words) in [(&mut serve, "serving"), (&mut agent, "answering on 127.0.0.1")] {
+        command.env("NOTIFY_SOCKET", home.join("notify")).env("XDG_STATE_HOME", home);
+        let mut child = command.spawn().unwrap();
+        let mut buffer = [0; 1024];
+        let len = manager.recv(&mut buffer).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let told = String::from_utf8_lossy(&buffer[..len]).into_owned();
+        assert!(told.starts_with("READY=1\n") && told.contains(words), "{told}");
+    }
+    assert!(token.exists(), "a service that is ready has written its token");
+}
+
+/// The two commands of the documentation, as they stand there but for ports, before a real database.
+#[test]
+fn the_commands_of_the_documentation_reach_a_database() {
+    let programs = ["initdb", "postgres", "psql", "setpriv", "bash", "timeout"];
+    if !programs.iter().all(|program| narrows_test::has(program)) {
+        return;
+    }
+    let home = home();
+    let home = home.path();
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/tunnel.md")).unwrap();
+    let command = |prompt: &str| {
+        let line = page.lines().find_map(|line| line.strip_prefix(prompt)).unwrap_or_else(|| panic!("{prompt}"));
+        line.replacen("narrows ", "\"$NARROWS\" ", 1)
+    };
+    let [database, listen, local] = [(); 3].map(|()| free_port().to_string());
+    let server = command("db$ ").replace("localhost:5432", &format!("localhost:{database}"));
+    let server = server.replace("0.0.0.0:7702", &format!("127.0.0.1:{listen}"));
+    let client = command("me$ ").replace("5432:localhost:5432", &format!("{local}:localhost:{database}"));
+    let client = client.replace("db:7702", &format!("127.0.0.1:{listen}"));
+    let script = format!(
+        r#"
+        set -eu
+        cd "$HOME"
+        trap 'kill $(jobs -p) 2>/dev/null; wait' EXIT
+        run=
+        if [ "$(id -u)" = 0 ]; then
+            mkdir data && chown 65534:65534 data && chmod 755 .
+            run="setpriv --reuid=65534 --regid=65534 --clear-groups"
+        fi
+        $run initdb -D "$HOME/data" -U postgres -A trust >initdb.log 2>&1 || {{ cat initdb.log >&2; exit 1; }}
+        $run postgres -D "$HOME/data" -h localhost -p {database} -k "$HOME/data" -c fsync=off >/dev/null 2>&1 &
+        until psql -h localhost -p {database} -U postgres -c 'select 1' >/dev/null 2>&1; do sleep .1; done
+        {server} &
+        until [ -s tunnel.token ]; do sleep .05; done
+        {client} &
+        until [ "$(psql -h localhost -p {local} -U postgres -Atc 'select 6 * 7' 2>/dev/null)" = 42 ]; do sleep .1; done
+        psql -h localhost -p {local} -U postgres -Atc "select sum(length(repeat(i::text, 100))) from generate_series(1, 50000) i"
+        "#
+    );
+    let mut bash = Command::new("timeout");
+    bash.args(["--kill-after=5", "50", "bash", "-c", &script]);
+    bash.env("HOME", home).env("XDG_STATE_HOME", home).env("XDG_CACHE_HOME", home).env_remove("NARROWS_TOKEN");
+    bash.env("NARROWS", env!("CARGO_BIN_EXE_narrows")).env("PGCONNECT_TIMEOUT", "5");
+    let output = finish(bash.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "23889400");
+}
+
+/// The folder of the units, and a copy of it in which the program is the one that was built.
+fn units(home: &Path) -> Option<Vec<PathBuf>> {
+    if !narrows_test::has("systemd-analyze") {
+        return None;
+    }
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd");
+    let mut units = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|e| e == "service") {
+            let text = fs::read_to_string(&path).unwrap();
+            assert!(text.contains("ExecStart=narrows "), "{}", path.display());
+            // A template is verified as one instance of it.
+            let name = path.file_name().unwrap().to_str().unwrap().replace("@.", "@db.");
+            let copy = home.join(name);
+            let program = format!("ExecStart={} ", env!("CARGO_BIN_EXE_narrows"));
+            fs::write(&copy, text.replace("ExecStart=narrows ", &program)).unwrap();
+            units.push(copy);
+        }
+    }
+    assert!(units.len() >= 3, "{units:?}");
+    Some(units)
+}
+
+#[test]
+fn units_are_valid_and_sandboxed() {
+    let home = home();
+    let home = home.path();
+    let Some(units) = units(home) else { return };
+    for unit in units {
+        let analyze = |words: &[&str]| {
+            let output = Command::new("systemd-analyze").args(words).arg(&unit).output().unwrap();
+            let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), stderr(&output));
+            (output.status.success(), text)
+        };
+        let (valid, said) = analyze(&["verify", "--man=no", "--recursive-errors=no"]);
+        assert!(valid && said.trim().is_empty(), "{}: {said}", unit.display());
+        // 10 is no protection; what systemd itself calls OK is below 5, and these are far below.
+        let (safe, said) = analyze(&["security", "--offline=true", "--no-pager", "--threshold=25"]);
+        assert!(safe, "{}: {said}", unit.display());
+    }
+}
+
+#[test]
+fn a_container_works_in_a_bare_root() {
+    if !["python3", "unshare", "chroot", "mount", "ldd"].iter().all(|program| narrows_test::has(program)) {
+        return;
+    }
+    if !rustix::process::geteuid().is_root() {
+        return narrows_test::skip("another root needs root");
+    }
+    let preload = Path::new(env!("CARGO_BIN_EXE_narrows")).with_file_name("libnarrows_preload.so");
+    let preload = if preload.exists() { preload } else { "/dev/null".into() };
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.ci/containerfile-steps");
+    let mut command = Command::new(script);
+    command.arg(env!("CARGO_BIN_EXE_narrows")).arg(preload);
+    let output = finish(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(code(&output), 0, "{said}{}", stderr(&output));
+    assert!(said.contains("healthz: ok") && said.contains("every step"), "{said}");
+}

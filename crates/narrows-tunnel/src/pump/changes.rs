@@ -1,0 +1,83 @@
+//! What changes while the tunnel runs: rules, limits, and whom it trusts.
+
+use rustls::pki_types::UnixTime;
+
+use super::{Kind, Pump};
+use crate::reason::Reason;
+use crate::refusal;
+use crate::session::Role;
+use crate::settings::{Change, Report, Trust, Uplink};
+
+impl Pump {
+    pub(super) fn change(&mut self, change: Change) {
+        let Change { allow, allow_listen, proxy_from, send_proxy, limits, hello_within_ns } = change;
+        let settings = &mut self.settings;
+        (settings.allow, settings.allow_listen) = (allow, allow_listen);
+        (settings.proxy_from, settings.send_proxy) = (proxy_from, send_proxy);
+        settings.timing.hello_within_ns = hello_within_ns;
+        settings.limits = limits;
+        self.engine.set_memory(limits.memory);
+        self.rates.set(limits.greetings_per_s, limits.greetings_per_s);
+        self.flow_rates.set(limits.flows_per_s, limits.flows_per_s);
+    }
+
+    /// Sessions whose other end would be refused today open nothing more. What is open goes on: it may
+    /// have been trusted for good reasons when it began, and ends by itself.
+    pub(super) fn judge(&mut self, trust: &Trust) {
+        for at in 0..self.sessions.len() {
+            let Some(place) = self.sessions[at].as_ref().filter(|place| !place.distrusted) else { continue };
+            let (role, carriers) = (place.role, place.carriers);
+            let why = carriers.into_iter().flatten().find_map(|key| match self.kind(key) {
+                Some(Kind::Carrier(_)) => self.refusal(role, key, trust),
+                _ => None,
+            });
+            if let Some(why) = why {
+                self.distrust(at, &why);
+            }
+        }
+    }
+
+    /// Why the other end of a carrier would be refused.
+    fn refusal(&mut self, role: Role, key: crate::engine::Key, trust: &Trust) -> Option<String> {
+        let name = match self.uplink.as_ref().map(super::uplink::UplinkState::to) {
+            Some(Uplink::Tls { name, .. }) => Some(name.clone()),
+            _ => None,
+        };
+        let Some(Kind::Carrier(carrier)) = self.kind(key) else { return None };
+        let (end_entity, others) = carrier.wire.proof()?.split_first()?;
+        let now = UnixTime::now();
+        let judged = match role {
+            Role::Acceptor => trust.dialers.as_ref()?.verify_client_cert(end_entity, others, now).map(|_| ()),
+            Role::Dialer => {
+                trust.acceptor.as_ref()?.verify_server_cert(end_entity, others, &name?, &[], now).map(|_| ())
+            }
+        };
+        judged.err().map(|e| refusal::words(&e).unwrap_or_else(|| e.to_string()))
+    }
+
+    fn distrust(&mut self, at: usize, why: &str) {
+        self.counters.sessions_distrusted.add(1);
+        let Some(place) = &mut self.sessions[at] else { return };
+        place.distrusted = true;
+        // As the other end sees it.
+        let told = why.strip_prefix("the other end's").map(|rest| format!("this end's{rest}"));
+        let told = told.unwrap_or_else(|| "this end's token is not valid any more".into());
+        place.session.leave(Reason::Forbidden, &told);
+        let (host, dialer, role) = (place.host, place.hello.dialer, place.role);
+        // Its ports are free for the session that may follow, which takes nothing over from this one.
+        let listeners = std::mem::take(&mut place.listeners);
+        for key in listeners.into_values() {
+            self.take(key);
+        }
+        if role == Role::Dialer {
+            if self.is_uplink(at) {
+                self.leave_uplink(at, why);
+            }
+        } else {
+            self.dialers.remove(&dialer);
+            let host = host.map_or_else(|| "a client".to_owned(), |host| host.to_string());
+            self.report(Report::Peer { text: format!("{host}: not trusted any more: {why}") });
+        }
+        self.touch(at);
+    }
+}

@@ -1,0 +1,297 @@
+//! Each limit of a tunnel: it holds, it is counted, and who stays within it is served.
+
+mod common;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use common::{Ends, Far, PATIENCE, acceptor, dialer, forward, keys, noise, target, wait_for, wait_until};
+use narrows_tunnel::Tunnel;
+use narrows_tunnel::limits::{Limits, UNDECIDED_MAX};
+use narrows_tunnel::session::Timing;
+use narrows_tunnel::settings::{Report, Settings};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
+
+fn limited(limits: Limits) -> Settings {
+    Settings { limits, ..Settings::default() }
+}
+
+/// Connections on which nothing is said.
+fn silent(address: &str, count: usize) -> Vec<TcpStream> {
+    narrows_host::means::allow_descriptors();
+    (0..count).map(|_| TcpStream::connect(address).unwrap()).collect()
+}
+
+/// Whether another client comes in and is served.
+fn serves(keys: &narrows_copy::direct::keys::Keys, address: &str) {
+    let local = vec![forward("0", &target(Far::echo().port))];
+    let client = dialer(keys, address, Settings { local, keeps_trying: true, ..Settings::default() });
+    let listening = wait_for(&client, |report| match report {
+        Report::Listening { from, .. } => Some(from),
+        _ => None,
+    });
+    wait_for(&client, |report| (report == Report::Up).then_some(()));
+    assert!(speak(&mut TcpStream::connect(listening).unwrap()));
+}
+
+/// Whether an echo comes back; else there was a reset.
+fn speak(socket: &mut TcpStream) -> bool {
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    match socket.write_all(b"hello").and_then(|()| socket.read_exact(&mut [0; 5])) {
+        Ok(()) => true,
+        Err(e) => {
+            assert!(matches!(e.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe), "{e}");
+            false
+        }
+    }
+}
+
+#[test]
+fn handshakes_under_way_are_limited_and_the_oldest_make_room() {
+    let keys = keys();
+    let limits = Limits { strangers: 8, greetings_per_s: 10_000, ..Limits::default() };
+    let (server, address) = acceptor(&keys, "127.0.0.1:0", limited(limits));
+    let _silent = silent(&address, 40);
+    wait_until("32 are turned away", || server.counters.strangers_over_limit.get() == 32);
+    assert_eq!(server.counters.strangers_now.get(), 8);
+    serves(&keys, &address);
+    assert_eq!(server.counters.strangers_over_rate.get(), 0);
+}
+
+#[test]
+fn a_host_begins_so_many_handshakes_in_a_second() {
+    let keys = keys();
+    let (server, address) = acceptor(&keys, "127.0.0.1:0", limited(Limits { greetings_per_s: 5, ..Limits::default() }));
+    let silent = silent(&address, 200);
+    // All of them come within some milliseconds, on a slow machine within some seconds.
+    wait_until("most are turned away", || server.counters.strangers_over_rate.get() > 20);
+    drop(silent);
+    serves(&keys, &address);
+}
+
+#[test]
+fn half_a_handshake_is_given_up() {
+    let keys = keys();
+    let timing = Timing { hello_within_ns: 200_000_000, ..Timing::default() };
+    let (server, address) = acceptor(&keys, "127.0.0.1:0", Settings { timing, ..Settings::default() });
+    let mut half = silent(&address, 3);
+    // The beginning of a record of TLS, and a byte now and then, as a slow attacker sends them.
+    half[1].write_all(&[22, 3, 1, 2, 0, 1, 0]).unwrap();
+    for _ in 0..10 {
+        let _ = half[2].write_all(&[22]);
+        std::thread::sleep(Duration::from_millis(40));
+    }
+    wait_until("they are given up", || server.counters.strangers_now.get() == 0);
+    assert_eq!(server.counters.strangers_late.get() + server.counters.strangers_broken.get(), 3);
+    assert!(server.counters.strangers_late.get() >= 2);
+    for socket in &mut half {
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut rest = Vec::new();
+        // Closed; an alert may come before.
+        let _ = socket.read_to_end(&mut rest);
+    }
+}
+
+#[test]
+fn garbage_in_front_of_a_handshake_is_refused() {
+    let keys = keys();
+    let (server, address) = acceptor(&keys, "127.0.0.1:0", Settings::default());
+    for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0; 4096], &noise(4096)] {
+        let before = server.counters.strangers_broken.get();
+        let mut socket = TcpStream::connect(&address).unwrap();
+        socket.write_all(garbage).unwrap();
+        wait_until("it is refused", || server.counters.strangers_broken.get() == before + 1);
+    }
+    serves(&keys, &address);
+}
+
+#[test]
+fn connections_beyond_the_places_are_reset() {
+    let far = Far::echo();
+    let local = vec![forward("0", &target(far.port))];
+    let ends = Ends::with(Settings { local, ..Settings::default() }, Settings { flows_max: 8, ..Settings::default() });
+    let server = ends.acceptor.as_ref().unwrap();
+    let mut open: Vec<TcpStream> = Vec::new();
+    let mut refused = 0;
+    for _ in 0..12 {
+        let mut socket = ends.connect(0);
+        if speak(&mut socket) { open.push(socket) } else { refused += 1 }
+    }
+    // One host alone gets half of the places.
+    assert_eq!((open.len(), refused), (4, 8));
+    assert_eq!(server.counters.flows_over_limit.get(), 8);
+    open.pop();
+    wait_until("its place is free", || server.counters.flows_now.get() == 3);
+    assert!(speak(&mut ends.connect(0)));
+}
+
+#[test]
+fn a_host_opens_so_many_connections_in_a_second() {
+    let far = Far::echo();
+    let local = vec![forward("0", &target(far.port))];
+    let limits = Limits { flows_per_s: 2, ..Limits::default() };
+    let ends = Ends::with(Settings { local, ..Settings::default() }, limited(limits));
+    let server = ends.acceptor.as_ref().unwrap();
+    let mut sockets: Vec<TcpStream> = (0..50).map(|_| ends.connect(0)).collect();
+    let carried = sockets.iter_mut().filter_map(|socket| speak(socket).then_some(())).count();
+    assert!((1..25).contains(&carried), "{carried}");
+    assert_eq!(server.counters.flows_over_rate.get(), 50 - carried as u64);
+    wait_until("a second later one more is carried", || speak(&mut ends.connect(0)));
+}
+
+#[test]
+fn memory_is_limited_and_everybody_goes_on_with_a_little() {
+    let echo = Far::echo();
+    // Takes connections and reads nothing.
+    let deaf = Far::new(|socket| {
+        std::thread::sleep(PATIENCE);
+        drop(socket);
+    });
+    let local = vec![forward("0", &target(deaf.port)), forward("0", &target(echo.port))];
+    let memory = 512 << 10;
+    let ends = Ends::with(Settings { local, ..Settings::default() }, limited(Limits { memory, ..Limits::default() }));
+    let server = ends.acceptor.as_ref().unwrap();
+    let stuck: Vec<TcpStream> = (0..24).map(|_| ends.connect(0)).collect();
+    let bytes = noise(256 << 10);
+    wait_until("the memory is full", || {
+        for mut socket in &stuck {
+            socket.set_nonblocking(true).unwrap();
+            let _ = socket.write(&bytes);
+        }
+        server.counters.memory_full.get() > 0
+    });
+    let held = server.counters.bytes_held.get();
+    assert!(held >= memory as u64 && held < 24 * (512 << 10), "{held} bytes");
+    assert!(speak(&mut ends.connect(1)));
+    for socket in stuck {
+        // Closed without it, what is queued would still wait for its reader.
+        rustix::net::sockopt::set_socket_linger(&socket, Some(Duration::ZERO)).unwrap();
+    }
+    wait_until("it is free again", || server.counters.bytes_held.get() < memory as u64 / 2);
+}
+
+#[test]
+fn clients_that_do_not_say_where_to_are_limited() {
+    let dynamic = vec![narrows_tunnel::forward::listener("0").unwrap()];
+    let ends = Ends::with(Settings { dynamic, ..Settings::default() }, Settings::default());
+    let _silent = silent(&ends.listening[0], UNDECIDED_MAX + 100);
+    wait_until("some are turned away", || ends.dialer.counters.undecided_over_limit.get() == 100);
+    assert_eq!(ends.dialer.counters.undecided_now.get(), UNDECIDED_MAX as u64);
+}
+
+/// A socket from another address of this host's loopback, so that it counts as another host.
+fn from(host: u32, to: &SocketAddr) -> Option<TcpStream> {
+    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+    let own = Ipv4Addr::from(u32::from(Ipv4Addr::new(127, 1, 0, 0)) + host);
+    bind(&socket, &SocketAddr::new(own.into(), 0)).unwrap();
+    connect(&socket, to).ok()?;
+    Some(TcpStream::from(socket))
+}
+
+fn resident_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+#[test]
+#[ignore = "13,000 descriptors, and half a minute"]
+fn ten_thousand_half_open_connections_keep_nobody_out() {
+    const COUNT: usize = 10_000;
+    if narrows_host::means::descriptors() < COUNT + 3000 {
+        return narrows_test::skip("13,000 descriptors are too many here");
+    }
+    let far = Far::echo();
+    let keys = keys();
+    let (server, address) = acceptor(&keys, "127.0.0.1:0", Settings::default());
+    let to: SocketAddr = address.parse().unwrap();
+    let local = vec![forward("0", &target(far.port))];
+    let client = dialer(&keys, &address, Settings { local, ..Settings::default() });
+    let listening = wait_for(&client, |report| match report {
+        Report::Listening { from, .. } => Some(from),
+        _ => None,
+    });
+    wait_for(&client, |report| (report == Report::Up).then_some(()));
+    let mut open = TcpStream::connect(&listening).unwrap();
+    assert!(speak(&mut open));
+    let before = resident_kib();
+    // Of 200 hosts, each within its rate; half of them begin a handshake.
+    let mut half = Vec::new();
+    for i in 0..COUNT {
+        let Some(mut socket) = from(i as u32 % 200, &to) else { continue };
+        if i % 2 == 0 {
+            let _ = socket.write_all(&[22, 3, 1, 2, 0, 1, 0]);
+        }
+        half.push(socket);
+        if i % 1000 == 0 {
+            assert!(speak(&mut open), "what is open goes on");
+        }
+    }
+    wait_until("all were met", || {
+        let counters = &server.counters;
+        let away = counters.strangers_over_limit.get() + counters.strangers_over_rate.get();
+        let gone = counters.strangers_late.get() + counters.strangers_broken.get();
+        away + gone + counters.strangers_now.get() >= half.len() as u64
+    });
+    assert!(server.counters.strangers_now.get() <= 1024);
+    assert!(speak(&mut open));
+    assert!(speak(&mut TcpStream::connect(&listening).unwrap()), "new connections need no handshake");
+    serves(&keys, &address);
+    eprintln!(
+        "{} half open: {} over the limit, {} over the rate, {} late; {} KiB more",
+        half.len(),
+        server.counters.strangers_over_limit.get(),
+        server.counters.strangers_over_rate.get(),
+        server.counters.strangers_late.get(),
+        resident_kib().saturating_sub(before)
+    );
+}
+
+/// A server that keeps connections, and needs no thread for each.
+fn keeper() -> u16 {
+    static KEPT: Mutex<Vec<TcpStream>> = Mutex::new(Vec::new());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for mut socket in listener.incoming().map_while(Result::ok) {
+            // A request and an answer, as every connection has before it idles.
+            let _ = socket.write_all(b"hello");
+            KEPT.lock().unwrap().push(socket);
+        }
+    });
+    port
+}
+
+#[test]
+#[ignore = "20,000 descriptors; a measurement"]
+fn five_thousand_idle_connections_take_little_memory() {
+    // Each has four descriptors here: of the client, both ends and the server.
+    let count = 5000.min(narrows_host::means::descriptors().saturating_sub(3000) / 4);
+    if count < 1000 {
+        return narrows_test::skip("there are too few descriptors");
+    }
+    let local = vec![forward("0", &target(keeper()))];
+    let acceptor = Settings { flows_max: 3 * count, ..Settings::default() };
+    let ends = Ends::with(Settings { local, ..Settings::default() }, acceptor);
+    let open_some = |some: usize| -> Vec<TcpStream> {
+        let connect = |_| {
+            let mut socket = ends.connect(0);
+            socket.read_exact(&mut [0; 5]).unwrap();
+            socket
+        };
+        (0..some).map(connect).collect()
+    };
+    let _warm = open_some(100);
+    std::thread::sleep(Duration::from_secs(2));
+    let before = resident_kib();
+    let open = open_some(count);
+    std::thread::sleep(Duration::from_secs(12));
+    let each = (resident_kib().saturating_sub(before)) as f64 / count as f64;
+    let server: &Tunnel = ends.acceptor.as_ref().unwrap();
+    assert_eq!(server.counters.flows_now.get(), (count + 100) as u64);
+    eprintln!("{each:.1} KiB for each of {count} idle connections, at both ends together");
+    assert!(each <= 20.0, "{each} KiB");
+    drop(open);
+}
