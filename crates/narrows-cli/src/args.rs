@@ -25,8 +25,10 @@ pub(crate) mod repack;
 pub(crate) mod run;
 pub(crate) mod status;
 pub(crate) mod store;
+pub(crate) mod top;
 pub(crate) mod train;
 pub(crate) mod tunnel;
+pub(crate) mod watch;
 
 const HELP: &str = "\
 EXIT STATUS
@@ -134,8 +136,10 @@ pub(crate) enum Command {
     Run(run::RunArgs),
     /// Negotiate compression for the programs of this host that run under `run`
     Agent(agent::AgentArgs),
-    /// List the programs that run under `run`, and the state of their connections
+    /// List tunnels, servers, agents, copies and programs under `run`, and their connections
     Status(status::StatusArgs),
+    /// Show live what they carry
+    Top(top::TopArgs),
     /// Carry connections to another network, encrypted and compressed
     Tunnel(tunnel::TunnelArgs),
     /// Send a file or stdin to a `narrows recv`
@@ -500,6 +504,8 @@ pub(crate) struct ServeArgs {
     /// Use neither encryption nor a token; serves this host only
     #[arg(long, conflicts_with = "key_file")]
     pub(crate) insecure: bool,
+    #[command(flatten)]
+    pub(crate) watch: watch::WatchArgs,
     #[command(flatten)]
     pub(crate) verbosity: VerbosityArgs,
 }

@@ -31,6 +31,7 @@ mod run;
 mod send;
 mod serve;
 mod status;
+mod top;
 mod train;
 mod tunnel;
 mod unpack;
@@ -53,6 +54,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         Command::Tunnel(args) => return tunnel::run(&args),
         Command::Agent(args) => agent::run(&args)?,
         Command::Status(args) => status::run(&args)?,
+        Command::Top(args) => top::run(&args)?,
         Command::Serve(args) => serve::run(&args)?,
         Command::Send(args) => send::run(&args)?,
         Command::Recv(args) => recv::run(&args)?,

@@ -11,6 +11,7 @@ mod counts;
 mod dictionary;
 mod files;
 mod flow;
+mod logs;
 mod oracle;
 mod ping;
 mod place;
@@ -20,8 +21,10 @@ mod repack;
 mod report;
 mod samples;
 mod shaper;
+mod top;
 mod transfer;
 mod variables;
+mod watch;
 
 fn main() -> ExitCode {
     narrows::stream::return_memory_early();
@@ -37,7 +40,8 @@ fn fail(error: &anyhow::Error) -> ExitCode {
         signals::die_of_closed_pipe();
     }
     if !error.is::<report::Told>() {
-        report::note(report::one_line(error));
+        let line = report::one_line(error);
+        if logs::is_on() { logs::failure(&line) } else { report::note(line) }
     }
     if let Some(signal) = signals::received() {
         signals::die_of(signal);

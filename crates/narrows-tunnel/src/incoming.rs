@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use narrows::block::Block;
 use narrows::pool::Queue;
-use narrows::receiver::{DecodeDone, DecodeJob, Receiver};
+use narrows::receiver::{DecodeDone, DecodeJob, Receiver, RecvSummary};
 use narrows::stream;
 use narrows::{Error, Result};
 
@@ -103,6 +103,11 @@ impl Incoming {
     /// Whether it holds nothing.
     pub(super) fn is_idle(&self) -> bool {
         self.pieces.is_empty() && self.stream.is_none() && self.raw.is_empty()
+    }
+
+    /// What the receiver of a live stream did.
+    pub(super) fn summary(&self) -> Option<&RecvSummary> {
+        self.stream.as_ref().map(|stream| stream.receiver.summary())
     }
 
     #[cfg(test)]

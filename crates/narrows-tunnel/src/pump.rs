@@ -32,6 +32,7 @@ mod sessions;
 mod strangers;
 mod targets;
 mod uplink;
+mod watched;
 
 use carriers::CarrierPlace;
 use conn::Conn;
@@ -40,6 +41,8 @@ use listeners::{ListenerPlace, Undecided};
 use sessions::SessionPlace;
 use strangers::Stranger;
 use uplink::UplinkState;
+pub(super) use watched::Snapshot;
+use watched::Tracing;
 
 /// Events taken at a time.
 const EVENTS: usize = 256;
@@ -60,6 +63,14 @@ pub(super) enum Order {
     Reload {
         server: Option<Arc<ServerConfig>>,
         client: Option<Arc<ClientConfig>>,
+    },
+    /// How all connections are.
+    Snapshot(std::sync::mpsc::Sender<Snapshot>),
+    /// Every decision about a connection, for this time.
+    Trace {
+        id: u64,
+        limit: Duration,
+        lines: SyncSender<String>,
     },
     /// Open nothing more; end when all flows have, or after this time.
     Drain(Duration),
@@ -129,6 +140,9 @@ pub(super) struct Pump {
     rates: Rates,
     flows: usize,
     undecided: usize,
+    /// Number of the latest connection, for who watches.
+    numbered: u64,
+    traces: Vec<Tracing>,
 
     uplink: Option<UplinkState>,
     /// Everything is over with the carrier on the standard streams.
@@ -184,6 +198,8 @@ pub(super) fn start(settings: Settings, reports: SyncSender<Report>, counters: A
             rates: Rates::new(GREETINGS_BURST, GREETINGS_PER_S),
             flows: 0,
             undecided: 0,
+            numbered: 0,
+            traces: Vec::new(),
             uplink: None,
             is_stdio: false,
             draining_until_ns: None,
@@ -270,6 +286,8 @@ impl Pump {
                 Order::Worker(key, result) => self.worker_done(key, result),
                 Order::Found(key, found) => self.found(key, found),
                 Order::Reload { server, client } => self.reload(server, client),
+                Order::Snapshot(answer) => self.tell_state(&answer),
+                Order::Trace { id, limit, lines } => self.begin_trace(id, limit, lines),
                 Order::Drain(limit) => self.begin_drain(limit),
             }
         }
@@ -349,6 +367,7 @@ impl Pump {
             }
             self.tick();
         }
+        self.send_traces();
         let held = self.engine.held();
         self.counters.bytes_held.set(held as u64);
         let window_max = MEMORY_TOTAL.saturating_sub(held) / 16;

@@ -4,12 +4,14 @@ use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ServerConfig};
 
 use super::engine;
 use super::forward::Forward;
+use super::reason::Reason;
 use super::rules::Rules;
 use super::session::Timing;
 use super::target::Endpoint;
@@ -47,6 +49,8 @@ pub struct Settings {
     pub send_proxy: bool,
     /// Whether a dialer goes on trying before it was connected for the first time.
     pub keeps_trying: bool,
+    /// Whether the end of each connection is reported.
+    pub tells_ends: bool,
 }
 
 /// How the other end is reached.
@@ -75,8 +79,26 @@ pub enum Report {
     Lost { why: String },
     /// A connection was refused or broken.
     Flow { text: String },
+    /// A connection has ended, if the settings want to hear of it.
+    Ended(Box<Ended>),
     /// Something of a dialer, for a verbose acceptor.
     Peer { text: String },
     /// The tunnel is over; an error if it is a failure.
     Over { error: Option<String> },
+}
+
+/// A connection that has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ended {
+    /// Its number within the process.
+    pub id: u64,
+    /// The client, and where it wanted to.
+    pub from: String,
+    pub to: String,
+    pub lasted: Duration,
+    /// Raw and carried bytes, sent and received.
+    pub out: [u64; 2],
+    pub back: [u64; 2],
+    /// Why, if it did not end by itself.
+    pub reason: Option<Reason>,
 }

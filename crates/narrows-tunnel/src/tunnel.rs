@@ -10,6 +10,7 @@ use rustls::{ClientConfig, ServerConfig};
 use super::counters::Counters;
 use super::pump::{self, Inlet, Order};
 use super::settings::{Report, Settings};
+use super::watcher::Watcher;
 
 /// Reports that wait for an owner who does not listen; further ones are dropped.
 const REPORTS_MAX: usize = 4096;
@@ -38,6 +39,11 @@ impl Tunnel {
     /// Proves further connections to and from other ends in this way; those that are there stay.
     pub fn reload(&self, server: Option<Arc<ServerConfig>>, client: Option<Arc<ClientConfig>>) {
         self.inlet.send(Order::Reload { server, client });
+    }
+
+    /// What other threads see of it.
+    pub fn watcher(&self) -> Watcher {
+        Watcher::new(self.inlet.clone(), Arc::clone(&self.counters))
     }
 
     /// Opens nothing more, and is over when all connections have ended, or after `limit`.

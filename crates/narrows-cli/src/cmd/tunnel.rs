@@ -26,7 +26,10 @@ use rustls::pki_types::ServerName;
 use serde_json::json;
 
 use crate::args::tunnel::TunnelArgs;
-use crate::{files, report};
+use crate::watch::Metrics;
+use crate::{files, logs, report};
+
+mod seen;
 
 /// Default port of an acceptor; not assigned by IANA.
 const PORT: u16 = 7702;
@@ -39,7 +42,10 @@ const DESCRIPTORS_KEPT: usize = 256;
 
 /// Runs `narrows tunnel` until it is over or a signal comes.
 pub(crate) fn run(args: &TunnelArgs) -> Result<ExitCode> {
+    logs::start("tunnel", &args.watch, logs::usual(args.quiet, args.verbose))?;
+    let metrics = Metrics::bind(args.watch.metrics.as_deref())?;
     let mut settings = settings(args)?;
+    settings.tells_ends = logs::is_on();
     let mut token = None;
     if let Some(address) = &args.listen {
         let config = match certificates(args) {
@@ -56,6 +62,7 @@ pub(crate) fn run(args: &TunnelArgs) -> Result<ExitCode> {
         settings.stdio = Some(relay_stdio()?.into());
     }
     let tunnel = Tunnel::start(settings)?;
+    seen::begin(args, &tunnel, metrics)?;
     if let Some((path, text)) = args.token_out.as_ref().zip(token.take_if(|_| args.token_out.is_some())) {
         // It listens already: whoever finds the file can connect.
         keys::write_token(path, &text).with_context(|| format!("the token file {}", path.display()))?;
@@ -304,6 +311,10 @@ fn tell(args: &TunnelArgs, said: Report) -> Result<()> {
         };
         line.map_or(Ok(()), report::out)?;
     }
+    if logs::is_on() {
+        seen::log(&said);
+        return Ok(());
+    }
     let (text, level) = match said {
         Report::Serving { address } => (format!("waiting for tunnels on {address}"), 1),
         Report::Listening { from, to } => (format!("{from} -> {to}"), 1),
@@ -312,7 +323,7 @@ fn tell(args: &TunnelArgs, said: Report) -> Result<()> {
         Report::Up => ("the tunnel is up".into(), 1),
         Report::Lost { why } => (format!("the tunnel is lost: {why}; trying again"), 0),
         Report::Flow { text } | Report::Peer { text } => (text, 2),
-        Report::Over { .. } => return Ok(()),
+        Report::Over { .. } | Report::Ended(_) => return Ok(()),
     };
     let most = if args.verbose { 2 } else { u8::from(!args.quiet) };
     if level <= most && !(args.json && level == 1) {

@@ -9,6 +9,7 @@ use narrows::upgrade::{self, Event, FlowLimits};
 
 use super::Connection;
 use crate::account::{LiveConnection, Outcome, Traffic};
+use narrows_watch::account::Account;
 use crate::proof;
 use crate::shared::PumpContext;
 use crate::wire::{BY_GATEWAY, Request};
@@ -101,6 +102,7 @@ impl Connection {
             encrypted: self.is_encrypted(),
             within_host: self.stores_within_host(context),
             out: Traffic::out(&self.up),
+            sent: self.up.summary().map(Account::of).unwrap_or_default(),
             back: Traffic::back(&self.down),
         }
     }

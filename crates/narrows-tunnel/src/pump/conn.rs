@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use narrows::block::Block;
 use narrows_host::shares::Share;
 
+use super::watched::About;
 use super::{Kind, Pump};
 use crate::engine::{self, Engine, Key};
 use crate::incoming::Incoming;
@@ -29,8 +30,9 @@ pub(super) struct Conn {
     pub(super) session: usize,
     pub(super) flow: FlowId,
     pub(super) stage: Stage,
-    up: Outgoing,
-    down: Incoming,
+    pub(super) about: Box<About>,
+    pub(super) up: Outgoing,
+    pub(super) down: Incoming,
     pub(super) readable: bool,
     pub(super) writable: bool,
     /// The socket has reported an error.
@@ -81,11 +83,18 @@ impl Conn {
         Self { down: Incoming::behind(bytes), ..self }
     }
 
-    pub(super) fn new(session: usize, flow: FlowId, stage: Stage, share: Option<Share>) -> Self {
+    pub(super) fn new(
+        session: usize,
+        flow: FlowId,
+        stage: Stage,
+        share: Option<Share>,
+        about: Box<About>,
+    ) -> Self {
         Self {
             session,
             flow,
             stage,
+            about,
             up: Outgoing::default(),
             down: Incoming::default(),
             readable: true,
@@ -219,12 +228,13 @@ impl Pump {
     /// Carries a connection that was accepted here, and has been read from as `early` says.
     pub(super) fn carry(&mut self, session: usize, socket: OwnedFd, target: &Target, early: Early) {
         let share = self.place_for(session);
+        let about = self.about(&target.client, target.to_string());
         let place = self.sessions[session].as_mut().filter(|_| share.is_some());
         let Some((flow, share)) = place.and_then(|place| place.session.open(target)).zip(share) else {
             return socket::abort(socket);
         };
         self.counters.flows_opened.add(1);
-        let mut conn = Conn::new(session, flow, Stage::Open(socket), share);
+        let mut conn = Conn::new(session, flow, Stage::Open(socket), share, about);
         match early {
             Early::Nothing => drop(self.begin(conn)),
             Early::Socks(bytes) => {
@@ -300,7 +310,7 @@ impl Pump {
     /// Ends a connection of this host, with a reset if there is a reason.
     fn end(&mut self, key: Key, reason: Option<Reason>) {
         let Some(Kind::Conn(conn)) = self.take(key) else { return };
-        self.count_off(&conn);
+        self.count_off(&conn, reason);
         let Some(reason) = reason else { return };
         self.counters.flows_reset.add(1);
         if reason == Reason::Damaged {
@@ -313,9 +323,11 @@ impl Pump {
         conn.abort();
     }
 
-    pub(super) fn count_off(&mut self, conn: &Conn) {
+    /// A connection is over; for a reason, if it did not end by itself.
+    pub(super) fn count_off(&mut self, conn: &Conn, reason: Option<Reason>) {
         self.flows -= 1;
         self.counters.flows_now.set(self.flows as u64);
+        self.tell_end(conn, reason);
         if let Some(place) = &mut self.sessions[conn.session] {
             place.flows.remove(&conn.flow);
         }
@@ -343,7 +355,10 @@ impl Pump {
 
     /// The peer has reached the target of a flow.
     pub(super) fn reached(&mut self, session: usize, flow: FlowId) {
+        let now_ns = self.now_ns;
+        let counters = std::sync::Arc::clone(&self.counters);
         let Some((key, conn)) = self.conn_of(session, flow) else { return };
+        conn.about.reached(&counters, now_ns);
         let Some(early) = conn.socks.take() else { return };
         // Its buffer is empty; ten bytes fit.
         if let Stage::Open(socket) = &conn.stage {
@@ -369,7 +384,7 @@ impl Pump {
     pub(super) fn gone(&mut self, session: usize, flow: FlowId, reason: Reason, text: &str) {
         let Some((key, _)) = self.conn_of(session, flow) else { return };
         let Some(Kind::Conn(conn)) = self.take(key) else { return };
-        self.count_off(&conn);
+        self.count_off(&conn, Some(reason));
         if !text.is_empty() {
             self.report(Report::Flow { text: format!("{reason}: {}", narrows_host::words::shown(text.as_bytes())) });
         }
@@ -442,7 +457,7 @@ impl Pump {
 
 impl Conn {
     /// Bytes so far: of the local connection and of the carrier, sent and received.
-    fn amounts(&self) -> [u64; 4] {
+    pub(super) fn amounts(&self) -> [u64; 4] {
         [self.up.bytes, self.up.wire, self.down.bytes, self.down.wire]
     }
 

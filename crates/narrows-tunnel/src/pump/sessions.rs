@@ -14,7 +14,7 @@ use crate::session::{Event, FlowId, Role, Session};
 
 pub(super) struct SessionPlace {
     pub(super) session: Session,
-    role: Role,
+    pub(super) role: Role,
     pub(super) hello: Hello,
     pub(super) carriers: [Option<Key>; CARRIERS_MAX],
     pub(super) flows: HashMap<FlowId, Key>,
@@ -94,9 +94,10 @@ impl Pump {
         // Flows that had ended in the session, while their local connections were still given the rest.
         for (_, key) in place.flows {
             if let Some(Kind::Conn(conn)) = self.take(key) {
-                conn.abort();
                 self.flows -= 1;
                 self.counters.flows_now.set(self.flows as u64);
+                self.tell_end(&conn, Some(Reason::Lost));
+                conn.abort();
             }
         }
         for key in place.listeners.into_values() {

@@ -43,6 +43,7 @@ impl Pump {
             },
         };
         let Some(share) = self.place_for(session) else { return refuse(self, Reason::Busy, "too many connections") };
+        let about = self.about(&target.client, endpoint.to_string());
         let preamble = if self.settings.send_proxy {
             let server = match &endpoint {
                 Endpoint::Tcp { host, port } => host.parse().ok().map(|ip| SocketAddr::new(ip, *port)),
@@ -55,14 +56,15 @@ impl Pump {
         match endpoint {
             Endpoint::Unix(path) => match socket::connect_unix(&path) {
                 Ok(socket) => {
-                    let conn = Conn::new(session, flow, Stage::Open(socket), share).behind(preamble);
+                    let mut conn = Conn::new(session, flow, Stage::Open(socket), share, about).behind(preamble);
+                    conn.about.reached(&self.counters, self.now_ns);
                     self.opened_here(session, flow);
                     self.begin(conn);
                 }
                 Err(e) => refuse(self, reason_of(&e), &e_text(&e)),
             },
             Endpoint::Tcp { host, port } => {
-                let conn = Conn::new(session, flow, Stage::Finding { host: host.clone(), port }, share);
+                let conn = Conn::new(session, flow, Stage::Finding { host: host.clone(), port }, share, about);
                 let key = self.begin(conn.behind(preamble));
                 let inlet = self.inlet.clone();
                 // An address is known at once, without a thread and its bell.
@@ -156,6 +158,10 @@ impl Pump {
         conn.stage = Stage::Open(socket);
         conn.readable = true;
         let (session, flow) = (conn.session, conn.flow);
+        let counters = std::sync::Arc::clone(&self.counters);
+        if let Some(Kind::Conn(conn)) = self.kind(key) {
+            conn.about.reached(&counters, now_ns);
+        }
         self.set_timer(key, None);
         self.opened_here(session, flow);
         self.queue(key);
@@ -168,7 +174,7 @@ impl Pump {
         if let Some(place) = &mut self.sessions[conn.session] {
             place.session.refuse(conn.flow, reason, text);
         }
-        self.count_off(&conn);
+        self.count_off(&conn, Some(reason));
     }
 }
 
