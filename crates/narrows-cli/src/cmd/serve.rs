@@ -10,12 +10,12 @@ use narrows::transport::Link;
 use serde_json::json;
 
 use crate::args::ServeArgs;
-use crate::watch::{self, Metrics};
+use crate::watch::{self, Metrics, OneCopy};
 use crate::{files, logs, report};
 use narrows_copy::carriers;
 use narrows_copy::direct::keys::{self, Keys};
 use narrows_copy::direct::listener::{Means, Server};
-use narrows_copy::hello::{self, Request};
+use narrows_copy::hello::{self, Request, Task};
 use narrows_copy::serve::{self, Manner, Reachable};
 use narrows_copy::served::Served;
 use narrows_host::{means, signals};
@@ -43,6 +43,10 @@ fn stdio(as_is: bool) -> Result<()> {
     // If this fails, the copy has one carrier.
     let _ = carriers::accept(session, bond);
     let control = Arc::new(Control::default());
+    let (program, peer, control_seen) = ("--stdio".into(), "the client".into(), Arc::clone(&control));
+    let outcome = if matches!(task, Task::Put { .. }) { "stores" } else { "reads" };
+    let copy = OneCopy { kind: "serve", program, peer, accepted: true, outcome, control: control_seen };
+    watch::publish_copy(copy, || None);
     serve::run(task, link, Manner::Remote, &Reachable::Everything, as_is, &control).map_err(|e| {
         // The client reports the failure to the user; stderr is for failures that it could not be
         // told.
