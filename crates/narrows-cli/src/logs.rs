@@ -33,9 +33,9 @@ pub(crate) fn start(part: &'static str, args: &WatchArgs, usual: LevelFilter) ->
         (None, Some(levels)) => (VARIABLE, levels),
         (None, None) => ("", usual.to_string()),
     };
-    let targets: Targets = levels.parse().map_err(|_| {
-        Error::misuse(format!("{source}: '{levels}' is not a list of levels, such as info,flow=debug"))
-    })?;
+    let targets: Targets = levels
+        .parse()
+        .map_err(|_| Error::misuse(format!("{source}: '{levels}' is not a list of levels, such as info,flow=debug")))?;
     let writer = fmt::layer().with_writer(std::io::stderr).with_ansi(false);
     let subscriber = match args.log.unwrap_or(LogForm::Text) {
         LogForm::Text => Registry::default().with(writer.with_filter(targets).boxed()),

@@ -25,7 +25,9 @@ impl Metrics {
             Ok(port) => format!("127.0.0.1:{port}"),
             Err(_) => address.to_owned(),
         };
-        full.rsplit_once(':').filter(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok()).ok_or_else(wrong)?;
+        full.rsplit_once(':')
+            .filter(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+            .ok_or_else(wrong)?;
         let cannot = || format!("cannot serve metrics on {address}");
         let mut failed = anyhow!("the name has no address");
         for address in full.to_socket_addrs().with_context(cannot)? {

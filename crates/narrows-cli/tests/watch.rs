@@ -81,7 +81,14 @@ impl Tunnel {
         let (address, server_metrics) = said_both(&server, "waiting for tunnels on ");
         wait_for(|| token.exists());
         let mut client = command(home);
-        client.args(["tunnel", "-L", &format!("0:127.0.0.1:{target}"), &format!("narrows://{address}"), "--metrics", "0"]);
+        client.args([
+            "tunnel",
+            "-L",
+            &format!("0:127.0.0.1:{target}"),
+            &format!("narrows://{address}"),
+            "--metrics",
+            "0",
+        ]);
         let client = Process::start(client.arg("--token-file").arg(&token).args(more));
         let (listening, client_metrics) = said_both(&client, "-> ");
         let listening = listening.trim_end_matches(" ->").to_owned();
@@ -241,7 +248,8 @@ fn a_tunnel_is_scraped_while_it_carries() {
         assert!(sample("narrows_tunnel_carriers_open") >= 1.0);
         assert_eq!(sample("narrows_tunnel_connect_seconds_count"), 1.0);
         assert_eq!(samples.get("narrows_tunnel_up").copied(), up);
-        let by_method = |name: &str| samples.range(format!("{name}{{")..format!("{name}|")).map(|(_, v)| v).sum::<f64>();
+        let by_method =
+            |name: &str| samples.range(format!("{name}{{")..format!("{name}|")).map(|(_, v)| v).sum::<f64>();
         let (frames, raw) = (by_method("narrows_method_frames_total"), by_method("narrows_method_raw_bytes_total"));
         assert!(frames >= 1.0 && raw > 2_900_000.0 && raw <= 3_000_008.0, "{frames} frames of {raw} bytes");
         assert!(sample("process_cpu_seconds_total") > 0.0 && sample("process_resident_memory_bytes") > 1e6);
@@ -329,7 +337,11 @@ fn a_server_and_a_copy_to_it_are_seen_while_it_lasts() {
     let (dir, token) = (home.join("served"), home.join("token"));
     fs::create_dir(&dir).unwrap();
     let mut server = command(home);
-    server.args(["serve", "--listen", "127.0.0.1:0", "--metrics", "0", "--dir"]).arg(&dir).arg("--token-out").arg(&token);
+    server
+        .args(["serve", "--listen", "127.0.0.1:0", "--metrics", "0", "--dir"])
+        .arg(&dir)
+        .arg("--token-out")
+        .arg(&token);
     let server = Process::start(&mut server);
     let (mut address, mut metrics) = (None, None);
     while address.is_none() || metrics.is_none() {
@@ -355,7 +367,10 @@ fn a_server_and_a_copy_to_it_are_seen_while_it_lasts() {
     };
     wait_for(|| seen(copy.pid(), "out").is_some() && seen(server.pid(), "back").is_some());
     let (of_copy, sent) = seen(copy.pid(), "out").unwrap();
-    assert_eq!((&of_copy["kind"], &sent["peer"], &sent["accepted"]), (&"cp".into(), &address.as_str().into(), &false.into()));
+    assert_eq!(
+        (&of_copy["kind"], &sent["peer"], &sent["accepted"]),
+        (&"cp".into(), &address.as_str().into(), &false.into())
+    );
     assert!(sent["progress"]["bytes"].as_u64().unwrap() > 0 && of_copy["methods"][0]["frames"].as_u64().unwrap() > 0);
     let (of_server, stored) = seen(server.pid(), "back").unwrap();
     assert_eq!((&of_server["kind"], &stored["outcome"]), (&"serve".into(), &"stores".into()));
@@ -433,7 +448,8 @@ fn the_dashboard_asks_for_what_is_there() {
         .collect();
     assert!(unseen.is_empty(), "no panel shows {unseen:?}");
     let described = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/watching.md")).unwrap();
-    let base = |name: &str| ["_bucket", "_sum", "_count"].iter().find_map(|s| name.strip_suffix(s)).unwrap_or(name).to_owned();
+    let base =
+        |name: &str| ["_bucket", "_sum", "_count"].iter().find_map(|s| name.strip_suffix(s)).unwrap_or(name).to_owned();
     let undescribed: Vec<_> = there.iter().map(|n| base(n)).filter(|n| !described.contains(&format!("`{n}"))).collect();
     assert!(undescribed.is_empty(), "docs/watching.md lacks {undescribed:?}");
     let ids: BTreeSet<_> = panels.iter().map(|p| p["id"].as_u64().unwrap()).collect();
@@ -469,7 +485,10 @@ fn top_prints_a_frame() {
     assert!(text.lines().all(|line| line.chars().count() <= 80 && !line.contains('\u{1b}')), "{text}");
     let text = top(&["--batch", "-n", "2", "--processes", "--ascii", "--width", "120", "--filter", "tunnel -L"]);
     assert!(text.is_ascii() && text.matches("narrows top").count() == 2, "{text}");
-    assert!(text.contains(&format!("{:>7} tunnel -L 0:127.0.0.1:{} narrows://", tunnel.client.pid(), tunnel.target)), "{text}");
+    assert!(
+        text.contains(&format!("{:>7} tunnel -L 0:127.0.0.1:{} narrows://", tunnel.client.pid(), tunnel.target)),
+        "{text}"
+    );
 }
 
 #[test]
@@ -491,7 +510,9 @@ fn wrong_usage_of_top_and_status_is_said() {
     }
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let output = finish(command(home.path()).args(["tunnel", "--listen", "127.0.0.1:0", "--metrics", &address]).spawn().unwrap());
+    let output = finish(
+        command(home.path()).args(["tunnel", "--listen", "127.0.0.1:0", "--metrics", &address]).spawn().unwrap(),
+    );
     assert_eq!(code(&output), 1);
     assert!(stderr(&output).contains(&format!("cannot serve metrics on {address}")), "{}", stderr(&output));
     let output = finish(command(home.path()).args(["status", "--trace", "999999999/1"]).spawn().unwrap());
@@ -635,14 +656,23 @@ fn a_log_has_lines_with_parts_and_numbers() {
     drop(socket);
     let ended = next(&server, "flow", "ended");
     assert_eq!((&ended["from"], &ended["to"]), (&from.into(), &format!("127.0.0.1:{target}").into()));
-    assert_eq!((&ended["raw_in"], &ended["raw_out"], &ended["reason"]), (&100_000.into(), &100_000.into(), &"closed".into()));
+    assert_eq!(
+        (&ended["raw_in"], &ended["raw_out"], &ended["reason"]),
+        (&100_000.into(), &100_000.into(), &"closed".into())
+    );
     assert!(ended["flow"].as_u64().is_some() && ended["seconds"].is_number() && ended["level"] == "INFO");
     // The client's filter lets nothing of flows through.
     let rest: Vec<_> = client.lines.try_iter().collect();
     assert!(rest.iter().all(|line| !line.contains("\"target\":\"flow\"")), "{rest:?}");
     // As text, with the error that ends it.
     let mut command = command(home.path());
-    let output = finish(command.args(["tunnel", "-L", "0:x:1", "narrows://127.0.0.1:1", "--log", "text", "--token-file"]).arg(&token).spawn().unwrap());
+    let output = finish(
+        command
+            .args(["tunnel", "-L", "0:x:1", "narrows://127.0.0.1:1", "--log", "text", "--token-file"])
+            .arg(&token)
+            .spawn()
+            .unwrap(),
+    );
     let said = stderr(&output);
     assert_eq!(code(&output), 1, "{said}");
     assert!(said.lines().all(|line| line.starts_with("20")) && said.contains(" ERROR tunnel: "), "{said}");

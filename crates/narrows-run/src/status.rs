@@ -44,8 +44,7 @@ pub fn describe(program: &str, shared: &Shared, pumps: &[Inlet]) -> Status {
     totals.connections += connections.len() as u64;
     connections.iter().for_each(|connection| totals.add(connection));
     let outcomes = shared.totals.outcomes();
-    let outcomes: Vec<_> =
-        outcomes.iter().map(|(o, n)| Outcome { outcome: o.to_string(), connections: *n }).collect();
+    let outcomes: Vec<_> = outcomes.iter().map(|(o, n)| Outcome { outcome: o.to_string(), connections: *n }).collect();
     let mut metrics = Families::default();
     let help = "Connections of the program that are over or were never taken over, by what became of them.";
     let of = outcomes.iter().map(|o| (o.outcome.as_str(), o.connections as f64));

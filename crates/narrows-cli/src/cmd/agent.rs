@@ -9,8 +9,8 @@ use narrows::Error;
 
 use crate::args::agent::AgentArgs;
 use crate::cmd::run::service_port;
-use crate::watch::{self, Metrics};
 use crate::logs;
+use crate::watch::{self, Metrics};
 use narrows_run::agent::{ALL, Agent, Settings};
 use narrows_run::raise_descriptor_limit;
 use narrows_watch::Describe;

@@ -29,7 +29,9 @@ pub(crate) fn run(args: &StatusArgs) -> Result<()> {
         // The first version listed only programs under `run`, by this name.
         let is_run = |document: &&Value| matches!(document["kind"].as_str(), None | Some("run"));
         let supervisors: Vec<_> = answers.documents.iter().filter(is_run).collect();
-        return report::out(json!({ "supervisors": supervisors, "processes": answers.documents, "left_out": left_out }));
+        return report::out(
+            json!({ "supervisors": supervisors, "processes": answers.documents, "left_out": left_out }),
+        );
     }
     if processes.is_empty() && left_out == 0 {
         report::note("no tunnel, server, agent or copy runs, and nothing under `narrows run`");
@@ -59,8 +61,7 @@ fn table(process: &Status) -> String {
 fn title(process: &Status) -> String {
     let (program, live) = (text(&process.program), process.connections.len());
     let kind = if process.kind == "run" { "supervisor".into() } else { text(&process.kind) };
-    let counted: Vec<_> =
-        process.outcomes.iter().map(|o| format!("{} {}", o.connections, text(&o.outcome))).collect();
+    let counted: Vec<_> = process.outcomes.iter().map(|o| format!("{} {}", o.connections, text(&o.outcome))).collect();
     let more = Some(process.connections_left_out).filter(|n| *n > 0);
     let more = more.map_or(String::new(), |n| format!(" and {n} that are not listed"));
     let counted = if counted.is_empty() { String::new() } else { format!(": {}", counted.join(", ")) };
@@ -132,14 +133,20 @@ fn tell(line: &str) -> Option<String> {
         }
         "encoded" => {
             let (raw, wire) = (n("raw_len"), n("wire_len"));
-            let (late, method) = (if event["taken_over"] == true { ", not used: it was late" } else { "" }, word("method"));
+            let (late, method) =
+                (if event["taken_over"] == true { ", not used: it was late" } else { "" }, word("method"));
             let ratio = raw / wire.max(1.0);
             let (seq, took) = (n("seq"), ms("wall_ns"));
             let (raw, wire) = (report::bytes(raw), report::bytes(wire));
-            Some(format!("{:.1} ms block {seq}: {raw} to {wire} by {method}, ratio {ratio:.2}, {took:.2} ms{late}", ms("now_ns")))
+            Some(format!(
+                "{:.1} ms block {seq}: {raw} to {wire} by {method}, ratio {ratio:.2}, {took:.2} ms{late}",
+                ms("now_ns")
+            ))
         }
         "wait" => Some(format!("{:.1} ms block {}: late, waited for", ms("now_ns"), n("seq"))),
-        "rescue" => Some(format!("{:.1} ms block {}: late, sent by {} instead", ms("now_ns"), n("seq"), word("method"))),
+        "rescue" => {
+            Some(format!("{:.1} ms block {}: late, sent by {} instead", ms("now_ns"), n("seq"), word("method")))
+        }
         _ => None,
     }
 }
@@ -147,8 +154,23 @@ fn tell(line: &str) -> Option<String> {
 /// The policy's own figures, which are behind the keys that every choice has.
 fn reasons(event: &Value) -> impl Iterator<Item = String> {
     const COMMON: [&str; 17] = [
-        "event", "now_ns", "busy_ns", "seq", "raw_offset", "gathered", "queue", "unsent_bytes", "rate_bytes_per_s",
-        "rate_known", "cores", "jobs", "method", "linked", "history_len", "block_len", "encode_ns",
+        "event",
+        "now_ns",
+        "busy_ns",
+        "seq",
+        "raw_offset",
+        "gathered",
+        "queue",
+        "unsent_bytes",
+        "rate_bytes_per_s",
+        "rate_known",
+        "cores",
+        "jobs",
+        "method",
+        "linked",
+        "history_len",
+        "block_len",
+        "encode_ns",
     ];
     let own = event.as_object().into_iter().flatten().filter(|(key, _)| !COMMON.contains(&key.as_str()));
     own.filter_map(|(key, value)| Some(format!("{} {:.4}", shown(key.as_bytes()), value.as_f64()?)))
@@ -187,7 +209,8 @@ mod tests {
     #[test]
     fn a_trace_is_told_in_words() {
         let choose = r#"{"event":"choose","now_ns":1500000,"busy_ns":0,"seq":3,"raw_offset":2048,"gathered":true,"queue":1,"unsent_bytes":10,"rate_bytes_per_s":1048576,"rate_known":true,"cores":2,"jobs":0,"method":"zstd:level=1","linked":true,"history_len":8192,"block_len":4096,"encode_ns":9,"price":0.250000}"#;
-        let words = "1.5 ms block 3 at 2.0 KiB: zstd:level=1, linked for 4.0 KiB; link 1.0 MiB/s, 10 B unsent; price 0.2500";
+        let words =
+            "1.5 ms block 3 at 2.0 KiB: zstd:level=1, linked for 4.0 KiB; link 1.0 MiB/s, 10 B unsent; price 0.2500";
         assert_eq!(tell(choose).unwrap(), words);
         let encoded = r#"{"event":"encoded","now_ns":2000000,"seq":3,"method":"zstd:level=1","raw_len":4096,"wire_len":1024,"wall_ns":50000,"cpu_ns":1,"taken_over":false}"#;
         assert_eq!(tell(encoded).unwrap(), "2.0 ms block 3: 4.0 KiB to 1.0 KiB by zstd:level=1, ratio 4.00, 0.05 ms");

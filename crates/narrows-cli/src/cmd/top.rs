@@ -60,7 +60,9 @@ pub(crate) fn run(args: &TopArgs) -> Result<()> {
 fn print(args: &TopArgs, view: &View, ascii: bool) -> Result<()> {
     let width = match args.width {
         Some(width) => width.into(),
-        None if io::stdout().is_terminal() => crossterm::terminal::size().map_or(COLUMNS, |(columns, _)| columns.into()),
+        None if io::stdout().is_terminal() => {
+            crossterm::terminal::size().map_or(COLUMNS, |(columns, _)| columns.into())
+        }
         None => COLUMNS,
     };
     let form = Form { width: width.max(40), height: None, ascii };

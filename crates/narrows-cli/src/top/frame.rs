@@ -366,7 +366,16 @@ mod tests {
             age_s: 60.0 * id as f64,
             done: None,
         };
-        let process = ProcessRow { kind: "tunnel".into(), pid: 4711, program: "-L 5432:db:5432 narrows://x".into(), memory: 64 << 20, open: flows as u64, rates, bound: "link".into(), age_s: 7200.0 };
+        let process = ProcessRow {
+            kind: "tunnel".into(),
+            pid: 4711,
+            program: "-L 5432:db:5432 narrows://x".into(),
+            memory: 64 << 20,
+            open: flows as u64,
+            rates,
+            bound: "link".into(),
+            age_s: 7200.0,
+        };
         let mut world = World {
             all: rates,
             processes: vec![process],

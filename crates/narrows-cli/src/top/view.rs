@@ -101,7 +101,8 @@ impl View {
 
     /// Flows that the filter lets through, in order.
     pub(crate) fn flows<'a>(&self, world: &'a World) -> Vec<&'a FlowRow> {
-        let text = |row: &FlowRow| format!("{} {}/{} {} {} {}", row.kind, row.pid, row.id, row.name, row.method, row.bound);
+        let text =
+            |row: &FlowRow| format!("{} {}/{} {} {} {}", row.kind, row.pid, row.id, row.name, row.method, row.bound);
         let mut rows: Vec<_> = world.flows.iter().filter(|row| self.lets_through(&text(row))).collect();
         let rates = |row: &FlowRow| match self.sort {
             SortArg::Wire => row.rates.wire(),
@@ -178,7 +179,10 @@ mod tests {
             age_s,
             ..FlowRow::default()
         };
-        World { flows: vec![row(1, "b > DB", 5.0, 1.0), row(2, "a > web", 9.0, 3.0), row(3, "c", 0.0, 2.0)], ..World::default() }
+        World {
+            flows: vec![row(1, "b > DB", 5.0, 1.0), row(2, "a > web", 9.0, 3.0), row(3, "c", 0.0, 2.0)],
+            ..World::default()
+        }
     }
 
     #[test]
@@ -191,7 +195,8 @@ mod tests {
         view.press(Key::Char('n'), 5);
         view.press(Key::Char('R'), 5);
         assert_eq!(ids(&view), [3, 1, 2]);
-        [Key::Char('/'), Key::Char('d'), Key::Char('x'), Key::Backspace, Key::Char('b'), Key::Enter].map(|k| view.press(k, 5));
+        [Key::Char('/'), Key::Char('d'), Key::Char('x'), Key::Backspace, Key::Char('b'), Key::Enter]
+            .map(|k| view.press(k, 5));
         assert_eq!((ids(&view), view.filter.as_str()), (vec![1], "db"));
         view.filter = "Db".into();
         assert!(ids(&view).is_empty());
@@ -207,7 +212,8 @@ mod tests {
         (0..200).for_each(|_| drop(view.press(Key::Char('ä'), 5)));
         assert_eq!(view.filter.chars().count(), FILTER_MAX);
         view.press(Key::Escape, 5);
-        assert_eq!((view.filter.as_str(), view.press(Key::Char('q'), 5)), ("", Next::Quit));
+        assert!(view.filter.is_empty());
+        assert_eq!(view.press(Key::Char('q'), 5), Next::Quit);
     }
 
     #[test]

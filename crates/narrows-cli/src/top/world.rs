@@ -200,7 +200,8 @@ impl Before {
 impl Histories {
     fn push(&mut self, rates: &Rates) {
         let values = [rates.goodput(), rates.wire(), rates.ratio(), rates.cpu];
-        for (history, value) in [&mut self.goodput, &mut self.wire, &mut self.ratio, &mut self.cpu].into_iter().zip(values)
+        for (history, value) in
+            [&mut self.goodput, &mut self.wire, &mut self.ratio, &mut self.cpu].into_iter().zip(values)
         {
             if history.len() == HISTORY {
                 history.pop_front();
@@ -292,7 +293,16 @@ mod tests {
         let times = Times { link_busy_ns: bytes, ..Times::default() };
         let method = MethodAmount { name: "zstd:level=1".into(), raw_bytes: 4 * bytes, ..MethodAmount::default() };
         let connections = vec![Connection { times: Some(times), ..connection }];
-        Status { pid: 7, age_s, cpu_s: age_s / 2.0, connections, totals, times, methods: vec![method], ..Status::default() }
+        Status {
+            pid: 7,
+            age_s,
+            cpu_s: age_s / 2.0,
+            connections,
+            totals,
+            times,
+            methods: vec![method],
+            ..Status::default()
+        }
     }
 
     fn look(process: Status) -> Look {

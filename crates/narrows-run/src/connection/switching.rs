@@ -9,10 +9,10 @@ use narrows::upgrade::{self, Event, FlowLimits};
 
 use super::Connection;
 use crate::account::{LiveConnection, Outcome, Traffic};
-use narrows_watch::account::Account;
 use crate::proof;
 use crate::shared::PumpContext;
 use crate::wire::{BY_GATEWAY, Request};
+use narrows_watch::account::Account;
 
 /// The negotiation with the other end.
 pub(super) struct Negotiation {

@@ -83,13 +83,7 @@ impl Conn {
         Self { down: Incoming::behind(bytes), ..self }
     }
 
-    pub(super) fn new(
-        session: usize,
-        flow: FlowId,
-        stage: Stage,
-        share: Option<Share>,
-        about: Box<About>,
-    ) -> Self {
+    pub(super) fn new(session: usize, flow: FlowId, stage: Stage, share: Option<Share>, about: Box<About>) -> Self {
         Self {
             session,
             flow,
