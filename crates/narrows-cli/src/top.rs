@@ -3,6 +3,7 @@
 
 pub(crate) mod frame;
 pub(crate) mod graph;
+pub(crate) mod picture;
 pub(crate) mod screen;
 pub(crate) mod view;
 pub(crate) mod world;

@@ -6,13 +6,16 @@ use clap::{Args as ClapArgs, ValueEnum};
 #[command(after_long_help = TOP_HELP)]
 pub(crate) struct TopArgs {
     /// Print one frame as text, after one interval, and end
-    #[arg(long, conflicts_with = "batch")]
+    #[arg(long, conflicts_with = "batch", group = "ends")]
     pub(crate) once: bool,
     /// Print frames as text, one after the other, without colours
     #[arg(long, short)]
     pub(crate) batch: bool,
+    /// Print the last frame as a picture (SVG); with --once or -n
+    #[arg(long, requires = "ends")]
+    pub(crate) svg: bool,
     /// End after N frames
-    #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, short = 'n', value_name = "N", group = "ends", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) frames: Option<u32>,
     /// Time between two frames
     #[arg(long, short = 'd', value_name = "SECONDS", default_value = "1", value_parser = parse_interval)]

@@ -15,6 +15,7 @@ use rustix::process::{Signal, getpid, kill_process};
 use crate::args::top::TopArgs;
 use crate::report;
 use crate::top::frame::{Form, draw};
+use crate::top::picture;
 use crate::top::screen::{Input, Screen};
 use crate::top::view::{Next, View};
 use crate::top::world::{Look, World};
@@ -38,7 +39,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<()> {
         top: 0,
     };
     let ascii = args.ascii || !is_utf8();
-    if args.once || args.batch {
+    if args.once || args.batch || args.svg {
         return print(args, &view, ascii);
     }
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
@@ -74,10 +75,16 @@ fn print(args: &TopArgs, view: &View, ascii: bool) -> Result<()> {
         std::thread::sleep(Duration::from_secs_f64(view.interval_s));
         world.look(look()?, Instant::now());
         let lines = draw(&world, view, form, &clock());
-        let text: Vec<_> = lines.iter().map(|line| line.text()).collect();
-        let between = if printed > 0 { "\n" } else { "" };
-        report::out(format_args!("{between}{}", text.join("\n").trim_end()))?;
         printed += 1;
+        if args.svg {
+            if frames == Some(printed) {
+                return report::out(picture::draw(&lines, form.width).trim_end());
+            }
+            continue;
+        }
+        let text: Vec<_> = lines.iter().map(|line| line.text()).collect();
+        let between = if printed > 1 { "\n" } else { "" };
+        report::out(format_args!("{between}{}", text.join("\n").trim_end()))?;
     }
     Ok(())
 }
@@ -129,7 +136,11 @@ fn watch(mut view: View, ascii: bool, frames: Option<u32>, stopped: &AtomicUsize
             None => {}
             Some(Input::Interrupt) => return Ok(()),
             Some(Input::Suspend) => {
-                screen.lend(|| drop(kill_process(getpid(), Signal::STOP))).context("cannot use the terminal")?;
+                screen
+                    .lend(|| {
+                        let _ = kill_process(getpid(), Signal::STOP);
+                    })
+                    .context("cannot use the terminal")?;
                 draws = true;
             }
             Some(Input::Resize) => draws = true,

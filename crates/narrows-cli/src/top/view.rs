@@ -121,7 +121,7 @@ impl View {
 
     /// The same of processes.
     pub(crate) fn process_rows<'a>(&self, world: &'a World) -> Vec<&'a ProcessRow> {
-        let text = |row: &ProcessRow| format!("{} {} {} {}", row.kind, row.pid, row.program, row.bound);
+        let text = |row: &ProcessRow| format!("{} {} {} {}", row.pid, row.kind, row.program, row.bound);
         let mut rows: Vec<_> = world.processes.iter().filter(|row| self.lets_through(&text(row))).collect();
         let number = |row: &ProcessRow| match self.sort {
             SortArg::Wire => row.rates.wire(),

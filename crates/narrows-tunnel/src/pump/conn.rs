@@ -9,6 +9,7 @@ use narrows_host::shares::Share;
 
 use super::watched::About;
 use super::{Kind, Pump};
+use crate::counters::Counters;
 use crate::engine::{self, Engine, Key};
 use crate::incoming::Incoming;
 use crate::outgoing::{Context, Outgoing};
@@ -48,6 +49,8 @@ pub(super) struct Conn {
     shut: bool,
     /// A SOCKS client waits for the answer to its request; it has sent these bytes already.
     socks: Option<Vec<u8>>,
+    /// Amounts that the counters know.
+    counted: [u64; 4],
     /// The part of its host in the limit of flows.
     _share: Option<Share>,
 }
@@ -100,6 +103,7 @@ impl Conn {
             finished: false,
             shut: false,
             socks: None,
+            counted: [0; 4],
             _share: share,
         }
     }
@@ -280,13 +284,8 @@ impl Pump {
         let Self { places, sessions, engine, now_ns, counters, .. } = self;
         let Some(Kind::Conn(conn)) = places[key as u32 as usize].kind.as_mut() else { return };
         let Some(place) = &mut sessions[conn.session] else { return };
-        let before = conn.amounts();
         let next = conn.advance(engine, &mut place.session, key, *now_ns);
-        let after = conn.amounts();
-        counters.raw_bytes_out.add(after[0] - before[0]);
-        counters.wire_bytes_out.add(after[1] - before[1]);
-        counters.raw_bytes_in.add(after[2] - before[2]);
-        counters.wire_bytes_in.add(after[3] - before[3]);
+        conn.count(counters);
         let waits = place.session.queued(conn.flow) > 0;
         let (session, due_ns) = (conn.session, conn.up.next_wakeup_ns(waits));
         self.touch(session);
@@ -303,8 +302,8 @@ impl Pump {
 
     /// Ends a connection of this host, with a reset if there is a reason.
     fn end(&mut self, key: Key, reason: Option<Reason>) {
-        let Some(Kind::Conn(conn)) = self.take(key) else { return };
-        self.count_off(&conn, reason);
+        let Some(Kind::Conn(mut conn)) = self.take(key) else { return };
+        self.count_off(&mut conn, reason);
         let Some(reason) = reason else { return };
         self.counters.flows_reset.add(1);
         if reason == Reason::Damaged {
@@ -318,8 +317,9 @@ impl Pump {
     }
 
     /// A connection is over; for a reason, if it did not end by itself.
-    pub(super) fn count_off(&mut self, conn: &Conn, reason: Option<Reason>) {
+    pub(super) fn count_off(&mut self, conn: &mut Conn, reason: Option<Reason>) {
         self.flows -= 1;
+        conn.count(&self.counters);
         self.counters.flows_now.set(self.flows as u64);
         self.tell_end(conn, reason);
         if let Some(place) = &mut self.sessions[conn.session] {
@@ -377,8 +377,8 @@ impl Pump {
     /// The flow is over; the session knows it already.
     pub(super) fn gone(&mut self, session: usize, flow: FlowId, reason: Reason, text: &str) {
         let Some((key, _)) = self.conn_of(session, flow) else { return };
-        let Some(Kind::Conn(conn)) = self.take(key) else { return };
-        self.count_off(&conn, Some(reason));
+        let Some(Kind::Conn(mut conn)) = self.take(key) else { return };
+        self.count_off(&mut conn, Some(reason));
         if !text.is_empty() {
             self.report(Report::Flow { text: format!("{reason}: {}", narrows_host::words::shown(text.as_bytes())) });
         }
@@ -450,6 +450,17 @@ impl Pump {
 }
 
 impl Conn {
+    /// Adds to the counters what came since the last time: bytes for a carrier are made, and those of it
+    /// come, in other turns than its own too.
+    pub(super) fn count(&mut self, counters: &Counters) {
+        let now = self.amounts();
+        let before = std::mem::replace(&mut self.counted, now);
+        counters.raw_bytes_out.add(now[0] - before[0]);
+        counters.wire_bytes_out.add(now[1] - before[1]);
+        counters.raw_bytes_in.add(now[2] - before[2]);
+        counters.wire_bytes_in.add(now[3] - before[3]);
+    }
+
     /// Bytes so far: of the local connection and of the carrier, sent and received.
     pub(super) fn amounts(&self) -> [u64; 4] {
         [self.up.bytes, self.up.wire, self.down.bytes, self.down.wire]

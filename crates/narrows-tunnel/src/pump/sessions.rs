@@ -93,8 +93,9 @@ impl Pump {
         self.counters.sessions_now.sub(1);
         // Flows that had ended in the session, while their local connections were still given the rest.
         for (_, key) in place.flows {
-            if let Some(Kind::Conn(conn)) = self.take(key) {
+            if let Some(Kind::Conn(mut conn)) = self.take(key) {
                 self.flows -= 1;
+                conn.count(&self.counters);
                 self.counters.flows_now.set(self.flows as u64);
                 self.tell_end(&conn, Some(Reason::Lost));
                 conn.abort();

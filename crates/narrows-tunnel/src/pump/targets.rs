@@ -168,13 +168,13 @@ impl Pump {
     }
 
     pub(super) fn refuse_conn(&mut self, key: Key, reason: Reason, text: &str) {
-        let Some(Kind::Conn(conn)) = self.take(key) else { return };
+        let Some(Kind::Conn(mut conn)) = self.take(key) else { return };
         self.counters.flows_refused.add(1);
         self.report(Report::Flow { text: text.to_owned() });
         if let Some(place) = &mut self.sessions[conn.session] {
             place.session.refuse(conn.flow, reason, text);
         }
-        self.count_off(&conn, Some(reason));
+        self.count_off(&mut conn, Some(reason));
     }
 }
 
