@@ -18,6 +18,9 @@ use crate::args::watch::{LogForm, WatchArgs};
 /// Variable with the levels of the log, as for `--log-level`.
 const VARIABLE: &str = "NARROWS_LOG";
 
+/// Parts that have messages.
+const PARTS: [&str; 5] = ["tunnel", "flow", "peer", "serve", "agent"];
+
 /// The part that messages without one belong to.
 static PART: OnceLock<&'static str> = OnceLock::new();
 
@@ -33,9 +36,11 @@ pub(crate) fn start(part: &'static str, args: &WatchArgs, usual: LevelFilter) ->
         (None, Some(levels)) => (VARIABLE, levels),
         (None, None) => ("", usual.to_string()),
     };
-    let targets: Targets = levels
-        .parse()
-        .map_err(|_| Error::misuse(format!("{source}: '{levels}' is not a list of levels, such as info,flow=debug")))?;
+    let wrong = || {
+        let (parts, example) = (PARTS.join(", "), "info,flow=debug");
+        Error::misuse(format!("{source}: '{levels}' is no list of levels such as {example}; parts are {parts}"))
+    };
+    let targets = parse(&levels).ok_or_else(wrong)?;
     let writer = fmt::layer().with_writer(std::io::stderr).with_ansi(false);
     let subscriber = match args.log.unwrap_or(LogForm::Text) {
         LogForm::Text => Registry::default().with(writer.with_filter(targets).boxed()),
@@ -46,6 +51,21 @@ pub(crate) fn start(part: &'static str, args: &WatchArgs, usual: LevelFilter) ->
         words::redirect(|text| note(text));
     }
     Ok(())
+}
+
+/// Levels, one for all and one for each part that has its own.
+fn parse(levels: &str) -> Option<Targets> {
+    let mut targets = Targets::new();
+    for word in levels.split(',').map(str::trim) {
+        targets = match word.split_once('=') {
+            Some((part, level)) if PARTS.contains(&part) => {
+                targets.with_target(part, level.parse::<LevelFilter>().ok()?)
+            }
+            Some(_) => return None,
+            None => targets.with_default(word.parse::<LevelFilter>().ok()?),
+        };
+    }
+    Some(targets)
 }
 
 /// The level that `--quiet` and `--verbose` ask for.
@@ -80,5 +100,22 @@ pub(crate) fn failure(text: &str) {
         Some("serve") => tracing::error!(target: "serve", "{text}"),
         Some("agent") => tracing::error!(target: "agent", "{text}"),
         _ => tracing::error!(target: "narrows", "{text}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing::Level;
+
+    use super::*;
+
+    #[test]
+    fn each_part_can_have_its_own_level() {
+        let targets = parse("warn, flow=debug,peer=off").unwrap();
+        assert!(targets.would_enable("flow", &Level::DEBUG) && !targets.would_enable("peer", &Level::ERROR));
+        assert!(targets.would_enable("tunnel", &Level::WARN) && !targets.would_enable("tunnel", &Level::INFO));
+        for wrong in ["", "loud", "flow", "flow=", "flow=loud", "else=info", "info,,flow=info"] {
+            assert!(parse(wrong).is_none(), "{wrong}");
+        }
     }
 }

@@ -356,7 +356,9 @@ fn a_server_and_a_copy_to_it_are_seen_while_it_lasts() {
     }
     let (address, metrics) = (address.unwrap(), metrics.unwrap());
     let mut copy = command(home);
-    copy.args(["cp", "-", &format!("narrows://{address}/big"), "--token-file"]).arg(&token).stdin(Stdio::piped());
+    copy.args(["cp", "--policy", "fixed:zstd:level=1", "-", &format!("narrows://{address}/big"), "--token-file"])
+        .arg(&token)
+        .stdin(Stdio::piped());
     let mut copy = Process::start(&mut copy);
     let mut stdin = copy.child.stdin.take().unwrap();
     let data = text(4 << 20);
