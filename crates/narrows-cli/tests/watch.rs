@@ -485,7 +485,10 @@ fn top_prints_a_frame() {
     }
     assert!(lines[7].starts_with("PID/ID     FLOW ") && lines[7].ends_with("AGE"), "{text}");
     assert_eq!(lines.len(), 9, "{text}");
-    assert!(lines[8].starts_with(&format!("{filter}1 ")) && lines[8].contains("127.0.0.1:"), "{text}");
+    assert!(
+        lines[8].starts_with(&format!("{filter}1 ")) && lines[8].contains(&format!("127.0.0.1:{}", tunnel.target)),
+        "{text}"
+    );
     assert!(text.lines().all(|line| line.chars().count() <= 80 && !line.contains('\u{1b}')), "{text}");
     let text = top(&["--batch", "-n", "2", "--processes", "--ascii", "--width", "120", "--filter", "tunnel -L"]);
     assert!(text.is_ascii() && text.matches("narrows top").count() == 2, "{text}");

@@ -70,7 +70,8 @@ fn title(process: &Status) -> String {
 }
 
 fn row(connection: &Connection) -> Vec<String> {
-    let way = if connection.accepted { "from" } else { "to" };
+    // A connection that goes on elsewhere is told by both its ends.
+    let way = if connection.accepted || !connection.target.is_empty() { "from" } else { "to" };
     let to = if connection.target.is_empty() { String::new() } else { format!(" to {}", text(&connection.target)) };
     let mut row = vec![format!("{way} {}{to}", text(&connection.peer)), text(&connection.outcome)];
     for traffic in [&connection.out, &connection.back] {

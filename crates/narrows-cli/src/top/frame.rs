@@ -4,7 +4,7 @@ use narrows_host::words::shown;
 
 use super::graph;
 use super::view::View;
-use super::world::{FlowRow, ProcessRow, World};
+use super::world::{FlowRow, ProcessRow, World, short};
 use crate::args::top::SortArg;
 
 /// How a piece of text looks.
@@ -162,11 +162,21 @@ fn graphs(world: &World, form: Form) -> [Line; 4] {
     ]
 }
 
+/// Columns for methods, so that 80 have room for what sending is bound by.
+const METHODS: usize = 52;
+
 fn methods(world: &World) -> Line {
     let mut line = Line::of(Style::Plain, "methods ");
-    let shares = world.methods.iter().filter(|(_, share)| *share >= 0.5).take(3);
-    let words: Vec<_> = shares.map(|(method, share)| format!("{share:.0} % {}", shown(method.as_bytes()))).collect();
-    line.push(Style::Bold, if words.is_empty() { "-".into() } else { words.join(", ") });
+    let mut words = String::new();
+    for (method, share) in world.methods.iter().filter(|(_, share)| *share >= 0.5) {
+        let between = if words.is_empty() { "" } else { ", " };
+        let word = format!("{between}{share:.0} % {}", shown(short(method).as_bytes()));
+        if words.chars().count() + word.chars().count() > METHODS {
+            break;
+        }
+        words += &word;
+    }
+    line.push(Style::Bold, if words.is_empty() { "-".into() } else { words });
     if !world.bound.is_empty() {
         line.push(Style::Plain, "  bound by ").push(Style::Bold, word_of(&world.bound));
     }
@@ -358,7 +368,7 @@ mod tests {
             kind: "tunnel".into(),
             pid: 4711,
             id,
-            name: format!("127.0.0.1:{} > db.example:5432\u{1b}[2J", 40_000 + id),
+            name: format!("db.example:5432 < 127.0.0.1:{}\u{1b}[2J", 40_000 + id),
             rates: Rates { out_raw: 1e6 * id as f64, out_wire: 3e5 * id as f64, ..Rates::default() },
             ratio: 3.33,
             method: "zstd:3+link".into(),
@@ -411,9 +421,9 @@ mod tests {
         let lines: Vec<_> = draw(&world(3), &view(), form, "12:00:00").iter().map(Line::text).collect();
         assert_eq!(lines[0], "narrows top  12:00:00  1 process, 3 flows  every 1 s");
         assert!(lines[1].starts_with("goodput   23.8 MiB/s") && lines[1].ends_with('█'), "{}", lines[1]);
-        assert_eq!(lines[5], "methods 62 % zstd:level=3, 38 % store  bound by link");
+        assert_eq!(lines[5], "methods 62 % zstd:3, 38 % store  bound by link");
         assert_eq!(lines[7], "PID/ID     FLOW                   GOODPUT    WIRE  RATIO METHOD    BOUND      AGE");
-        assert_eq!(lines[8], "4711/2     127.0.0.1:40002 > db.…    1.9M    586K   3.33 zstd:3+l… receiver  2m");
+        assert_eq!(lines[8], "4711/2     db.example:5432 < 127…    1.9M    586K   3.33 zstd:3+l… receiver  2m");
         let view = View { processes: true, ..view() };
         let lines: Vec<_> = draw(&world(3), &view, form, "12:00:00").iter().map(Line::text).collect();
         assert_eq!(lines[8], "   4711 tunnel -L 5432:db:5432…     3   23.8M    7.6M   3.12    85   64.0M    2h");

@@ -229,7 +229,8 @@ fn flow(process: &Status, c: &Connection, before: Option<&Before>, seconds: f64)
         None => times,
     });
     let name = match (c.target.is_empty(), c.accepted) {
-        (false, _) => format!("{} > {}", c.peer, c.target),
+        // The target comes first: it is what is left in a narrow column.
+        (false, _) => format!("{} < {}", c.target, c.peer),
         (true, true) => format!("< {}", c.peer),
         (true, false) => format!("> {}", c.peer),
     };
@@ -269,8 +270,8 @@ fn shares(sent: HashMap<String, f64>) -> Vec<(String, f64)> {
     shares
 }
 
-/// `zstd:1` for `zstd:level=1`.
-fn short(method: &str) -> String {
+/// `zstd:1,link` for `zstd:level=1,link`.
+pub(crate) fn short(method: &str) -> String {
     match method.split_once(':') {
         Some((codec, setting)) => {
             let value = setting.split_once('=').map_or(setting, |(_, value)| value);
