@@ -66,7 +66,8 @@ the background by the first flow that lasts a second, or by `narrows calibrate`.
 $XDG_CACHE_HOME/narrows/peers (or ~/.cache/narrows/peers): what `send` and `cp` found about the hosts that they sent to in the last 30 days: how fast the link was, and how well data of each kind compressed. Hosts are in it as hashes, at most 64 of them. The next transfer to the same host starts from it. It can be removed at any time; --no-memory and NARROWS_NO_MEMORY switch it off.
 
 ENVIRONMENT
-NO_COLOR disables colours. NARROWS_TOKEN holds the token for narrows:// addresses. NARROWS_NO_MEMORY=1 is the same as --no-memory.";
+NO_COLOR disables colours. NARROWS_TOKEN holds the token for narrows:// addresses. NARROWS_NO_MEMORY=1 is the same as --no-memory. \
+NARROWS_LOG holds levels for the log of tunnel, serve and agent, as for --log-level.";
 
 /// The long help, with the lists of codecs and policies that this build has.
 fn help() -> String {

@@ -460,6 +460,46 @@ fn the_dashboard_asks_for_what_is_there() {
     assert_eq!(ids.len(), panels.len(), "numbers of panels are unique");
 }
 
+/// Every expression is PromQL, of which counters are asked for rates and gauges are not.
+#[test]
+fn the_dashboard_s_queries_are_sound() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/grafana-narrows.json");
+    let dashboard: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+    let mut rules = Vec::new();
+    for panel in dashboard["panels"].as_array().unwrap() {
+        let (title, place) = (&panel["title"], &panel["gridPos"]);
+        let side = |key: &str| place[key].as_u64().unwrap();
+        assert!(side("w") > 0 && side("h") > 0 && side("x") + side("w") <= 24, "{title}");
+        if panel["type"] == "row" {
+            continue;
+        }
+        assert_eq!(panel["datasource"]["uid"], "$datasource", "{title}");
+        assert!(panel["description"].as_str().is_some_and(|text| text.ends_with('.')), "{title}");
+        assert!(panel["fieldConfig"]["defaults"]["unit"].is_string(), "{title}");
+        for target in panel["targets"].as_array().unwrap() {
+            let expression = target["expr"].as_str().unwrap();
+            for metric in metrics_in(expression) {
+                let is_counter = metric.ends_with("_total") || metric.ends_with("_bucket");
+                assert_eq!(is_counter, expression.contains(&format!("rate({metric}{{")), "{title}: {metric}");
+            }
+            assert!(expression.contains("job=~\"$job\", instance=~\"$instance\""), "{title}: {expression}");
+            let expression = expression.replace("$__rate_interval", "5m");
+            rules.push(serde_json::json!({ "record": format!("test:{}", rules.len()), "expr": expression }));
+        }
+    }
+    assert!(rules.len() > 40);
+    if !narrows_test::has("promtool") {
+        return;
+    }
+    let home = home();
+    let file = home.path().join("rules.yml");
+    // JSON is YAML.
+    let all = serde_json::json!({ "groups": [{ "name": "dashboard", "rules": rules }] });
+    fs::write(&file, all.to_string()).unwrap();
+    let output = Command::new("promtool").args(["check", "rules"]).arg(&file).output().unwrap();
+    assert!(output.status.success(), "{}{}", String::from_utf8_lossy(&output.stdout), stderr(&output));
+}
+
 #[test]
 fn top_prints_a_frame() {
     let home = home();
