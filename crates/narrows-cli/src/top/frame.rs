@@ -423,12 +423,10 @@ mod tests {
         assert!(lines[1].starts_with("goodput   23.8 MiB/s") && lines[1].ends_with('█'), "{}", lines[1]);
         assert_eq!(lines[5], "methods 62 % zstd:3, 38 % store  bound by link");
         assert_eq!(lines[7], "PID/ID     FLOW                  GOODPUT    WIRE  RATIO METHOD    BOUND      AGE");
-        assert_eq!(lines[8],
-            "4711/2     db.example:5432 < 12…    1.9M    586K   3.33 zstd:3+l… receiver    2m");
+        assert_eq!(lines[8], "4711/2     db.example:5432 < 12…    1.9M    586K   3.33 zstd:3+l… receiver    2m");
         let view = View { processes: true, ..view() };
         let lines: Vec<_> = draw(&world(3), &view, form, "12:00:00").iter().map(Line::text).collect();
-        assert_eq!(lines[8],
-            "   4711 tunnel -L 5432:db:5432…     3   23.8M    7.6M   3.12    85   64.0M    2h");
+        assert_eq!(lines[8], "   4711 tunnel -L 5432:db:5432…     3   23.8M    7.6M   3.12    85   64.0M    2h");
     }
 
     #[test]
