@@ -55,14 +55,14 @@ pub(crate) fn start(part: &'static str, args: &WatchArgs, usual: LevelFilter) ->
 
 /// Levels, one for all and one for each part that has its own.
 fn parse(levels: &str) -> Option<Targets> {
+    // The library takes an empty word for a level.
+    let level = |word: &str| word.parse::<LevelFilter>().ok().filter(|_| !word.is_empty());
     let mut targets = Targets::new();
     for word in levels.split(',').map(str::trim) {
         targets = match word.split_once('=') {
-            Some((part, level)) if PARTS.contains(&part) => {
-                targets.with_target(part, level.parse::<LevelFilter>().ok()?)
-            }
+            Some((part, word)) if PARTS.contains(&part) => targets.with_target(part, level(word)?),
             Some(_) => return None,
-            None => targets.with_default(word.parse::<LevelFilter>().ok()?),
+            None => targets.with_default(level(word)?),
         };
     }
     Some(targets)

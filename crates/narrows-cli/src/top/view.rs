@@ -195,8 +195,9 @@ mod tests {
         view.press(Key::Char('n'), 5);
         view.press(Key::Char('R'), 5);
         assert_eq!(ids(&view), [3, 1, 2]);
-        [Key::Char('/'), Key::Char('d'), Key::Char('x'), Key::Backspace, Key::Char('b'), Key::Enter]
-            .map(|k| view.press(k, 5));
+        for key in [Key::Char('/'), Key::Char('d'), Key::Char('x'), Key::Backspace, Key::Char('b'), Key::Enter] {
+            view.press(key, 5);
+        }
         assert_eq!((ids(&view), view.filter.as_str()), (vec![1], "db"));
         view.filter = "Db".into();
         assert!(ids(&view).is_empty());
@@ -209,7 +210,9 @@ mod tests {
         let mut view = view();
         view.press(Key::Char('/'), 5);
         assert_eq!(view.press(Key::Char('q'), 5), Next::Draw);
-        (0..200).for_each(|_| drop(view.press(Key::Char('ä'), 5)));
+        for _ in 0..200 {
+            view.press(Key::Char('ä'), 5);
+        }
         assert_eq!(view.filter.chars().count(), FILTER_MAX);
         view.press(Key::Escape, 5);
         assert!(view.filter.is_empty());
@@ -223,9 +226,13 @@ mod tests {
         assert!(view.help);
         view.press(Key::Tab, 5);
         assert!(!view.help && !view.processes);
-        (0..20).for_each(|_| drop(view.press(Key::Char('+'), 5)));
+        for _ in 0..20 {
+            view.press(Key::Char('+'), 5);
+        }
         assert_eq!(view.interval_s, INTERVAL_MIN);
-        (0..20).for_each(|_| drop(view.press(Key::Char('-'), 5)));
+        for _ in 0..20 {
+            view.press(Key::Char('-'), 5);
+        }
         assert_eq!(view.interval_s, INTERVAL_MAX);
         assert_eq!(view.press(Key::Char('z'), 5), Next::Nothing);
     }

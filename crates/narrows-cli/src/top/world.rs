@@ -21,9 +21,9 @@ pub(crate) struct Look {
 /// The latest answers, and what came before.
 #[derive(Default)]
 pub(crate) struct World {
-    at: Option<Instant>,
-    now: Look,
-    before: HashMap<i32, Before>,
+    pub(super) at: Option<Instant>,
+    pub(super) now: Look,
+    pub(super) before: HashMap<i32, Before>,
     pub(crate) all: Rates,
     pub(crate) histories: Histories,
     pub(crate) processes: Vec<ProcessRow>,
@@ -34,7 +34,7 @@ pub(crate) struct World {
 }
 
 /// What is kept of a process for the next difference.
-struct Before {
+pub(super) struct Before {
     age_s: f64,
     cpu_s: f64,
     totals: Amounts,
