@@ -68,8 +68,12 @@ pub(super) struct Outgoing {
     /// What its streams did that are over.
     past: Option<Box<Account>>,
     /// Lines of its trace, while it is traced.
-    trace: Option<Box<String>>,
+    trace: Option<Box<Trace>>,
 }
+
+/// Lines that wait to be fetched. Boxed: hardly any flow is traced.
+#[derive(Default)]
+struct Trace(String);
 
 struct Stream {
     sender: Sender,
@@ -316,7 +320,7 @@ impl Outgoing {
     /// Lines of the trace since the last call.
     pub(super) fn take_trace(&mut self) -> String {
         let Some(trace) = &mut self.trace else { return String::new() };
-        let mut lines = std::mem::take(&mut **trace);
+        let mut lines = std::mem::take(&mut trace.0);
         if let Some(stream) = &mut self.stream {
             lines += &stream.sender.take_trace();
         }
@@ -325,14 +329,14 @@ impl Outgoing {
 
     fn trace_raw(&mut self, len: usize) {
         let why = if self.first.are_encrypted() { "encrypted" } else { "short" };
-        if let Some(trace) = self.trace.as_mut().filter(|trace| trace.len() < TRACE_MAX) {
-            let _ = writeln!(trace, "{{\"event\":\"raw\",\"raw_len\":{len},\"why\":\"{why}\"}}");
+        if let Some(trace) = self.trace.as_mut().filter(|trace| trace.0.len() < TRACE_MAX) {
+            let _ = writeln!(trace.0, "{{\"event\":\"raw\",\"raw_len\":{len},\"why\":\"{why}\"}}");
         }
     }
 
     fn keep_trace(&mut self, mut stream: Box<Stream>) {
-        if let Some(trace) = self.trace.as_mut().filter(|trace| trace.len() < TRACE_MAX) {
-            **trace += &stream.sender.take_trace();
+        if let Some(trace) = self.trace.as_mut().filter(|trace| trace.0.len() < TRACE_MAX) {
+            trace.0 += &stream.sender.take_trace();
         }
     }
 }
