@@ -48,7 +48,7 @@ pub(crate) fn start(part: &'static str, args: &WatchArgs, usual: LevelFilter) ->
     };
     let _ = PART.set(part);
     if tracing::subscriber::set_global_default(subscriber).is_ok() {
-        words::redirect(|text| note(text));
+        words::redirect(note);
     }
     Ok(())
 }

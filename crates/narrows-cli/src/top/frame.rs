@@ -115,7 +115,7 @@ const HELP: [&str; 10] = [
 ];
 
 /// The part of a table that is shown; the last lines stay when it is scrolled too far.
-fn part<'a, T>(rows: &'a [T], top: usize, page: usize) -> &'a [T] {
+fn part<T>(rows: &[T], top: usize, page: usize) -> &[T] {
     let first = top.min(rows.len().saturating_sub(page));
     &rows[first..rows.len().min(first.saturating_add(page))]
 }
