@@ -29,8 +29,10 @@ pub(crate) mod run;
 pub(crate) mod shell;
 pub(crate) mod status;
 pub(crate) mod store;
+pub(crate) mod top;
 pub(crate) mod train;
 pub(crate) mod tunnel;
+pub(crate) mod watch;
 
 const HELP: &str = "\
 EXIT STATUS
@@ -68,7 +70,8 @@ the background by the first flow that lasts a second, or by `narrows calibrate`.
 $XDG_CACHE_HOME/narrows/peers (or ~/.cache/narrows/peers): what `send` and `cp` found about the hosts that they sent to in the last 30 days: how fast the link was, and how well data of each kind compressed. Hosts are in it as hashes, at most 64 of them. The next transfer to the same host starts from it. It can be removed at any time; --no-memory and NARROWS_NO_MEMORY switch it off.
 
 ENVIRONMENT
-NO_COLOR disables colours. NARROWS_TOKEN holds the token for narrows:// addresses. NARROWS_NO_MEMORY=1 is the same as --no-memory.";
+NO_COLOR disables colours. NARROWS_TOKEN holds the token for narrows:// addresses. NARROWS_NO_MEMORY=1 is the same as --no-memory. \
+NARROWS_LOG holds levels for the log of tunnel, serve and agent, as for --log-level.";
 
 /// The long help, with the lists of codecs and policies that this build has.
 fn help() -> String {
@@ -139,8 +142,10 @@ pub(crate) enum Command {
     Run(run::RunArgs),
     /// Negotiate compression for the programs of this host that run under `run`
     Agent(agent::AgentArgs),
-    /// List the programs that run under `run`, and the state of their connections
+    /// List tunnels, servers, agents, copies and programs under `run`, and their connections
     Status(status::StatusArgs),
+    /// Show live what they carry
+    Top(top::TopArgs),
     /// Carry connections to another network, encrypted and compressed
     Tunnel(tunnel::TunnelArgs),
     /// Send a file or stdin to a `narrows recv`
@@ -511,6 +516,8 @@ pub(crate) struct ServeArgs {
     /// Use neither encryption nor a token; serves this host only
     #[arg(long, conflicts_with = "key_file")]
     pub(crate) insecure: bool,
+    #[command(flatten)]
+    pub(crate) watch: watch::WatchArgs,
     #[command(flatten)]
     pub(crate) verbosity: VerbosityArgs,
 }

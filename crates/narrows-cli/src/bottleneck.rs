@@ -120,6 +120,11 @@ impl Bottleneck {
         self.0.first().filter(|p| p.1 >= NAMED).map(|p| p.0)
     }
 
+    /// The named part as a word, `mixed`, or nothing if there was no time.
+    pub(crate) fn key(&self) -> &'static str {
+        if self.0.is_empty() { "" } else { self.named().map_or("mixed", Part::key) }
+    }
+
     /// Text such as `bound by the link 91 %`; `None` for a flow shorter than [`TOLD_FROM`].
     pub(crate) fn words(&self, elapsed: Duration) -> Option<String> {
         if elapsed < TOLD_FROM {

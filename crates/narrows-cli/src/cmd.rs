@@ -34,6 +34,7 @@ pub(crate) mod run;
 mod send;
 mod serve;
 mod status;
+mod top;
 mod train;
 pub(crate) mod tunnel;
 mod unpack;
@@ -57,6 +58,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         Command::Doctor(args) => return doctor::run(&args),
         Command::Agent(args) => agent::run(&args)?,
         Command::Status(args) => status::run(&args)?,
+        Command::Top(args) => top::run(&args)?,
         Command::Serve(args) => serve::run(&args)?,
         Command::Send(args) => send::run(&args)?,
         Command::Recv(args) => recv::run(&args)?,

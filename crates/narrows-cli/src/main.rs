@@ -13,6 +13,7 @@ mod dictionary;
 mod files;
 mod flow;
 mod manual;
+mod logs;
 mod oracle;
 mod ping;
 mod place;
@@ -22,9 +23,11 @@ mod repack;
 mod report;
 mod samples;
 mod shaper;
+mod top;
 mod transfer;
 mod variables;
 mod version;
+mod watch;
 
 fn main() -> ExitCode {
     narrows::stream::return_memory_early();
@@ -40,7 +43,8 @@ fn fail(error: &anyhow::Error) -> ExitCode {
         signals::die_of_closed_pipe();
     }
     if !error.is::<report::Told>() {
-        report::note(report::one_line(error));
+        let line = report::one_line(error);
+        if logs::is_on() { logs::failure(&line) } else { report::note(line) }
     }
     if let Some(signal) = signals::received() {
         signals::die_of(signal);

@@ -2,12 +2,24 @@
 
 use std::fmt::Display;
 use std::io::{self, Write};
+use std::sync::OnceLock;
 
 use serde_json::Value;
 
+/// Where messages go instead of stderr.
+static SINK: OnceLock<fn(&str)> = OnceLock::new();
+
 /// Prints a message to stderr. Failures to do so are ignored.
 pub fn note(text: impl Display) {
-    whole_line(format!("narrows: {text}\n"));
+    match SINK.get() {
+        Some(sink) => sink(&text.to_string()),
+        None => whole_line(format!("narrows: {text}\n")),
+    }
+}
+
+/// Gives all further messages to `sink`; the first call counts.
+pub fn redirect(sink: fn(&str)) {
+    let _ = SINK.set(sink);
 }
 
 /// Prints a line of JSON to stderr, for when stdout carries data.

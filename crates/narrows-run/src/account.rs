@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use narrows::policy::print_method;
+use narrows_watch::account::Account;
 
 use super::incoming::Incoming;
 use super::outgoing::Outgoing;
@@ -53,6 +54,8 @@ pub struct LiveConnection {
     /// From the program, and to it.
     pub out: Traffic,
     pub back: Traffic,
+    /// What was sent in frames.
+    pub sent: Account,
 }
 
 /// Totals of all connections that are over.
@@ -65,6 +68,7 @@ pub struct Totals {
     pub back_raw_bytes: AtomicU64,
     pub back_wire_bytes: AtomicU64,
     outcomes: Mutex<BTreeMap<Outcome, u64>>,
+    sent: Mutex<Account>,
 }
 
 impl Totals {
@@ -78,6 +82,7 @@ impl Totals {
         count(&self.out_wire_bytes, connection.out.wire_bytes);
         count(&self.back_raw_bytes, connection.back.raw_bytes);
         count(&self.back_wire_bytes, connection.back.wire_bytes);
+        self.sent.lock().unwrap_or_else(PoisonError::into_inner).merge(&connection.sent);
         self.count(connection.outcome.clone());
     }
 
@@ -88,6 +93,11 @@ impl Totals {
 
     fn count(&self, outcome: Outcome) {
         *self.outcomes.lock().unwrap_or_else(PoisonError::into_inner).entry(outcome).or_default() += 1;
+    }
+
+    /// What they sent in frames.
+    pub fn sent(&self) -> Account {
+        self.sent.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The number of connections per outcome.
@@ -162,6 +172,7 @@ mod tests {
             within_host: false,
             back: Traffic::default(),
             out,
+            sent: Account::default(),
         };
         totals.add(&connection, true);
         totals.add(&connection, false);

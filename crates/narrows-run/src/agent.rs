@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::Result;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Instant;
 
 use narrows::policy::PolicySpec;
@@ -25,6 +26,7 @@ use rustix::net::{
 use rustix::process::geteuid;
 
 use super::agent_socket::{AgentSocket, FromAgent, ToAgent};
+use super::agent_watch::Watched;
 use super::channel::{Channel, READ};
 use super::gate::Gate;
 use super::gateway::Gateways;
@@ -107,6 +109,7 @@ pub struct Agent {
     /// Supervisors and channels that may have something to send.
     stirred: BTreeSet<u64>,
     gateways: Gateways,
+    watched: Arc<Watched>,
     complained: bool,
     begun: Instant,
 }
@@ -126,7 +129,9 @@ impl Agent {
         rustix::rand::getrandom(&mut secret[..], rustix::rand::GetRandomFlags::empty())?;
         let usual = WitnessLimits::default();
         let limits = WitnessLimits { channels_max: usual.channels_max.min(settings.descriptors_max / 4 * 3), ..usual };
-        let gateways = Gateways::new(settings.gateway.clone(), settings.policy.clone(), settings.descriptors_max);
+        let watched = Arc::new(Watched::default());
+        let (ports, policy) = (settings.gateway.clone(), settings.policy.clone());
+        let gateways = Gateways::new(ports, policy, settings.descriptors_max, Arc::clone(&watched));
         Ok(Self {
             settings,
             watch,
@@ -141,6 +146,7 @@ impl Agent {
             next: FIRST,
             stirred: BTreeSet::new(),
             gateways,
+            watched,
             complained: false,
             begun: Instant::now(),
         })
@@ -175,7 +181,13 @@ impl Agent {
             }
             self.serve(now_ns);
             self.settle();
+            self.watched.look(self.supervisors.len(), self.channels.len(), self.flows.len());
         }
+    }
+
+    /// What other threads see of it.
+    pub fn watched(&self) -> Arc<Watched> {
+        Arc::clone(&self.watched)
     }
 
     fn now_ns(&self) -> u64 {

@@ -261,7 +261,7 @@ impl AgentSocket {
 }
 
 /// The user who created, or listens at, the other end of a unix socket.
-pub(crate) fn user_at(socket: &OwnedFd) -> Option<u32> {
+fn user_at(socket: &OwnedFd) -> Option<u32> {
     let mut credentials = [0; 12];
     let len = sys::get_option(socket, libc::SOL_SOCKET, libc::SO_PEERCRED, &mut credentials).ok()?;
     (len == credentials.len())

@@ -23,6 +23,7 @@ use narrows::upgrade::gateway::{NO_PLACE, answer};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 
+use crate::agent_watch::Watched;
 use crate::compressor::{HISTORY_MAX, MESSAGE_HISTORY};
 use narrows_host::shares::{Share, Shares};
 
@@ -45,11 +46,18 @@ pub(crate) struct Gateways {
     allowed: BTreeSet<u16>,
     policy: PolicySpec,
     places: Shares,
+    watched: Arc<Watched>,
 }
 
 impl Gateways {
-    pub(crate) fn new(allowed: BTreeSet<u16>, policy: PolicySpec, descriptors_max: usize) -> Self {
-        Self { allowed, policy, places: Shares::new(CONNECTIONS_MAX.min(descriptors_max / DESCRIPTORS)) }
+    pub(crate) fn new(
+        allowed: BTreeSet<u16>,
+        policy: PolicySpec,
+        descriptors_max: usize,
+        watched: Arc<Watched>,
+    ) -> Self {
+        let places = Shares::new(CONNECTIONS_MAX.min(descriptors_max / DESCRIPTORS));
+        Self { allowed, policy, places, watched }
     }
 
     /// Takes over the connection of a client at `from`, which requests `port` and waits for the
@@ -61,12 +69,15 @@ impl Gateways {
         let mut place = self.places.of(from);
         if !self.allowed.contains(&port) {
             // Answered as if nobody listened.
+            self.watched.refused();
             refuse(&client, Errno::CONNREFUSED.raw_os_error() as u16);
         } else if !place.grow(1) {
+            self.watched.refused();
             refuse(&client, NO_PLACE);
         } else {
-            let policy = self.policy.clone();
-            let _ = Builder::new().name("narrows-gate".into()).spawn(move || serve(client, port, policy, place));
+            let (policy, watched) = (self.policy.clone(), Arc::clone(&self.watched));
+            let work = move || serve(client, from, port, policy, place, &watched);
+            let _ = Builder::new().name("narrows-gate".into()).spawn(work);
         }
     }
 }
@@ -76,15 +87,20 @@ fn refuse(mut client: &TcpStream, errno: u16) {
     let _ = client.write(&answer(errno));
 }
 
-fn serve(client: TcpStream, port: u16, policy: PolicySpec, place: Share) {
+fn serve(client: TcpStream, from: IpAddr, port: u16, policy: PolicySpec, place: Share, watched: &Arc<Watched>) {
     let dialed = dial(port);
     let errno = dialed.as_ref().err().map_or(0, |e| e.raw_os_error().unwrap_or(libc::ETIMEDOUT) as u16);
     let told = client
         .set_nonblocking(false)
         .and_then(|()| client.set_write_timeout(Some(ANSWER_MAX)))
         .and_then(|()| (&client).write_all(&answer(errno)));
-    if let (Ok(server), Ok(())) = (dialed, told) {
-        carry(client, server, policy);
+    match (dialed, told) {
+        (Ok(server), Ok(())) => {
+            let control = Arc::default();
+            let mut entry = watched.begin(from, port, &control);
+            entry.has_failed = carry_both(client, server, policy, control).unwrap_or(true);
+        }
+        _ => watched.refused(),
     }
     drop(place);
 }
@@ -138,12 +154,9 @@ impl Write for ToServer {
     }
 }
 
-/// Frames with the client, plain bytes with the server, until both directions have ended.
-fn carry(client: TcpStream, server: TcpStream, policy: PolicySpec) {
-    let _ = carry_both(client, server, policy);
-}
-
-fn carry_both(client: TcpStream, server: TcpStream, spec: PolicySpec) -> io::Result<()> {
+/// Frames with the client, plain bytes with the server, until both directions have ended. Returns
+/// whether it failed.
+fn carry_both(client: TcpStream, server: TcpStream, spec: PolicySpec, control: Arc<Control>) -> io::Result<bool> {
     for socket in [&client, &server] {
         socket.set_read_timeout(None)?;
         socket.set_write_timeout(None)?;
@@ -156,7 +169,7 @@ fn carry_both(client: TcpStream, server: TcpStream, spec: PolicySpec) -> io::Res
         sockopt::set_socket_linger(socket, Some(Duration::ZERO))?;
     }
     let (write, read) = Link::tcp(client.try_clone()?)?.split();
-    let ends = Arc::new(Ends { client, server, failed: AtomicBool::new(false), control: Arc::default() });
+    let ends = Arc::new(Ends { client, server, failed: AtomicBool::new(false), control });
     let there = direction(&ends, move |ends| {
         let options = ReceiveOptions::default().memory_max(MEMORY_MAX).history_max(HISTORY_MAX).threads(1);
         stream::receive(ToServer(Arc::clone(ends)), read, options.control(&ends.control))?;
@@ -176,12 +189,13 @@ fn carry_both(client: TcpStream, server: TcpStream, spec: PolicySpec) -> io::Res
             false
         }
     };
-    if there.join().is_ok() && back && !ends.failed.load(Ordering::Acquire) {
+    let is_fine = there.join().is_ok() && back && !ends.failed.load(Ordering::Acquire);
+    if is_fine {
         for socket in [&ends.client, &ends.server] {
             sockopt::set_socket_linger(socket, None)?;
         }
     }
-    Ok(())
+    Ok(!is_fine)
 }
 
 /// Runs one direction on a thread; if it fails, both fail.

@@ -10,6 +10,7 @@
 mod account;
 pub mod agent;
 mod agent_socket;
+pub mod agent_watch;
 mod allowance;
 mod asker;
 mod attention;

@@ -155,7 +155,7 @@ impl Supervisor {
         })?;
         let (asked, told) = (pumps.clone(), Arc::clone(&shared));
         // Without a status socket the supervisor still works.
-        let _ = status::start(move || status::describe(&program, &told, &asked));
+        let _ = narrows_watch::answer::start(Arc::new(move || status::describe(&program, &told, &asked)));
         let mut supervisor = Self {
             watch,
             control,

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use narrows_watch::histogram::Histogram;
+
 /// Declares the counters once: as fields, and as a list of names and values.
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -9,6 +11,10 @@ macro_rules! counters {
         #[derive(Debug, Default)]
         pub struct Counters {
             $($(#[$doc])* pub $name: Counter,)*
+            /// Time until a target was reached, at a dialer with the way to the other end.
+            pub reached: Histogram,
+            /// How long connections were open.
+            pub lasted: Histogram,
         }
 
         impl Counters {

@@ -1,7 +1,7 @@
 //! Compression that all flows of a process share: one policy, a pool of workers that encode and one
 //! of workers that decode, and the memory.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use narrows::block::BufferPool;
@@ -13,6 +13,7 @@ use narrows::pool::{Pool, Queue, Task};
 use narrows::receiver::{DecodeDone, Receiver};
 use narrows::sender::{Done, Sender};
 use narrows::stream::{self, ReceiveOptions, SendOptions};
+use narrows_watch::account::Account;
 
 use super::limits::{Limits, MEMORY_MIN, RECEIVED_MAX};
 
@@ -61,6 +62,8 @@ pub struct Engine {
     pub contexts: Contexts,
     pub buffers: BufferPool,
     memory: Rc<Memory>,
+    /// What streams did that are over.
+    account: Rc<RefCell<Account>>,
     /// Streams that ended since memory was returned to the system.
     ended: usize,
 }
@@ -78,6 +81,7 @@ impl Engine {
             contexts: Contexts::default(),
             buffers: BufferPool::default(),
             memory: Rc::default(),
+            account: Rc::default(),
             ended: 0,
         }
     }
@@ -160,6 +164,11 @@ impl Engine {
     /// The most that a direction may hold that holds nothing yet.
     pub(super) fn memory_max(&self) -> usize {
         self.memory.most(0)
+    }
+
+    /// Where streams tell what they did when they are over.
+    pub(super) fn account(&self) -> Rc<RefCell<Account>> {
+        Rc::clone(&self.account)
     }
 
     /// Bytes that all flows hold.

@@ -6,7 +6,7 @@ use std::io::IoSlice;
 
 use narrows::block::Block;
 use narrows::pool::Queue;
-use narrows::receiver::{DecodeDone, DecodeJob, Receiver};
+use narrows::receiver::{DecodeDone, DecodeJob, Receiver, RecvSummary};
 use narrows::stream;
 use narrows::{Error, Result};
 
@@ -162,6 +162,11 @@ impl Incoming {
     /// Whether nothing more can be got out of it without further bytes of the peer.
     pub(super) fn is_exhausted(&self) -> bool {
         self.pieces.is_empty() && self.ready.is_empty() && self.stream.as_ref().is_none_or(|s| s.jobs == 0)
+    }
+
+    /// What the receiver of a live stream did.
+    pub(super) fn summary(&self) -> Option<&RecvSummary> {
+        self.stream.as_ref().map(|stream| stream.receiver.summary())
     }
 
     #[cfg(test)]

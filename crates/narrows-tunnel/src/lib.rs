@@ -32,6 +32,8 @@ mod socket;
 pub mod socks;
 pub mod target;
 mod tunnel;
+mod watcher;
 mod wire;
 
 pub use tunnel::Tunnel;
+pub use watcher::Watcher;

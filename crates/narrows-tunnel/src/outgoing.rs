@@ -5,6 +5,10 @@
 //! gets a stream, with a history; when it has been quiet for `REST_AFTER_NS` the stream ends, so that
 //! an idle flow holds next to nothing. Encrypted bytes stay raw.
 
+use std::cell::RefCell;
+use std::fmt::Write;
+use std::rc::Rc;
+
 use narrows::block::Block;
 use narrows::codec::Method;
 use narrows::pool::Queue;
@@ -12,6 +16,7 @@ use narrows::sender::{Done, Job, LinkSample, Sender};
 use narrows::stream;
 use narrows::transport::Outbox;
 use narrows_host::encrypted::FirstBytes;
+use narrows_watch::account::Account;
 
 use super::engine::{self, Engine, INLINE_LEN, INLINE_NS, Key, MESSAGE_LEN, MESSAGE_NS, Share};
 use super::limits::QUEUE_MAX;
@@ -40,6 +45,8 @@ const ROOM_MIN: usize = 64 << 10;
 const BLOCK_SHARE: usize = 4;
 /// Data that shrinks more than this is runs of one byte.
 const RATIO_MAX: f64 = 16.0;
+/// Trace of a flow that waits to be fetched, in bytes; it is fetched after every turn.
+const TRACE_MAX: usize = 256 << 10;
 /// A late block is encoded again on this thread if that is short.
 const RESCUE_NS: u64 = 500_000;
 
@@ -59,7 +66,15 @@ pub(super) struct Outgoing {
     carrier: u8,
     /// While it holds anything.
     share: Option<Share>,
+    /// What its streams did that are over.
+    past: Option<Box<Account>>,
+    /// Lines of its trace, while it is traced.
+    trace: Option<Box<Trace>>,
 }
+
+/// Lines that wait to be fetched. Boxed: hardly any flow is traced.
+#[derive(Default)]
+struct Trace(String);
 
 struct Stream {
     sender: Sender,
@@ -79,6 +94,14 @@ struct Stream {
     foreign: usize,
     compresses: bool,
     closing: bool,
+    /// Where it tells what it did when it is over.
+    account: Rc<RefCell<Account>>,
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.account.borrow_mut().add(self.sender.summary());
+    }
 }
 
 /// What a direction works with.
@@ -135,12 +158,15 @@ impl Outgoing {
             if plain > 0 {
                 self.parts = false;
                 self.plain = self.plain.saturating_add(plain);
+                self.trace_raw(plain);
                 self.give(bytes.split_to(plain), false, context);
             }
             if bytes.is_empty() {
                 return self.count(context);
             }
-            self.stream = Some(Box::new(Stream::new(context)));
+            let mut stream = Stream::new(context);
+            stream.sender.set_trace(self.trace.is_some());
+            self.stream = Some(Box::new(stream));
         }
         if let Some(stream) = &mut self.stream {
             let bulk = bytes.len() > INLINE_LEN;
@@ -185,7 +211,10 @@ impl Outgoing {
     fn end_if_drained(&mut self) -> bool {
         let ends = self.stream.as_ref().is_some_and(|s| s.closing && s.jobs == 0 && s.sender.is_drained());
         if ends {
-            self.stream = None;
+            if let Some(stream) = self.stream.take() {
+                self.past.get_or_insert_default().add(stream.sender.summary());
+                self.keep_trace(stream);
+            }
             (self.plain, self.parts) = (0, true);
         }
         ends
@@ -262,6 +291,66 @@ impl Outgoing {
     }
 }
 
+// --- for whoever watches ---
+
+impl Outgoing {
+    /// Forgets what was not sent, since the flow is over. What it did so far stays known.
+    pub(super) fn abandon(&mut self) {
+        if let Some(stream) = self.stream.take() {
+            self.past.get_or_insert_default().add(stream.sender.summary());
+        }
+        let Self { past, bytes, wire, .. } = std::mem::take(self);
+        *self = Self { past, bytes, wire, ..Self::default() };
+    }
+
+    /// What its streams did so far.
+    pub(super) fn account(&self) -> Account {
+        let mut account = self.past.as_deref().cloned().unwrap_or_default();
+        self.stream.iter().for_each(|stream| account.add(stream.sender.summary()));
+        account
+    }
+
+    /// What a live stream did, of which the engine's account does not know yet.
+    pub(super) fn live(&self) -> Option<&narrows::sender::Summary> {
+        self.stream.as_ref().map(|stream| stream.sender.summary())
+    }
+
+    pub(super) fn is_encrypted(&self) -> bool {
+        self.first.are_encrypted()
+    }
+
+    /// Records every decision from here on, or stops to.
+    pub(super) fn set_trace(&mut self, on: bool) {
+        self.trace = on.then(Box::default);
+        if let Some(stream) = &mut self.stream {
+            stream.sender.set_trace(on);
+        }
+    }
+
+    /// Lines of the trace since the last call.
+    pub(super) fn take_trace(&mut self) -> String {
+        let Some(trace) = &mut self.trace else { return String::new() };
+        let mut lines = std::mem::take(&mut trace.0);
+        if let Some(stream) = &mut self.stream {
+            lines += &stream.sender.take_trace();
+        }
+        lines
+    }
+
+    fn trace_raw(&mut self, len: usize) {
+        let why = if self.first.are_encrypted() { "encrypted" } else { "short" };
+        if let Some(trace) = self.trace.as_mut().filter(|trace| trace.0.len() < TRACE_MAX) {
+            let _ = writeln!(trace.0, "{{\"event\":\"raw\",\"raw_len\":{len},\"why\":\"{why}\"}}");
+        }
+    }
+
+    fn keep_trace(&mut self, mut stream: Box<Stream>) {
+        if let Some(trace) = self.trace.as_mut().filter(|trace| trace.0.len() < TRACE_MAX) {
+            trace.0 += &stream.sender.take_trace();
+        }
+    }
+}
+
 /// A look at the carrier of a flow.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Look {
@@ -285,6 +374,7 @@ impl Stream {
             foreign: context.session.queued(context.flow),
             compresses: true,
             closing: false,
+            account: context.engine.account(),
         }
     }
 

@@ -33,6 +33,7 @@ mod sessions;
 mod strangers;
 mod targets;
 mod uplink;
+mod watched;
 
 use carriers::CarrierPlace;
 use conn::Conn;
@@ -41,6 +42,8 @@ use listeners::{ListenerPlace, Undecided};
 use sessions::SessionPlace;
 use strangers::Stranger;
 use uplink::UplinkState;
+pub(super) use watched::Snapshot;
+use watched::Tracing;
 
 /// Events taken at a time.
 const EVENTS: usize = 256;
@@ -66,6 +69,14 @@ pub(super) enum Order {
     Judge(Trust),
     Change(Box<Change>),
     Beat,
+    /// How all connections are.
+    Snapshot(std::sync::mpsc::Sender<Snapshot>),
+    /// Every decision about a connection, for this time.
+    Trace {
+        id: u64,
+        limit: Duration,
+        lines: SyncSender<String>,
+    },
     /// Open nothing more; end when all flows have, or after this time.
     Drain(Duration),
 }
@@ -141,6 +152,9 @@ pub(super) struct Pump {
     complains_ns: u64,
     flows: usize,
     undecided: usize,
+    /// Number of the latest connection, for who watches.
+    numbered: u64,
+    traces: Vec<Tracing>,
 
     uplink: Option<UplinkState>,
     /// Everything is over with the carrier on the standard streams.
@@ -203,6 +217,8 @@ pub(super) fn start(settings: Settings, reports: SyncSender<Report>, counters: A
             complains_ns: 0,
             flows: 0,
             undecided: 0,
+            numbered: 0,
+            traces: Vec::new(),
             uplink: None,
             is_stdio: false,
             draining_until_ns: None,
@@ -301,6 +317,8 @@ impl Pump {
                 Order::Judge(trust) => self.judge(&trust),
                 Order::Change(change) => self.change(*change),
                 Order::Beat => self.counters.beats.add(1),
+                Order::Snapshot(answer) => self.tell_state(&answer),
+                Order::Trace { id, limit, lines } => self.begin_trace(id, limit, lines),
                 Order::Drain(limit) => self.begin_drain(limit),
             }
         }
@@ -390,6 +408,7 @@ impl Pump {
             }
             self.tick();
         }
+        self.send_traces();
         self.counters.bytes_held.set(self.engine.held() as u64);
         let left = self.engine.memory_left();
         if left == 0 && !self.is_full {

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::client::danger::ServerCertVerifier;
 use rustls::pki_types::ServerName;
@@ -13,6 +14,7 @@ use rustls::{ClientConfig, ServerConfig};
 use super::engine;
 use super::forward::Forward;
 use super::limits::Limits;
+use super::reason::Reason;
 use super::rules::Rules;
 use super::session::Timing;
 use super::target::Endpoint;
@@ -51,6 +53,8 @@ pub struct Settings {
     pub send_proxy: bool,
     /// Whether a dialer goes on trying before it was connected for the first time.
     pub keeps_trying: bool,
+    /// Whether the end of each connection is reported.
+    pub tells_ends: bool,
 }
 
 /// What may change while a tunnel runs. It counts for connections that begin later.
@@ -100,6 +104,8 @@ pub enum Report {
     Lost { why: String },
     /// A connection was refused or broken.
     Flow { text: String },
+    /// A connection has ended, if the settings want to hear of it.
+    Ended(Box<Ended>),
     /// Something of a dialer, for a verbose acceptor.
     Peer { text: String },
     /// A dialer whose token or certificate is not accepted, and why. All of them are `Peer` too;
@@ -107,4 +113,20 @@ pub enum Report {
     Refused { text: String },
     /// The tunnel is over; an error if it is a failure.
     Over { error: Option<String> },
+}
+
+/// A connection that has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ended {
+    /// Its number within the process.
+    pub id: u64,
+    /// The client, and where it wanted to.
+    pub from: String,
+    pub to: String,
+    pub lasted: Duration,
+    /// Raw and carried bytes, sent and received.
+    pub out: [u64; 2],
+    pub back: [u64; 2],
+    /// Why, if it did not end by itself.
+    pub reason: Option<Reason>,
 }

@@ -10,6 +10,7 @@ use rustls::{ClientConfig, ServerConfig};
 use super::counters::Counters;
 use super::pump::{self, Inlet, Order};
 use super::settings::{Change, Report, Settings, Trust};
+use super::watcher::Watcher;
 
 /// Most time for [`Tunnel::stop`]: who has asked the program to end does not want to wait.
 const STOPPING: Duration = Duration::from_millis(500);
@@ -67,6 +68,11 @@ impl Tunnel {
     /// Asks whether the tunnel still moves: then it counts `beats` soon.
     pub fn beat(&self) {
         self.inlet.send(Order::Beat);
+    }
+
+    /// What other threads see of it.
+    pub fn watcher(&self) -> Watcher {
+        Watcher::new(self.inlet.clone(), Arc::clone(&self.counters))
     }
 
     /// Opens nothing more, and is over when all connections have ended, or after `limit`.

@@ -558,6 +558,11 @@ impl Sender {
         self.policy
     }
 
+    /// Records trace lines from here on, or stops to; the driver fetches them with `take_trace`.
+    pub fn set_trace(&mut self, on: bool) {
+        self.config.trace = on;
+    }
+
     /// Lines of the trace since the last call.
     pub fn take_trace(&mut self) -> String {
         std::mem::take(&mut self.trace)

@@ -20,6 +20,8 @@ pub(crate) struct AgentArgs {
     /// `fixed:store` compresses nothing [default: balance]
     #[arg(long, value_name = "SPEC", requires = "gateway")]
     pub(crate) policy: Option<PolicySpec>,
+    #[command(flatten)]
+    pub(crate) watch: super::watch::WatchArgs,
     /// Print errors only
     #[arg(long, short)]
     pub(crate) quiet: bool,

@@ -105,6 +105,8 @@ pub(crate) struct TunnelArgs {
     /// Policy for what this end sends, as for `narrows run` [default: balance]
     #[arg(long, value_name = "SPEC")]
     pub(crate) policy: Option<PolicySpec>,
+    #[command(flatten)]
+    pub(crate) watch: super::watch::WatchArgs,
     /// Print connections that were refused or broken, and the coming and going of other ends
     #[arg(long, short)]
     pub(crate) verbose: bool,

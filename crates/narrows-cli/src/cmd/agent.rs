@@ -2,21 +2,27 @@
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow};
 use narrows::Error;
 
 use crate::args::agent::AgentArgs;
 use crate::cmd::run::service_port;
+use crate::logs;
+use crate::watch::{self, Metrics};
 use narrows_host::manager::Manager;
 use narrows_run::agent::{ALL, Agent, Settings};
 use narrows_run::raise_descriptor_limit;
+use narrows_watch::Describe;
 
 /// Descriptors reserved for the agent itself.
 const DESCRIPTORS_KEPT: usize = 32;
 
 /// Runs `narrows agent` until it is terminated.
 pub(crate) fn run(args: &AgentArgs) -> Result<()> {
+    logs::start("agent", &args.watch, logs::usual(args.quiet, false))?;
+    let metrics = Metrics::bind(args.watch.metrics.as_deref())?;
     let service = address(args.listen.as_deref())?;
     let descriptors_max = raise_descriptor_limit().saturating_sub(DESCRIPTORS_KEPT) / 2;
     let gateway = args.allow.iter().copied().filter(|port| *port != service.port()).collect();
@@ -32,6 +38,12 @@ pub(crate) fn run(args: &AgentArgs) -> Result<()> {
         _ => anyhow::Error::from(e).context("cannot start the agent"),
     })?;
     agent.open_service().with_context(|| format!("cannot listen on {service}"))?;
+    let watched = agent.watched();
+    let describe: Describe = Arc::new(move || watched.status(&service.to_string()));
+    watch::publish(&describe);
+    if let Some(metrics) = metrics.start(&describe)? {
+        watch::tell(&metrics, args.quiet);
+    }
     Manager::of_process().ready(&format!("answering on {service}"));
     agent.run();
     Ok(())

@@ -45,6 +45,7 @@ use narrows_host::{means, signals};
 mod fallback;
 mod objects;
 mod stdio;
+mod watched;
 
 use stdio::Dash;
 
@@ -291,6 +292,7 @@ fn send(args: &CpArgs, mut input: Input, single: bool, target: &Place, tell: &Te
         Seen { wire_bytes: watched.send_summary().wire_bytes, bytes: p.bytes, done: p.share_done() }
     };
     let (carrier, link, grower) = start(args, target, &task, opened, seen)?;
+    watched::sending(args, target, control, source.progress());
     let bar = Bar::copying(control, source.progress(), !args.verbosity.quiet);
     let sent = sending.send(source.reader(), link, options, bar);
     source.stop();
@@ -394,6 +396,7 @@ fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<O
         store = store.undecided(target.to_path_buf());
     }
     let (carrier, link, grower) = start(args, from, &task, None, receiving(&transfer.control))?;
+    watched::storing(args, from, &transfer.control, store.clone());
     let bar = Bar::storing(&transfer.control, store.clone(), !args.verbosity.quiet);
     let end = store.clone();
     let received = transfer.receive(store.clone(), link, options, move || end.finish(), bar);

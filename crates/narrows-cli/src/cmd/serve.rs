@@ -10,15 +10,17 @@ use narrows::transport::Link;
 use serde_json::json;
 
 use crate::args::ServeArgs;
-use crate::{files, report};
+use crate::watch::{self, Metrics, OneCopy};
+use crate::{files, logs, report};
 use narrows_copy::carriers;
 use narrows_copy::direct::keys::{self, Keys};
 use narrows_copy::direct::listener::{Means, Server};
-use narrows_copy::hello::{self, Request};
+use narrows_copy::hello::{self, Request, Task};
 use narrows_copy::serve::{self, Manner, Reachable};
 use narrows_copy::served::Served;
 use narrows_host::manager::Manager;
 use narrows_host::{means, signals};
+use narrows_watch::Describe;
 
 /// Interval at which signals are checked.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -42,6 +44,10 @@ fn stdio(as_is: bool) -> Result<()> {
     // If this fails, the copy has one carrier.
     let _ = carriers::accept(session, bond);
     let control = Arc::new(Control::default());
+    let (program, peer, control_seen) = ("--stdio".into(), "the client".into(), Arc::clone(&control));
+    let outcome = if matches!(task, Task::Put { .. }) { "stores" } else { "reads" };
+    let copy = OneCopy { kind: "serve", program, peer, accepted: true, outcome, control: control_seen };
+    watch::publish_copy(copy, || None);
     serve::run(task, link, Manner::Remote, &Reachable::Everything, as_is, &control).map_err(|e| {
         // The client reports the failure to the user; stderr is for failures that it could not be
         // told.
@@ -50,6 +56,8 @@ fn stdio(as_is: bool) -> Result<()> {
 }
 
 fn listen(args: &ServeArgs, address: &str) -> Result<()> {
+    logs::start("serve", &args.watch, logs::usual(args.verbosity.quiet, args.verbosity.verbose))?;
+    let metrics = Metrics::bind(args.watch.metrics.as_deref())?;
     let dir = args.dir.as_deref().context("--listen needs --dir, the folder to serve")?;
     let served = Served::open(dir, args.read_only).with_context(|| format!("cannot serve {}", dir.display()))?;
     let served = served.with_set_id(args.set_id).as_it_comes(args.store_as_is);
@@ -89,6 +97,13 @@ fn listen(args: &ServeArgs, address: &str) -> Result<()> {
     }
     if rustix::process::geteuid().is_root() && !args.read_only {
         report::note("serving as root: whoever has the token can write programs that run as root; use another user");
+    }
+    let (described, program) = (Arc::clone(&server), dir.display().to_string());
+    let describe: Describe = Arc::new(move || described.status(&program));
+    watch::publish(&describe);
+    let metrics = metrics.start(&describe)?;
+    if let Some(metrics) = metrics {
+        watch::tell(&metrics, args.verbosity.quiet);
     }
     let serving = Arc::clone(&server);
     std::thread::Builder::new().name("narrows-accept".into()).spawn(move || serving.run(&listener))?;

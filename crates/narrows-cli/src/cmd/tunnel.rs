@@ -25,7 +25,9 @@ use rustls::pki_types::ServerName;
 use serde_json::json;
 
 use crate::args::tunnel::{TunnelArgs, TunnelCommand};
-use crate::{files, report};
+use crate::watch::Metrics;
+use crate::{files, logs, report};
+
 
 mod config;
 mod known;
@@ -55,8 +57,11 @@ pub(crate) fn run(flags: &TunnelArgs) -> Result<ExitCode> {
         Err(faults) => return Ok(faults.tell()),
     };
     let args = &args;
+    logs::start("tunnel", &args.watch, logs::usual(args.quiet, args.verbose))?;
+    let metrics = Metrics::bind(args.watch.metrics.as_deref())?;
     let mut renewal = Renewal::new(flags, args)?;
     let mut settings = settings(args)?;
+    settings.tells_ends = logs::is_on();
     let (mut token, mut trust) = (None, Trust::default());
     if let Some(address) = &args.listen {
         let proof = proof::server(args)?;
@@ -72,6 +77,7 @@ pub(crate) fn run(flags: &TunnelArgs) -> Result<ExitCode> {
     }
     let mut service = Service::start(args)?;
     let tunnel = Tunnel::start(settings)?;
+    seen::begin(args, &tunnel, metrics)?;
     renewal.has_read(trust, token.clone());
     let stopped = Stopped::watch(renewal.hears_hangup())?;
     if let Some((path, text)) = args.token_out.as_ref().zip(token.take_if(|_| args.token_out.is_some())) {
@@ -251,6 +257,10 @@ fn tell(args: &TunnelArgs, said: Report) -> Result<()> {
         };
         line.map_or(Ok(()), report::out)?;
     }
+    if logs::is_on() {
+        seen::log(&said);
+        return Ok(());
+    }
     let (text, level) = match said {
         Report::Serving { address } => (format!("waiting for tunnels on {address}"), 1),
         Report::Listening { from, to } => (format!("{from} -> {to}"), 1),
@@ -261,7 +271,7 @@ fn tell(args: &TunnelArgs, said: Report) -> Result<()> {
         // A verbose end tells it as `Peer`.
         Report::Refused { text } => (text, if args.verbose { 3 } else { 1 }),
         Report::Flow { text } | Report::Peer { text } => (text, 2),
-        Report::Over { .. } => return Ok(()),
+        Report::Over { .. } | Report::Ended(_) => return Ok(()),
     };
     let most = if args.verbose { 2 } else { u8::from(!args.quiet) };
     if level <= most && !(args.json && level == 1) {

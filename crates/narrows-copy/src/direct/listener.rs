@@ -20,6 +20,10 @@ use crate::serve::{self, Manner, Reachable};
 use crate::served::Served;
 use narrows_host::shares::{Share, Shares};
 use narrows_host::words;
+use narrows_watch::account::Account;
+use narrows_watch::status::Amounts;
+
+mod watched;
 
 /// Maximum number of connections that are not authenticated yet. Beyond it the oldest connection of
 /// the host with the most of them is closed, so that waiting clients do not lock others out. Each
@@ -83,6 +87,7 @@ pub struct Server {
     strangers_max: usize,
     told_max: usize,
     places: Shares,
+    begun: Instant,
     state: Mutex<State>,
 }
 
@@ -93,6 +98,11 @@ struct State {
     strangers: VecDeque<Stranger>,
     copies: HashMap<u64, Copy>,
     looked: Option<Instant>,
+    /// Copies that are over, and what they sent.
+    ended: Amounts,
+    account: Account,
+    /// Connections and copies that were closed or refused for want of room.
+    turned_away: u64,
 }
 
 struct Stranger {
@@ -109,6 +119,11 @@ struct Copy {
     /// `None` if the client is only told that the server is busy, or if the copy was closed to make
     /// room.
     place: Option<Share>,
+    /// The client, and what it wants.
+    peer: SocketAddr,
+    wants: &'static str,
+    begun: Instant,
+    failed: bool,
     /// Bytes transferred in both directions, and the time of the last change.
     moved: u64,
     since: Instant,
@@ -148,6 +163,7 @@ impl State {
         let Some((_, copy)) = idle else { return false };
         copy.place = None;
         copy.control.stop();
+        self.turned_away += 1;
         true
     }
 }
@@ -158,7 +174,8 @@ impl Server {
         let tls = keys.map(|keys| proof::server_config(keys, proof::PROTOCOL)).transpose()?;
         let (strangers_max, copies_max) = (means.strangers(), means.copies());
         let (told_max, places) = (TOLD_MAX.min(copies_max), Shares::new(copies_max));
-        Ok(Arc::new(Self { served, tls, verbose, strangers_max, told_max, places, state: Mutex::default() }))
+        let (begun, state) = (Instant::now(), Mutex::default());
+        Ok(Arc::new(Self { served, tls, verbose, strangers_max, told_max, places, begun, state }))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -217,6 +234,7 @@ impl Server {
         state.connections += 1;
         state.strangers.push_back(Stranger { id, host: host_of(peer.ip()), socket: held });
         let goes = (state.strangers.len() > self.strangers_max).then(|| state.take_stranger()).flatten();
+        state.turned_away += u64::from(goes.is_some());
         drop(state);
         if let Some(stranger) = goes {
             let _ = stranger.socket.shutdown(Shutdown::Both);
@@ -263,20 +281,29 @@ impl Server {
                 return Ok(copy.map_or(Ok(()), |copy| copy.bond.add(link))?);
             }
         };
+        let wants = watched::word(&task);
         let (link, bond) = link.bonded()?;
         let control = Arc::new(Control::default());
         let host = host_of(peer.ip());
         let place = self.place(&mut state, host);
+        state.turned_away += u64::from(place.is_none());
         let told = state.copies.values().filter(|c| c.place.is_none()).count();
         if state.stopping || place.is_none() && told >= self.told_max {
             return Ok(());
         }
         let reachable = if place.is_some() { Reachable::Within(&self.served, host) } else { Reachable::Busy };
         let (moved, since) = (0, Instant::now());
-        let copy = Copy { session, bond, control: Arc::clone(&control), host, place, moved, since };
+        let (begun, failed) = (since, false);
+        let held = Arc::clone(&control);
+        let copy = Copy { session, bond, control: held, host, place, peer, wants, begun, failed, moved, since };
         state.copies.insert(id, copy);
         drop(state);
         let served = serve::run(task, link, Manner::Remote, &reachable, self.served.is_as_it_comes(), &control);
+        if served.is_err()
+            && let Some(copy) = self.lock().copies.get_mut(&id)
+        {
+            copy.failed = true;
+        }
         if served.is_err() && self.was_ended(id) && !self.verbose {
             return Ok(());
         }
@@ -328,7 +355,10 @@ struct Place<'a> {
 impl Drop for Place<'_> {
     fn drop(&mut self) {
         self.server.known(self.id);
-        self.server.lock().copies.remove(&self.id);
+        let mut state = self.server.lock();
+        if let Some(copy) = state.copies.remove(&self.id) {
+            state.count(&copy);
+        }
     }
 }
 

@@ -12,6 +12,7 @@ use crate::account::{LiveConnection, Outcome, Traffic};
 use crate::proof;
 use crate::shared::PumpContext;
 use crate::wire::{BY_GATEWAY, Request};
+use narrows_watch::account::Account;
 
 /// The negotiation with the other end.
 pub(super) struct Negotiation {
@@ -101,6 +102,7 @@ impl Connection {
             encrypted: self.is_encrypted(),
             within_host: self.stores_within_host(context),
             out: Traffic::out(&self.up),
+            sent: self.up.summary().map(Account::of).unwrap_or_default(),
             back: Traffic::back(&self.down),
         }
     }

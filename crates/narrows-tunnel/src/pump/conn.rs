@@ -8,7 +8,9 @@ use std::path::PathBuf;
 use narrows::block::Block;
 use narrows_host::shares::Share;
 
+use super::watched::About;
 use super::{Kind, Pump};
+use crate::counters::Counters;
 use crate::engine::{self, Engine, Key};
 use crate::incoming::Incoming;
 use crate::outgoing::{Context, Outgoing};
@@ -34,8 +36,9 @@ pub(super) struct Conn {
     pub(super) session: usize,
     pub(super) flow: FlowId,
     pub(super) stage: Stage,
-    up: Outgoing,
-    down: Incoming,
+    pub(super) about: Box<About>,
+    pub(super) up: Outgoing,
+    pub(super) down: Incoming,
     pub(super) readable: bool,
     pub(super) writable: bool,
     /// The socket has reported an error, which is read behind the last bytes.
@@ -58,6 +61,8 @@ pub(super) struct Conn {
     shut: bool,
     /// A SOCKS client waits for the answer to its request; it has sent these bytes already.
     socks: Option<Vec<u8>>,
+    /// Amounts that the counters know.
+    counted: [u64; 4],
     /// The part of its host in the limit of flows.
     _share: Option<Share>,
 }
@@ -117,11 +122,12 @@ impl Conn {
         Self { down: Incoming::behind(bytes), ..self }
     }
 
-    pub(super) fn new(session: usize, flow: FlowId, stage: Stage, share: Option<Share>) -> Self {
+    pub(super) fn new(session: usize, flow: FlowId, stage: Stage, share: Option<Share>, about: Box<About>) -> Self {
         Self {
             session,
             flow,
             stage,
+            about,
             up: Outgoing::default(),
             down: Incoming::default(),
             readable: true,
@@ -136,6 +142,7 @@ impl Conn {
             until_ns: None,
             shut: false,
             socks: None,
+            counted: [0; 4],
             _share: share,
         }
     }
@@ -330,13 +337,14 @@ impl Pump {
     /// Carries a connection that was accepted here, and has been read from as `early` says.
     pub(super) fn carry(&mut self, session: usize, socket: OwnedFd, target: &Target, early: Early) {
         let share = self.place_for(session);
+        let about = self.about(&target.client, target.to_string());
         let place = self.sessions[session].as_mut().filter(|_| share.is_some());
         let Some((flow, share)) = place.and_then(|place| place.session.open(target)).zip(share) else {
             return socket::abort(socket);
         };
         self.counters.flows_opened.add(1);
         socket::break_on_close(&socket);
-        let mut conn = Conn::new(session, flow, Stage::Open(socket), share);
+        let mut conn = Conn::new(session, flow, Stage::Open(socket), share, about);
         match early {
             Early::Nothing => drop(self.begin(conn)),
             Early::Socks(bytes) => {
@@ -388,7 +396,6 @@ impl Pump {
         }
         let Self { places, sessions, engine, now_ns, counters, .. } = self;
         let Some(Kind::Conn(conn)) = places[key as u32 as usize].kind.as_mut() else { return };
-        let before = conn.amounts();
         let (next, due_ns) = if let Some(rest) = conn.rest {
             (conn.advance_rest(rest, engine, key, *now_ns), conn.next_wakeup_ns(None, *now_ns))
         } else {
@@ -396,11 +403,7 @@ impl Pump {
             let next = conn.advance(engine, &mut place.session, key, *now_ns);
             (next, conn.next_wakeup_ns(Some(&place.session), *now_ns))
         };
-        let after = conn.amounts();
-        counters.raw_bytes_out.add(after[0] - before[0]);
-        counters.wire_bytes_out.add(after[1] - before[1]);
-        counters.raw_bytes_in.add(after[2] - before[2]);
-        counters.wire_bytes_in.add(after[3] - before[3]);
+        conn.count(counters);
         let session = conn.session;
         self.touch(session);
         match next {
@@ -416,8 +419,8 @@ impl Pump {
 
     /// Ends a connection of this host, with a reset if there is a reason.
     fn end(&mut self, key: Key, reason: Option<Reason>) {
-        let Some(Kind::Conn(conn)) = self.take(key) else { return };
-        self.count_off(key, &conn);
+        let Some(Kind::Conn(mut conn)) = self.take(key) else { return };
+        self.count_off(key, &mut conn, reason);
         let Some(reason) = reason else { return };
         if reason == Reason::Damaged {
             self.counters.flows_damaged.add(1);
@@ -432,9 +435,12 @@ impl Pump {
         conn.abort();
     }
 
-    pub(super) fn count_off(&mut self, key: Key, conn: &Conn) {
+    /// A connection is over; for a reason, if it did not end by itself.
+    pub(super) fn count_off(&mut self, key: Key, conn: &mut Conn, reason: Option<Reason>) {
         self.flows -= 1;
+        conn.count(&self.counters);
         self.counters.flows_now.set(self.flows as u64);
+        self.tell_end(conn, reason);
         self.forget_flow(key, conn.session, conn.flow);
     }
 
@@ -453,7 +459,7 @@ impl Pump {
         let now_ns = self.now_ns;
         let Some(Kind::Conn(conn)) = self.kind(key) else { return };
         let (session, flow) = (conn.session, conn.flow);
-        conn.up = Outgoing::default();
+        conn.up.abandon();
         conn.rest = Some(rest);
         conn.until_ns = (rest == Rest::Breaks).then_some(now_ns + BROKEN_NS);
         self.forget_flow(key, session, flow);
@@ -467,8 +473,8 @@ impl Pump {
         if matches!(conn.stage, Stage::Open(_)) && conn.finished && conn.down.has_ended() && !conn.deaf {
             return self.outlive(key, Rest::Ends);
         }
-        let Some(Kind::Conn(conn)) = self.take(key) else { return };
-        self.count_off(key, &conn);
+        let Some(Kind::Conn(mut conn)) = self.take(key) else { return };
+        self.count_off(key, &mut conn, Some(Reason::Lost));
         conn.abort();
     }
 
@@ -493,7 +499,10 @@ impl Pump {
 
     /// The peer has reached the target of a flow.
     pub(super) fn reached(&mut self, session: usize, flow: FlowId) {
+        let now_ns = self.now_ns;
+        let counters = std::sync::Arc::clone(&self.counters);
         let Some((key, conn)) = self.conn_of(session, flow) else { return };
+        conn.about.reached(&counters, now_ns);
         let Some(early) = conn.socks.take() else { return };
         // Its buffer is empty; ten bytes fit.
         if let Stage::Open(socket) = &conn.stage {
@@ -526,7 +535,7 @@ impl Pump {
             return self.outlive(key, Rest::Breaks);
         }
         let Some(Kind::Conn(mut conn)) = self.take(key) else { return };
-        self.count_off(key, &conn);
+        self.count_off(key, &mut conn, Some(reason));
         if conn.socks.is_some()
             && let Stage::Open(socket) = std::mem::replace(&mut conn.stage, Stage::Closed)
         {
@@ -605,8 +614,19 @@ impl Pump {
 }
 
 impl Conn {
+    /// Adds to the counters what came since the last time: bytes for a carrier are made, and those of it
+    /// come, in other turns than its own too.
+    pub(super) fn count(&mut self, counters: &Counters) {
+        let now = self.amounts();
+        let before = std::mem::replace(&mut self.counted, now);
+        counters.raw_bytes_out.add(now[0] - before[0]);
+        counters.wire_bytes_out.add(now[1] - before[1]);
+        counters.raw_bytes_in.add(now[2] - before[2]);
+        counters.wire_bytes_in.add(now[3] - before[3]);
+    }
+
     /// Bytes so far: of the local connection and of the carrier, sent and received.
-    fn amounts(&self) -> [u64; 4] {
+    pub(super) fn amounts(&self) -> [u64; 4] {
         [self.up.bytes, self.up.wire, self.down.bytes, self.down.wire]
     }
 

@@ -54,6 +54,7 @@ impl Pump {
             },
         };
         let Some(share) = self.place_for(session) else { return refuse(self, Reason::Busy, "too many connections") };
+        let about = self.about(&target.client, endpoint.to_string());
         let preamble = if self.settings.send_proxy {
             let server = match &endpoint {
                 Endpoint::Tcp { host, port } => host.parse().ok().map(|ip| SocketAddr::new(ip, *port)),
@@ -67,11 +68,11 @@ impl Pump {
             Endpoint::Unix(path) => {
                 let until_ns = self.now_ns + CONNECT_NS;
                 let stage = Stage::Knocking { path, wait_ns: KNOCK_NS, until_ns };
-                let key = self.begin(Conn::new(session, flow, stage, share).behind(preamble));
+                let key = self.begin(Conn::new(session, flow, stage, share, about).behind(preamble));
                 self.knock(key);
             }
             Endpoint::Tcp { host, port } => {
-                let conn = Conn::new(session, flow, Stage::Finding { host: host.clone(), port }, share);
+                let conn = Conn::new(session, flow, Stage::Finding { host: host.clone(), port }, share, about);
                 let key = self.begin(conn.behind(preamble));
                 let asker = self.sessions[session].as_ref().and_then(|s| s.host).unwrap_or(ALONE);
                 match self.lookups.ask(&host, asker, key, self.now_ns) {
@@ -89,11 +90,13 @@ impl Pump {
     /// Tries to connect to a unix socket.
     pub(super) fn knock(&mut self, key: Key) {
         let now_ns = self.now_ns;
+        let counters = std::sync::Arc::clone(&self.counters);
         let Some(Kind::Conn(conn)) = self.kind(key) else { return };
         let Stage::Knocking { path, wait_ns, until_ns } = &mut conn.stage else { return };
         match socket::connect_unix(path) {
             Ok(socket) => {
                 conn.stage = Stage::Open(socket);
+                conn.about.reached(&counters, now_ns);
                 let (session, flow) = (conn.session, conn.flow);
                 self.watch_conn(key);
                 self.opened_here(session, flow);
@@ -197,19 +200,23 @@ impl Pump {
         conn.stage = Stage::Open(socket);
         conn.readable = true;
         let (session, flow) = (conn.session, conn.flow);
+        let counters = std::sync::Arc::clone(&self.counters);
+        if let Some(Kind::Conn(conn)) = self.kind(key) {
+            conn.about.reached(&counters, now_ns);
+        }
         self.set_timer(key, None);
         self.opened_here(session, flow);
         self.queue(key);
     }
 
     pub(super) fn refuse_conn(&mut self, key: Key, reason: Reason, text: &str) {
-        let Some(Kind::Conn(conn)) = self.take(key) else { return };
+        let Some(Kind::Conn(mut conn)) = self.take(key) else { return };
         self.counters.flows_refused.add(1);
         self.report(Report::Flow { text: text.to_owned() });
         if let Some(place) = &mut self.sessions[conn.session] {
             place.session.refuse(conn.flow, reason, text);
         }
-        self.count_off(key, &conn);
+        self.count_off(key, &mut conn, Some(reason));
     }
 }
 

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use clap::ValueEnum;
 use narrows::policy::PolicySpec;
 use narrows_tunnel::forward::{self, Forward};
 use narrows_tunnel::limits::{CARRIERS_MAX, FLOWS_MAX};
@@ -12,6 +13,8 @@ use toml::Spanned;
 use toml::de::DeValue;
 
 use crate::args::tunnel::TunnelArgs;
+use crate::args::watch::LogForm;
+use crate::logs;
 
 /// Most values of a list: as many rules or forwards as a person keeps in view, and some more.
 const VALUES_MAX: usize = 10_000;
@@ -72,7 +75,7 @@ macro_rules! limit {
     };
 }
 
-pub(super) const KEYS: [Key; 27] = [
+pub(super) const KEYS: [Key; 30] = [
     fixed!(to, Check::Text(other_end)),
     fixed!(local, Check::Text(forward)),
     fixed!(remote, Check::Text(forward)),
@@ -96,6 +99,9 @@ pub(super) const KEYS: [Key; 27] = [
     fixed!(keep_trying),
     live!(drain_timeout, Check::Range(0, DAY)),
     fixed!(health, Check::Text(address)),
+    key!(false, metrics, Check::Any, watch.metrics),
+    key!(false, log, Check::Any, watch.log),
+    key!(false, log_level, Check::Text(logs::check), watch.log_level),
     fixed!(policy),
     live!(verbose),
     live!(quiet),
@@ -288,6 +294,16 @@ impl Setting for Option<u8> {
 impl Setting for Option<u32> {
     fn read(value: &Spanned<DeValue<'_>>, reading: &mut Reading<'_>, key: &str, check: &Check) -> Self {
         reading.number(value, key, check).and_then(|n| n.try_into().ok())
+    }
+
+    compared!();
+}
+
+impl Setting for Option<LogForm> {
+    fn read(value: &Spanned<DeValue<'_>>, reading: &mut Reading<'_>, key: &str, check: &Check) -> Self {
+        let text = reading.text(value, key, check)?;
+        let found = LogForm::from_str(&text, false);
+        found.map_err(|_| reading.fault(value.span().start, format!("{key} is \"text\" or \"json\""))).ok()
     }
 
     compared!();

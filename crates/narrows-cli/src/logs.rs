@@ -1,0 +1,130 @@
+//! The log of services: lines with time, level and part on stderr, as text or as JSON.
+//!
+//! Without `--log`, `--log-level` and `NARROWS_LOG` there is none, and messages are short lines for
+//! people.
+
+use std::sync::OnceLock;
+
+use anyhow::Result;
+use narrows::Error;
+use narrows_host::words;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::{Registry, fmt};
+
+use crate::args::watch::{LogForm, WatchArgs};
+
+/// Variable with the levels of the log, as for `--log-level`.
+const VARIABLE: &str = "NARROWS_LOG";
+
+/// Parts that have messages.
+const PARTS: [&str; 5] = ["tunnel", "flow", "peer", "serve", "agent"];
+
+/// The part that messages without one belong to.
+static PART: OnceLock<&'static str> = OnceLock::new();
+
+/// Starts the log of this process, if there is to be one. `usual`: the level that the other options ask
+/// for.
+pub(crate) fn start(part: &'static str, args: &WatchArgs, usual: LevelFilter) -> Result<()> {
+    let variable = std::env::var(VARIABLE).ok().filter(|levels| !levels.is_empty());
+    if args.log.is_none() && args.log_level.is_none() && variable.is_none() {
+        return Ok(());
+    }
+    let (source, levels) = match (&args.log_level, variable) {
+        (Some(levels), _) => ("--log-level", levels.clone()),
+        (None, Some(levels)) => (VARIABLE, levels),
+        (None, None) => ("", usual.to_string()),
+    };
+    let targets = parse(&levels).ok_or_else(|| Error::misuse(format!("{source}: {}", wrong(&levels))))?;
+    let writer = fmt::layer().with_writer(std::io::stderr).with_ansi(false);
+    let subscriber = match args.log.unwrap_or(LogForm::Text) {
+        LogForm::Text => Registry::default().with(writer.with_filter(targets).boxed()),
+        LogForm::Json => Registry::default().with(writer.json().flatten_event(true).with_filter(targets).boxed()),
+    };
+    let _ = PART.set(part);
+    if tracing::subscriber::set_global_default(subscriber).is_ok() {
+        words::redirect(note);
+    }
+    Ok(())
+}
+
+/// Whether these are levels.
+///
+/// # Errors
+/// What they have to be.
+pub(crate) fn check(levels: &str) -> Result<(), String> {
+    parse(levels).map(drop).ok_or_else(|| wrong(levels))
+}
+
+fn wrong(levels: &str) -> String {
+    let (levels, parts) = (words::shown(levels.as_bytes()), PARTS.join(", "));
+    format!("'{levels}' is no list of levels such as info,flow=debug; parts are {parts}")
+}
+
+/// Levels, one for all and one for each part that has its own.
+fn parse(levels: &str) -> Option<Targets> {
+    // The library takes an empty word for a level.
+    let level = |word: &str| word.parse::<LevelFilter>().ok().filter(|_| !word.is_empty());
+    let mut targets = Targets::new();
+    for word in levels.split(',').map(str::trim) {
+        targets = match word.split_once('=') {
+            Some((part, word)) if PARTS.contains(&part) => targets.with_target(part, level(word)?),
+            Some(_) => return None,
+            None => targets.with_default(level(word)?),
+        };
+    }
+    Some(targets)
+}
+
+/// The level that `--quiet` and `--verbose` ask for.
+pub(crate) fn usual(quiet: bool, verbose: bool) -> LevelFilter {
+    match (quiet, verbose) {
+        (true, _) => LevelFilter::ERROR,
+        (_, true) => LevelFilter::DEBUG,
+        _ => LevelFilter::INFO,
+    }
+}
+
+/// Whether messages go to the log.
+pub(crate) fn is_on() -> bool {
+    PART.get().is_some()
+}
+
+/// A message of a library.
+fn note(text: &str) {
+    // A target has to be a constant.
+    match PART.get().copied() {
+        Some("tunnel") => tracing::info!(target: "tunnel", "{text}"),
+        Some("serve") => tracing::info!(target: "serve", "{text}"),
+        Some("agent") => tracing::info!(target: "agent", "{text}"),
+        _ => tracing::info!(target: "narrows", "{text}"),
+    }
+}
+
+/// The error that ends the program.
+pub(crate) fn failure(text: &str) {
+    match PART.get().copied() {
+        Some("tunnel") => tracing::error!(target: "tunnel", "{text}"),
+        Some("serve") => tracing::error!(target: "serve", "{text}"),
+        Some("agent") => tracing::error!(target: "agent", "{text}"),
+        _ => tracing::error!(target: "narrows", "{text}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing::Level;
+
+    use super::*;
+
+    #[test]
+    fn each_part_can_have_its_own_level() {
+        let targets = parse("warn, flow=debug,peer=off").unwrap();
+        assert!(targets.would_enable("flow", &Level::DEBUG) && !targets.would_enable("peer", &Level::ERROR));
+        assert!(targets.would_enable("tunnel", &Level::WARN) && !targets.would_enable("tunnel", &Level::INFO));
+        for wrong in ["", "loud", "flow", "flow=", "flow=loud", "else=info", "info,,flow=info"] {
+            assert!(parse(wrong).is_none(), "{wrong}");
+        }
+    }
+}

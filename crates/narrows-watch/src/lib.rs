@@ -1,0 +1,25 @@
+//! What a running process of Narrows tells of itself, to `narrows status`, `narrows top` and Prometheus.
+//!
+//! ```text
+//! describe() -> Status --- answer.rs: unix socket, JSON ---> ask.rs: `status`, `top`
+//!                      \-- http.rs: GET /metrics -- text.rs ---> Prometheus
+//! ```
+//!
+//! A process describes itself only when it is asked. `status`, `metric`, `account`, `histogram` and
+//! `text` have no I/O and read no clock.
+
+pub mod account;
+pub mod answer;
+pub mod ask;
+pub mod histogram;
+pub mod http;
+pub mod metric;
+mod name;
+pub mod process;
+pub mod status;
+mod sys;
+pub mod text;
+pub mod trace;
+
+/// Describes the process at this moment. It is called by several threads, and may take a second.
+pub type Describe = std::sync::Arc<dyn Fn() -> status::Status + Send + Sync>;

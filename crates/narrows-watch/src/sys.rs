@@ -1,0 +1,20 @@
+//! Who is at the other end of a unix socket.
+#![allow(unsafe_code, reason = "a question to the system that no safe wrapper asks")]
+
+use std::mem::{offset_of, size_of};
+use std::os::fd::{AsFd, AsRawFd};
+
+/// The user who created, or listens at, the other end of a unix socket.
+pub(crate) fn user_at(socket: &impl AsFd) -> Option<u32> {
+    let mut credentials = [0u8; size_of::<libc::ucred>()];
+    let mut len = credentials.len() as libc::socklen_t;
+    let fd = socket.as_fd().as_raw_fd();
+    // Not by rustix: its type has no room for the process number 0, which a peer in another pid
+    // namespace has.
+    // SAFETY: the kernel writes at most `len` bytes, the length of `credentials`.
+    let asked = unsafe {
+        libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, credentials.as_mut_ptr().cast(), &raw mut len)
+    };
+    let user = credentials.get(offset_of!(libc::ucred, uid)..)?.first_chunk()?;
+    (asked == 0 && len as usize == credentials.len()).then(|| u32::from_ne_bytes(*user))
+}
