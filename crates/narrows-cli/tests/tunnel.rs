@@ -1,7 +1,7 @@
 //! `narrows tunnel`: the commands of its documentation, wrong usage, and ends that die.
 
 use std::fs;
-use std::io::{ErrorKind, Read};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;

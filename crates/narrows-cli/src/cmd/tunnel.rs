@@ -28,11 +28,11 @@ use crate::args::tunnel::{TunnelArgs, TunnelCommand};
 use crate::watch::Metrics;
 use crate::{files, logs, report};
 
-
 mod config;
 mod known;
 mod proof;
 mod renewal;
+mod seen;
 mod service;
 
 use renewal::Renewal;
