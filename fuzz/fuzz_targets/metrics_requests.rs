@@ -1,4 +1,4 @@
-//! Arbitrary bytes as an HTTP request of the metrics page, in one piece and cut anywhere: refused, or
+//! Arbitrary bytes as an HTTP request of a scraper or a probe, in one piece and cut anywhere: refused, or
 //! understood in the same way.
 #![no_main]
 

@@ -9,7 +9,7 @@ use narrows::Error;
 use narrows::stream::Control;
 use narrows_watch::account::{Account, Times};
 use narrows_watch::status::{Amounts, Connection, Progress, Status, Traffic};
-use narrows_watch::{Describe, answer, http, process};
+use narrows_watch::{Describe, answer, process, scrape};
 
 use crate::report;
 
@@ -43,7 +43,7 @@ impl Metrics {
     pub(crate) fn start(self, describe: &Describe) -> Result<Option<String>> {
         let Some(listener) = self.0 else { return Ok(None) };
         let address = listener.local_addr()?.to_string();
-        http::start(listener, describe.clone())?;
+        scrape::start(listener, describe.clone())?;
         Ok(Some(address))
     }
 }

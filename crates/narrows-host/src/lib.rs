@@ -1,6 +1,6 @@
 //! State of the host that the programs of Narrows share: calibration, what is remembered of peers,
-//! memory and descriptors, priorities, signals, the service manager, pages for probes, hints about
-//! files, files that appear whole, words for people, and which connections are encrypted.
+//! memory and descriptors, priorities, signals, the service manager, hints about files, files that
+//! appear whole, words for people, and which connections are encrypted.
 
 pub mod cache;
 pub mod calibration;
@@ -9,7 +9,6 @@ pub mod hints;
 pub mod idle;
 pub mod manager;
 pub mod means;
-pub mod pages;
 pub mod peers;
 pub mod shares;
 pub mod signals;

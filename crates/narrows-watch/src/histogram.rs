@@ -46,7 +46,7 @@ mod tests {
         [0, 100_000, 100_001, 7_200_000_000_000].into_iter().for_each(|ns| histogram.observe(Duration::from_nanos(ns)));
         let buckets = histogram.buckets();
         assert_eq!((buckets.counts[0], buckets.counts[1], buckets.counts[BOUNDS_S.len()]), (2, 1, 1));
-        assert!((buckets.sum - 7200.000_200_001).abs() < 1e-9);
+        assert!((buckets.sum - 7_200.000_200_001).abs() < 1e-9);
         assert!(buckets.bounds.windows(2).all(|w| w[0] < w[1]));
         assert_eq!(buckets.bounds.len() + 1, buckets.counts.len());
     }

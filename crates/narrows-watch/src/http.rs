@@ -1,6 +1,5 @@
-//! The metrics page: an HTTP/1.1 server that knows GET and HEAD and nothing else.
+//! Short pages for scrapers and probes: an HTTP/1.1 server that knows GET and HEAD and nothing else.
 //!
-//! Whoever reaches its address may read it, so it says no addresses and no names of files, only numbers.
 //! A request is one read of a few kilobytes within a deadline, an answer closes the connection.
 
 use std::collections::VecDeque;
@@ -8,10 +7,6 @@ use std::io::{ErrorKind, Read, Result, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-
-use super::Describe;
-use super::metric::Families;
-use super::text::{self, Format};
 
 /// Clients at a time: some servers of Prometheus and their pairs. The oldest makes room for a further
 /// one, so that silent clients do not keep others out.
@@ -30,27 +25,43 @@ const HEADERS_MAX: usize = 64;
 const REST_MAX: usize = 64 << 10;
 /// Time for them.
 const REST_TIME: Duration = Duration::from_secs(1);
-/// Age of what a client is told at most. The process is not asked more often, whatever clients do.
-const FRESH: Duration = Duration::from_millis(200);
 /// Pause without descriptors or threads.
 const BREATH: Duration = Duration::from_millis(100);
 
-const INDEX: &str = "narrows: see /metrics\n";
+/// A page.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Page {
+    /// Status of HTTP with its reason, such as `200 OK`.
+    pub status: &'static str,
+    pub content_type: &'static str,
+    pub body: String,
+}
 
-/// Starts to answer on a listener.
+pub const OK: &str = "200 OK";
+pub const UNAVAILABLE: &str = "503 Service Unavailable";
+
+impl Page {
+    /// A short text.
+    pub fn text(status: &'static str, body: impl Into<String>) -> Self {
+        Self { status, content_type: "text/plain; charset=utf-8", body: body.into() }
+    }
+}
+
+/// Finds the page of a request; `None` is one that does not exist.
+type Pages = dyn Fn(&Request) -> Option<Page> + Send + Sync;
+
+/// Serves pages on threads of its own for as long as the process lives.
 ///
 /// # Errors
 /// If the system gives no thread.
-pub fn start(listener: TcpListener, describe: Describe) -> Result<()> {
-    let server = Arc::new(Server { describe, page: Mutex::default(), clients: Mutex::default() });
-    std::thread::Builder::new().name("narrows-metrics".into()).spawn(move || server.run(&listener))?;
+pub fn serve(listener: TcpListener, pages: impl Fn(&Request) -> Option<Page> + Send + Sync + 'static) -> Result<()> {
+    let server = Arc::new(Server { pages: Box::new(pages), clients: Mutex::default() });
+    std::thread::Builder::new().name("narrows-pages".into()).spawn(move || server.run(&listener))?;
     Ok(())
 }
 
 struct Server {
-    describe: Describe,
-    /// What clients were told last.
-    page: Mutex<Option<(Instant, Families)>>,
+    pages: Box<Pages>,
     clients: Mutex<Clients>,
 }
 
@@ -98,7 +109,7 @@ impl Server {
         let work = move || {
             let _ = place.server.converse(&socket);
         };
-        if std::thread::Builder::new().name("narrows-scrape".into()).spawn(work).is_err() {
+        if std::thread::Builder::new().name("narrows-page".into()).spawn(work).is_err() {
             std::thread::sleep(BREATH);
         }
     }
@@ -108,33 +119,20 @@ impl Server {
         let request = read_request(socket, &mut head)?;
         let answer = match request {
             Ok(request) => self.answer(&request),
-            Err(status) => Answer::plain(status, ""),
+            Err(status) => to_bytes(&plain(status), true),
         };
-        write_within(socket, &answer.to_bytes(), ANSWER_TIME)?;
+        write_within(socket, &answer, ANSWER_TIME)?;
         socket.shutdown(Shutdown::Write)?;
         read_rest(socket);
         Ok(())
     }
 
-    fn answer(&self, request: &Request) -> Answer {
-        let mut answer = match (request.method.as_str(), request.path.as_str()) {
-            ("GET" | "HEAD", "/metrics") => {
-                let format = Format::of_accept(request.accept.as_deref());
-                Answer { content_type: format.content_type(), ..Answer::plain(OK, &self.page(format)) }
-            }
-            ("GET" | "HEAD", "/") => Answer::plain(OK, INDEX),
-            ("GET" | "HEAD", _) => Answer::plain("404 Not Found", ""),
-            _ => Answer { allow: true, ..Answer::plain("405 Method Not Allowed", "") },
+    fn answer(&self, request: &Request) -> Vec<u8> {
+        let page = match request.method.as_str() {
+            "GET" | "HEAD" => (self.pages)(request).unwrap_or_else(|| plain("404 Not Found")),
+            _ => plain(NOT_ALLOWED),
         };
-        answer.has_body = request.method != "HEAD";
-        answer
-    }
-
-    fn page(&self, format: Format) -> String {
-        let mut page = lock(&self.page);
-        let fresh = page.take().filter(|(at, _)| at.elapsed() < FRESH);
-        let (_, families) = page.insert(fresh.unwrap_or_else(|| (Instant::now(), text::families(&(self.describe)()))));
-        text::page(families, format)
+        to_bytes(&page, request.method != "HEAD")
     }
 }
 
@@ -152,44 +150,34 @@ impl Drop for Place {
     }
 }
 
-const OK: &str = "200 OK";
+const NOT_ALLOWED: &str = "405 Method Not Allowed";
 
-struct Answer {
-    status: &'static str,
-    content_type: &'static str,
-    body: String,
-    has_body: bool,
-    allow: bool,
+/// A page that says its status.
+fn plain(status: &'static str) -> Page {
+    Page::text(status, format!("{status}\n"))
 }
 
-impl Answer {
-    /// A short text; without one it is the status.
-    fn plain(status: &'static str, body: &str) -> Self {
-        let body = if body.is_empty() { format!("{status}\n") } else { body.to_owned() };
-        Self { status, content_type: "text/plain; charset=utf-8", body, has_body: true, allow: false }
+fn to_bytes(page: &Page, with_body: bool) -> Vec<u8> {
+    let Page { status, content_type, body } = page;
+    let allow = if *status == NOT_ALLOWED { "Allow: GET, HEAD\r\n" } else { "" };
+    let mut bytes = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\n{allow}Cache-Control: no-store\r\n\
+         X-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
+    if with_body {
+        bytes += body;
     }
-
-    fn to_bytes(&self) -> Vec<u8> {
-        let Self { status, content_type, body, .. } = self;
-        let allow = if self.allow { "Allow: GET, HEAD\r\n" } else { "" };
-        let mut bytes = format!(
-            "HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\n{allow}Cache-Control: no-store\r\n\
-             X-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n",
-            body.len()
-        );
-        if self.has_body {
-            bytes += body;
-        }
-        bytes.into_bytes()
-    }
+    bytes.into_bytes()
 }
 
 /// What matters of a request.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Request {
     method: String,
-    path: String,
-    accept: Option<String>,
+    /// Without its query.
+    pub path: String,
+    pub accept: Option<String>,
 }
 
 /// Reads a request, or returns the status that it deserves.
@@ -272,12 +260,17 @@ fn read_rest(mut socket: &TcpStream) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process;
 
     fn server() -> std::net::SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        start(listener, Arc::new(|| process::status("tunnel", "p", Duration::ZERO))).unwrap();
+        let pages = |request: &Request| match request.path.as_str() {
+            "/" => Some(Page::text(OK, "good\n")),
+            "/readyz" => Some(Page::text(UNAVAILABLE, "not yet\n")),
+            "/long" => Some(Page::text(OK, "x".repeat(8 << 20))),
+            _ => None,
+        };
+        serve(listener, pages).unwrap();
         address
     }
 
@@ -293,28 +286,29 @@ mod tests {
     #[test]
     fn get_and_head_are_answered() {
         let address = server();
-        let answer = exchange(address, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
-        assert!(answer.starts_with("HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4"), "{answer}");
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        assert!(head.contains(&format!("Content-Length: {}", body.len())) && body.contains("narrows_build_info{"));
-        let open = exchange(address, b"GET /metrics?x=1 HTTP/1.1\r\nAccept: application/openmetrics-text\r\n\r\n");
-        assert!(open.contains("openmetrics") && open.ends_with("# EOF\n"));
-        let head = exchange(address, b"HEAD /metrics HTTP/1.0\r\n\r\n");
-        assert!(head.starts_with("HTTP/1.1 200") && head.ends_with("\r\n\r\n"));
-        assert!(exchange(address, b"GET http://x/ HTTP/1.1\r\n\r\n").ends_with(INDEX));
+        let answer = exchange(address, b"GET /?full=1 HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\ngood\n"), "{answer}");
+        assert!(answer.contains("Content-Length: 5\r\n") && answer.contains("Connection: close\r\n"), "{answer}");
+        let head = exchange(address, b"HEAD / HTTP/1.0\r\n\r\n");
+        assert!(head.contains("Content-Length: 5\r\n") && head.ends_with("\r\n\r\n"), "{head}");
+        let not_yet = exchange(address, b"GET /readyz HTTP/1.1\r\n\r\n");
+        assert!(not_yet.starts_with("HTTP/1.1 503 ") && not_yet.ends_with("not yet\n"), "{not_yet}");
+        assert!(exchange(address, b"GET http://x/ HTTP/1.1\r\n\r\n").ends_with("good\n"));
+        let long = exchange(address, b"GET /long HTTP/1.1\r\n\r\n");
+        assert_eq!(long.split_once("\r\n\r\n").unwrap().1.len(), 8 << 20, "more than a socket takes at a time");
     }
 
     #[test]
     fn other_requests_are_refused() {
         let address = server();
         for (request, status) in [
-            (&b"POST /metrics HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello"[..], "405"),
+            (&b"POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello"[..], "405"),
             (b"GET /other HTTP/1.1\r\n\r\n", "404"),
-            (b"GET /metrics/../../etc/passwd HTTP/1.1\r\n\r\n", "404"),
-            (b"GET /metrics HTTP/3.0\r\n\r\n", "505"),
+            (b"GET /../../etc/passwd HTTP/1.1\r\n\r\n", "404"),
+            (b"GET / HTTP/3.0\r\n\r\n", "505"),
             (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "505"),
             (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "400"),
-            (b"GET /metrics\0 HTTP/1.1\r\n\r\n", "400"),
+            (b"GET /\0 HTTP/1.1\r\n\r\n", "400"),
         ] {
             let answer = exchange(address, request);
             assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{}: {answer}", request.escape_ascii());
@@ -342,7 +336,7 @@ mod tests {
         let answered = (0..50).any(|_| {
             let mut socket = TcpStream::connect(address).unwrap();
             let _ = socket.set_read_timeout(Some(Duration::from_secs(3)));
-            let _ = socket.write_all(b"GET /metrics HTTP/1.1\r\n\r\n");
+            let _ = socket.write_all(b"GET / HTTP/1.1\r\n\r\n");
             let mut answer = String::new();
             let got = socket.read_to_string(&mut answer);
             std::thread::sleep(Duration::from_millis(20));

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! describe() -> Status --- answer.rs: unix socket, JSON ---> ask.rs: `status`, `top`
-//!                      \-- http.rs: GET /metrics -- text.rs ---> Prometheus
+//!                      \-- scrape.rs: GET /metrics -- text.rs ---> Prometheus
 //! ```
 //!
 //! A process describes itself only when it is asked. `status`, `metric`, `account`, `histogram` and
@@ -16,6 +16,7 @@ pub mod http;
 pub mod metric;
 mod name;
 pub mod process;
+pub mod scrape;
 pub mod status;
 mod sys;
 pub mod text;

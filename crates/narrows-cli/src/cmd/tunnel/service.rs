@@ -1,13 +1,14 @@
 //! A tunnel as a service: what the service manager and probes are told of it.
 
+use std::net::TcpListener;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use narrows_host::manager::Manager;
-use narrows_host::pages::{self, Page};
 use narrows_tunnel::Tunnel;
 use narrows_tunnel::settings::Report;
+use narrows_watch::http::{self, OK, Page, UNAVAILABLE};
 use serde_json::json;
 
 use crate::args::tunnel::TunnelArgs;
@@ -50,8 +51,9 @@ impl Service {
         if let Some(address) = &args.health {
             let at = super::resolve(address)?.remove(0);
             let shown = Arc::clone(&state);
-            let bound = pages::serve(at, move |path| page(path, &lock(&shown)));
-            let bound = bound.with_context(|| format!("cannot listen on {at} for --health"))?;
+            let listener = TcpListener::bind(at).with_context(|| format!("cannot listen on {at} for --health"))?;
+            let bound = listener.local_addr()?;
+            http::serve(listener, move |request| page(&request.path, &lock(&shown)))?;
             if args.json {
                 report::out(json!({ "health": bound.to_string() }))?;
             } else if !args.quiet {
@@ -147,11 +149,13 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 fn page(path: &str, state: &State) -> Option<Page> {
     let hangs = state.alive.elapsed() > SILENCE_MAX;
     match path {
-        _ if hangs && matches!(path, "/healthz" | "/readyz") => Some(Page::text(503, "the tunnel does not move\n")),
-        "/healthz" => Some(Page::text(200, "ok\n")),
+        _ if hangs && matches!(path, "/healthz" | "/readyz") => {
+            Some(Page::text(UNAVAILABLE, "the tunnel does not move\n"))
+        }
+        "/healthz" => Some(Page::text(OK, "ok\n")),
         "/readyz" => Some(match &state.can_carry {
-            Ok(status) => Page::text(200, format!("{status}\n")),
-            Err(status) => Page::text(503, format!("{status}\n")),
+            Ok(status) => Page::text(OK, format!("{status}\n")),
+            Err(status) => Page::text(UNAVAILABLE, format!("{status}\n")),
         }),
         _ => None,
     }
@@ -165,13 +169,13 @@ mod tests {
     fn probes_are_told_whether_it_moves_and_whether_it_can_carry() {
         let mut state = State { can_carry: Err("not yet".into()), alive: Instant::now() };
         let status = |path: &str, state: &State| page(path, state).map(|page| page.status);
-        assert_eq!(status("/healthz", &state), Some(200));
-        assert_eq!(page("/readyz", &state), Some(Page::text(503, "not yet\n")));
+        assert_eq!(status("/healthz", &state), Some(OK));
+        assert_eq!(page("/readyz", &state), Some(Page::text(UNAVAILABLE, "not yet\n")));
         state.can_carry = Ok("up".into());
-        assert_eq!(page("/readyz", &state), Some(Page::text(200, "up\n")));
+        assert_eq!(page("/readyz", &state), Some(Page::text(OK, "up\n")));
         let Some(long_ago) = Instant::now().checked_sub(2 * SILENCE_MAX) else { return };
         state.alive = long_ago;
-        assert_eq!((status("/healthz", &state), status("/readyz", &state)), (Some(503), Some(503)));
+        assert_eq!((status("/healthz", &state), status("/readyz", &state)), (Some(UNAVAILABLE), Some(UNAVAILABLE)));
         assert_eq!(status("/", &state), None);
     }
 }
