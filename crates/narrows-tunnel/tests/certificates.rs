@@ -328,4 +328,65 @@ fn who_is_not_trusted_any_more_opens_nothing() {
     });
     assert!(why.contains("none of the authorities in --ca"), "{why}");
     speak(&mut open).unwrap();
+    // The server takes its next session for no successor of the one that it left.
+    client.reload(None, Some(renewed.client().unwrap()));
+    comes_up(&client).unwrap();
+    speak(&mut TcpStream::connect(&listening).unwrap()).unwrap();
+    speak(&mut open).unwrap();
+    assert_eq!(client.counters.flows_reset.get() + server.counters.flows_reset.get(), 0);
+}
+
+/// Whichever end judges first, listeners at the acceptor go on: who connects to them meanwhile waits.
+#[test]
+fn remote_listeners_outlive_a_change_of_trust() {
+    if !narrows_test::has("openssl") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let ca = Authority::new(dir, "ca");
+    ca.sign("server", "IP:127.0.0.1", 30);
+    ca.sign("alice", "DNS:alice", 30);
+    ca.sign("alice2", "DNS:alice", 30);
+    ca.list("alice.crl", &["alice"], 30);
+    Authority::new(dir, "other").sign("elsewhere", "DNS:x", 30);
+    let far = Far::echo();
+    let (server, address) = acceptor(&files(dir, "server", "ca", &[]));
+    let (config, name) = (files(dir, "alice", "ca", &[]).client().unwrap(), "127.0.0.1".try_into().unwrap());
+    let port = address.rsplit_once(':').unwrap().1.parse().unwrap();
+    let uplink = Some(Uplink::Tls { host: "127.0.0.1".into(), port, config, name });
+    let remote = vec![forward("0", &target(far.port))];
+    let client = Tunnel::start(Settings { uplink, remote, flows_max: 1000, ..Settings::default() }).unwrap();
+    let listens = || {
+        wait_for(&client, |report| match report {
+            Report::RemoteListening { from, .. } => Some(Ok(from)),
+            Report::RemoteRefused { why, .. } => Some(Err(why)),
+            _ => None,
+        })
+        .unwrap()
+    };
+    let at = listens();
+    let speak = |socket: &mut TcpStream| {
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.write_all(b"hello").and_then(|()| socket.read_exact(&mut [0; 5]))
+    };
+    let mut open = TcpStream::connect(&at).unwrap();
+    speak(&mut open).unwrap();
+    let stricter = Files { crl: Some(dir.join("alice.crl")), ..files(dir, "server", "ca", &[]) };
+    server.judge(Trust { dialers: Some(stricter.dialers().unwrap()), acceptor: None });
+    wait_until("the server leaves", || server.counters.sessions_distrusted.get() == 1);
+    let mut waiting = TcpStream::connect(&at).expect("the port is still there");
+    client.reload(None, Some(files(dir, "alice2", "ca", &[]).client().unwrap()));
+    assert_eq!(listens(), at);
+    speak(&mut waiting).unwrap();
+    speak(&mut open).unwrap();
+    client.judge(Trust { dialers: None, acceptor: Some(files(dir, "elsewhere", "other", &[]).acceptor().unwrap()) });
+    assert_eq!(listens(), at, "the client leaves, and comes again");
+    for socket in [&mut TcpStream::connect(&at).unwrap(), &mut waiting, &mut open] {
+        speak(socket).unwrap();
+    }
+    assert_eq!(client.counters.flows_reset.get() + server.counters.flows_reset.get(), 0);
+    // Nobody comes for them after the end of the client.
+    client.stop();
+    wait_until("the port is free", || TcpStream::connect(&at).is_err());
 }

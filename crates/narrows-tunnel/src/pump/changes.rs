@@ -25,7 +25,9 @@ impl Pump {
     /// have been trusted for good reasons when it began, and ends by itself.
     pub(super) fn judge(&mut self, trust: &Trust) {
         for at in 0..self.sessions.len() {
-            let Some(place) = self.sessions[at].as_ref().filter(|place| !place.distrusted) else { continue };
+            let Some(place) = self.sessions[at].as_ref().filter(|place| place.distrusted_ns.is_none()) else {
+                continue;
+            };
             let (role, carriers) = (place.role, place.carriers);
             let why = carriers.into_iter().flatten().find_map(|key| match self.kind(key) {
                 Some(Kind::Carrier(_)) => self.refusal(role, key, trust),
@@ -57,24 +59,21 @@ impl Pump {
 
     fn distrust(&mut self, at: usize, why: &str) {
         self.counters.sessions_distrusted.add(1);
+        let now_ns = self.now_ns;
         let Some(place) = &mut self.sessions[at] else { return };
-        place.distrusted = true;
+        place.distrusted_ns = Some(now_ns);
         // As the other end sees it.
         let told = why.strip_prefix("the other end's").map(|rest| format!("this end's{rest}"));
         let told = told.unwrap_or_else(|| "this end's token is not valid any more".into());
         place.session.leave(Reason::Forbidden, &told);
-        let (host, dialer, role) = (place.host, place.hello.dialer, place.role);
-        // Its ports are free for the session that may follow, which takes nothing over from this one.
-        let listeners = std::mem::take(&mut place.listeners);
-        for key in listeners.into_values() {
-            self.take(key);
-        }
+        let (host, role) = (place.host, place.role);
+        self.set_apart(at);
         if role == Role::Dialer {
             if self.is_uplink(at) {
+                self.rename_dialer();
                 self.leave_uplink(at, why);
             }
         } else {
-            self.dialers.remove(&dialer);
             let host = host.map_or_else(|| "a client".to_owned(), |host| host.to_string());
             self.report(Report::Peer { text: format!("{host}: not trusted any more: {why}") });
         }

@@ -1,10 +1,12 @@
 //! Listeners: of forwards and SOCKS at this end, of dialers at an acceptor, and for carriers.
 
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
 use super::conn::Early;
 use super::{Kind, Pump};
 use crate::engine::Key;
+use crate::limits::LISTENERS_MAX;
 use crate::proxy;
 use crate::reason::Reason;
 use crate::settings::Report;
@@ -16,6 +18,11 @@ use crate::target::{Endpoint, Target, To};
 const ACCEPTS: usize = 256;
 /// Pause while no descriptor is free, until some connection ends.
 const BREATH_NS: u64 = 100_000_000;
+/// A listener of a dialer waits so long for its next session, and connections to it with it: as long
+/// as those of a dialer's own listeners wait for a tunnel.
+const HELD_NS: u64 = 5_000_000_000;
+/// Listeners that wait: those of four sessions.
+const HELD_MAX: usize = 4 * LISTENERS_MAX;
 /// Time in which a SOCKS client must say where to.
 const UNDECIDED_NS: u64 = 10_000_000_000;
 
@@ -33,6 +40,13 @@ enum Purpose {
     Remote {
         session: usize,
         number: u64,
+        bind: Endpoint,
+    },
+    /// The session is over, and another one of its host may come for it.
+    Held {
+        host: Option<IpAddr>,
+        bind: Endpoint,
+        until_ns: u64,
     },
 }
 
@@ -118,12 +132,14 @@ impl Pump {
     /// Accepts what waits.
     pub(super) fn listener_ready(&mut self, key: Key) {
         for _ in 0..ACCEPTS {
+            let (may_accept, now_ns) = (self.may_accept(), self.now_ns);
             let Some(Kind::Listener(place)) = self.kind(key) else { return };
-            let is_local = matches!(place.purpose, Purpose::Forward(_) | Purpose::Socks);
-            if is_local && !self.may_accept() {
-                return;
+            match place.purpose {
+                Purpose::Forward(_) | Purpose::Socks if !may_accept => return,
+                Purpose::Held { until_ns, .. } if until_ns <= now_ns => return drop(self.take(key)),
+                Purpose::Held { .. } => return,
+                _ => {}
             }
-            let Some(Kind::Listener(place)) = self.kind(key) else { return };
             match place.listener.accept() {
                 Ok(Some(accepted)) => self.accepted(key, accepted),
                 Ok(None) => return,
@@ -149,7 +165,8 @@ impl Pump {
                     self.meet(i, socket, peer.ip());
                 }
             }
-            Purpose::Remote { session, number } => {
+            Purpose::Held { .. } => socket::abort(socket),
+            Purpose::Remote { session, number, .. } => {
                 let (session, to) = (*session, To::Listener(*number));
                 self.carry(session, socket, &Target { to, client }, Early::Nothing);
             }
@@ -237,10 +254,8 @@ impl Pump {
 
     /// A dialer asks for a listener.
     pub(super) fn listen_for(&mut self, session: usize, number: u64, bind: &Endpoint) {
-        let answer = self.open_remote(bind).map(|listener| {
-            let address = listener.address();
+        let answer = self.open_remote(session, number, bind).map(|(key, address)| {
             self.report(Report::Peer { text: format!("listening on {address} for a client") });
-            let key = self.add_listener(listener, Purpose::Remote { session, number });
             let old = self.sessions[session].as_mut().and_then(|s| s.listeners.insert(number, key));
             if let Some(old) = old {
                 self.take(old);
@@ -253,7 +268,7 @@ impl Pump {
         self.touch(session);
     }
 
-    fn open_remote(&self, bind: &Endpoint) -> Result<Listener, (Reason, String)> {
+    fn open_remote(&mut self, session: usize, number: u64, bind: &Endpoint) -> Result<(Key, String), (Reason, String)> {
         let forbidden = || (Reason::Forbidden, "not allowed (--allow-listen)".to_owned());
         let rules = &self.settings.allow_listen;
         if !rules.may_allow(bind) {
@@ -270,11 +285,58 @@ impl Pump {
                 return Err(forbidden());
             }
         }
+        let purpose = Purpose::Remote { session, number, bind: bind.clone() };
+        if let Some((key, address)) = self.held_listener(session, bind) {
+            if let Some(Kind::Listener(place)) = self.kind(key) {
+                place.purpose = purpose;
+            }
+            self.set_timer(key, None);
+            self.queue(key);
+            return Ok((key, address));
+        }
         match open_listener(bind) {
-            Ok(listener) => Ok(listener),
+            Ok(listener) => {
+                let address = listener.address();
+                Ok((self.add_listener(listener, purpose), address))
+            }
             Err(e) if e.kind() == std::io::ErrorKind::AddrInUse => Err((Reason::Busy, "the address is in use".into())),
             Err(e) => Err((Reason::Other, narrows_host::words::e_text(&e))),
         }
+    }
+}
+
+impl Pump {
+    /// Keeps the listeners of a session for the next one of its host.
+    pub(super) fn hold_listeners(&mut self, host: Option<IpAddr>, keys: impl Iterator<Item = Key>) {
+        let held = |place: &super::Place| {
+            matches!(&place.kind, Some(Kind::Listener(ListenerPlace { purpose: Purpose::Held { .. }, .. })))
+        };
+        let mut room = HELD_MAX.saturating_sub(self.places.iter().filter(|place| held(place)).count());
+        let until_ns = self.now_ns + HELD_NS;
+        for key in keys {
+            let Some(Kind::Listener(place)) = self.kind(key) else { continue };
+            let Purpose::Remote { bind, .. } = &place.purpose else { continue };
+            if room == 0 {
+                self.take(key);
+                continue;
+            }
+            room -= 1;
+            place.purpose = Purpose::Held { host, bind: bind.clone(), until_ns };
+            self.set_timer(key, Some(until_ns));
+        }
+    }
+
+    /// The listener at `bind` that an earlier session of the same host had.
+    fn held_listener(&self, session: usize, bind: &Endpoint) -> Option<(Key, String)> {
+        let host = self.sessions[session].as_ref()?.host;
+        self.places.iter().enumerate().find_map(|(index, place)| match &place.kind {
+            Some(Kind::Listener(ListenerPlace { listener, purpose: Purpose::Held { host: of, bind: at, .. } }))
+                if *of == host && at == bind =>
+            {
+                Some((u64::from(place.generation) << 32 | index as u64, listener.address()))
+            }
+            _ => None,
+        })
     }
 }
 

@@ -31,8 +31,8 @@ pub(super) struct SessionPlace {
     pub(super) listeners: HashMap<u64, Key>,
     /// Host of the dialer, if this is the acceptor.
     pub(super) host: Option<IpAddr>,
-    /// Its other end would be refused today: it opens nothing more.
-    pub(super) distrusted: bool,
+    /// When it became known that its other end would be refused today: it opens nothing more.
+    pub(super) distrusted_ns: Option<u64>,
     _share: Option<Share>,
 }
 
@@ -58,7 +58,7 @@ impl Pump {
             flows: ByFlow::default(),
             listeners: HashMap::new(),
             host,
-            distrusted: false,
+            distrusted_ns: None,
             _share: share,
         };
         let at = self.sessions.iter().position(Option::is_none).unwrap_or_else(|| {
@@ -103,7 +103,7 @@ impl Pump {
     pub(super) fn settle_session(&mut self, at: usize) {
         let Some(place) = &self.sessions[at] else { return };
         let is_old = place.role == Role::Dialer && place.session.is_leaving() && !self.is_uplink(at);
-        if is_old || place.distrusted {
+        if is_old || place.distrusted_ns.is_some() {
             self.part_if_done(at);
         }
     }
@@ -133,8 +133,12 @@ impl Pump {
         self.counters.sessions_now.sub(1);
         // Flows that had ended in the session, while their local connections were still given the rest.
         place.flows.into_values().for_each(|key| self.outlive_session(key));
-        for key in place.listeners.into_values() {
-            self.take(key);
+        if place.session.is_leaving() {
+            for key in place.listeners.into_values() {
+                self.take(key);
+            }
+        } else {
+            self.hold_listeners(place.host, place.listeners.into_values());
         }
         if self.dialers.get(&place.hello.dialer) == Some(&at) {
             self.dialers.remove(&place.hello.dialer);
@@ -160,6 +164,22 @@ impl Pump {
         let why = if text.is_empty() { reason.to_string() } else { text };
         if self.is_uplink(at) {
             self.leave_uplink(at, &why);
+        }
+        // It does not trust this end any more, and another session follows.
+        if reason == Reason::Forbidden {
+            self.set_apart(at);
+        }
+    }
+
+    /// A session goes on for what is open; the next one of its dialer takes nothing over from it but
+    /// its listeners.
+    pub(super) fn set_apart(&mut self, at: usize) {
+        let Some(place) = &mut self.sessions[at] else { return };
+        let (host, dialer) = (place.host, place.hello.dialer);
+        let listeners = std::mem::take(&mut place.listeners);
+        self.hold_listeners(host, listeners.into_values());
+        if self.dialers.get(&dialer) == Some(&at) {
+            self.dialers.remove(&dialer);
         }
     }
 

@@ -24,6 +24,10 @@ const KNOCK_MOST_NS: u64 = 320_000_000;
 const ADDRESS_NS: u64 = 10_000_000_000;
 const CONNECT_NS: u64 = 30_000_000_000;
 
+/// Connections that a peer has opened before it heard that it is not trusted any more come within this
+/// time; what it asks for later is refused.
+const UNHEARD_NS: u64 = 2_000_000_000;
+
 impl Pump {
     /// The peer opened a flow: its target is connected to.
     pub(super) fn incoming(&mut self, session: usize, flow: FlowId, target: &Target) {
@@ -42,7 +46,8 @@ impl Pump {
         if self.draining_until_ns.is_some() {
             return refuse(self, Reason::Leaving, "the other end stops");
         }
-        if self.sessions[session].as_ref().is_some_and(|s| s.distrusted) {
+        let distrusted_ns = self.sessions[session].as_ref().and_then(|s| s.distrusted_ns);
+        if distrusted_ns.is_some_and(|since_ns| self.now_ns >= since_ns + UNHEARD_NS) {
             return refuse(self, Reason::Forbidden, "this end is not trusted any more");
         }
         let endpoint = match &target.to {

@@ -300,6 +300,18 @@ impl Pump {
         self.dial_lost(number as u8, why);
     }
 
+    /// The next session is not to be taken for one that ends the present one: the acceptor may hear of
+    /// it before it hears that this end leaves.
+    pub(super) fn rename_dialer(&mut self) {
+        let mut dialer = [0; 16];
+        // With the old name, open connections would be reset.
+        if rustix::rand::getrandom(&mut dialer, rustix::rand::GetRandomFlags::empty()).is_ok()
+            && let Some(uplink) = &mut self.uplink
+        {
+            uplink.dialer = dialer;
+        }
+    }
+
     /// The session of the uplink has no carrier any more; the next carrier begins another.
     pub(super) fn uplink_ended(&mut self, at: usize) {
         if let Some(uplink) = self.uplink.as_mut().filter(|uplink| uplink.session == Some(at)) {
