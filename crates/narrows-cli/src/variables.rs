@@ -132,7 +132,9 @@ pub(crate) fn check(args: &CheckArgs, path: &Path) -> Result<Option<Verdict>> {
         let compared: Vec<&str> =
             rows.iter().filter_map(|row| Some(row.against.as_ref()?.original()?.variable.path.as_str())).collect();
         if compared.is_empty() {
-            return Err(Error::misuse("the original has no variable of these paths; see --variable").into());
+            let what =
+                if rows.is_empty() { "there are no variables here" } else { "the original has none of the variables" };
+            return Err(Error::misuse(format!("{name}: {what}, so that nothing is compared; see --variable")).into());
         }
         if args.variable.is_empty() {
             let left = original.variables.iter().filter(|v| !v.is_bare_dimension());

@@ -127,8 +127,11 @@ fn wrong_usage_says_what_to_do() {
     }
 }
 
-/// A store of version 2 with arrays of two elements in chunks of one; `None` is a chunk that is not there.
-fn zarr(root: &Path, arrays: &[(&str, &str, [Option<&[u8]>; 2])]) {
+/// Name, type, and chunks; `None` is a chunk that is not there.
+type Array<'a> = (&'a str, &'a str, [Option<&'a [u8]>; 2]);
+
+/// A store of version 2 with arrays of two elements in chunks of one.
+fn zarr(root: &Path, arrays: &[Array<'_>]) {
     fs::create_dir_all(root).unwrap();
     fs::write(root.join(".zgroup"), r#"{"zarr_format": 2}"#).unwrap();
     for (name, dtype, chunks) in arrays {
@@ -174,7 +177,10 @@ fn what_was_not_looked_at_is_said_and_not_good() {
         (&["a.zarr", "--against", "piped.zarr"], "not compared: a part of it is not read: t/1"),
         (&["a.zarr", "--against", "more.zarr"], "not compared: only the original has u"),
         (&["more.zarr", "--against", "a.zarr"], "not compared: the original has no such variable"),
-        (&["record.zarr", "--against", "number.zarr"], "not compared: record of 8 cannot be compared with f64"),
+        (
+            &["record.zarr", "--against", "number.zarr"],
+            "not compared: record of 8 with f64: only numbers of one kind are compared",
+        ),
     ] {
         let (status, words) = check(args);
         assert!(status == Some(1) && words.contains(part) && !words.contains("good:"), "{args:?}: {status:?}: {words}");

@@ -160,7 +160,7 @@ pub fn compare(checked: Side<'_>, original: Side<'_>, threads: NonZero<usize>) -
     let numbers = |v: &Variable| values(v, &vec![0; v.element.bytes]).len();
     if numbers(a) == 0 || numbers(a) != numbers(b) {
         let (a, b) = (&a.element.name, &b.element.name);
-        return Err(Error::misuse(format!("{a} cannot be compared with {b}: they are no numbers of one kind")));
+        return Err(Error::misuse(format!("{a} with {b}: only numbers of one kind are compared")));
     }
     if let Some(what) = [a, b].iter().find_map(|v| v.unseen.first()) {
         return Err(Error::unsupported(format!("a part of it is not read: {what}")));

@@ -108,7 +108,8 @@ class Hints:
         if unknown := sorted(set(stored) - known):
             raise MisuseError(f"hints called {', '.join(unknown)} are unknown; upgrade narrows")
         # Arrays that were made with such shares are still to be read.
-        large = {name: share for name in SHARES if isinstance(share := stored.get(name), (int, float)) and share >= 1}
+        shares = {name: stored.get(name) for name in SHARES}
+        large: dict[str, Any] = {n: v for n, v in shares.items() if isinstance(v, (int, float)) and v >= 1}
         return replace(cls.of(**{**stored, **dict.fromkeys(large, 0.5)}), **large)
 
     def to_dict(self) -> dict[str, Any]:

@@ -256,7 +256,7 @@ fn summary(style: &Style, all: &Findings<'_>) -> Vec<String> {
         out.push(style.put("31", &format!("{bad} of {rows} variables are damaged or beyond their bound")));
     }
     if unseen > 0 {
-        let text = format!("{unseen} of {rows} variables were not looked at as a whole: nothing is known of the rest");
+        let text = format!("{unseen} of {rows} variables were not checked or compared as a whole; see their lines");
         out.push(style.put("33", &text));
     } else if bad == 0 && !all.unseen.is_empty() {
         out.push(style.put("33", "what is there is good, but not all was looked at"));
