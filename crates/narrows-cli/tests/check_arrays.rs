@@ -177,10 +177,7 @@ fn what_was_not_looked_at_is_said_and_not_good() {
         (&["a.zarr", "--against", "piped.zarr"], "not compared: a part of it is not read: t/1"),
         (&["a.zarr", "--against", "more.zarr"], "not compared: only the original has u"),
         (&["more.zarr", "--against", "a.zarr"], "not compared: the original has no such variable"),
-        (
-            &["record.zarr", "--against", "number.zarr"],
-            "not compared: record of 8 with f64: only numbers of one kind are compared",
-        ),
+        (&["record.zarr", "--against", "number.zarr"], "not compared: record of 8 with f64: only numbers, and text"),
     ] {
         let (status, words) = check(args);
         assert!(status == Some(1) && words.contains(part) && !words.contains("good:"), "{args:?}: {status:?}: {words}");
@@ -191,6 +188,13 @@ fn what_was_not_looked_at_is_said_and_not_good() {
         let said = (status, json["good"].as_bool(), json["damaged"].as_bool());
         assert_eq!(said, (Some(1), Some(false), Some(false)), "{args:?}: {words}");
     }
+    let text_of = |bytes: [&'static [u8]; 2]| [("s", r#""|S3""#, bytes.map(Some))];
+    zarr(&root.join("text.zarr"), &text_of([b"abc", b"de\0"]));
+    zarr(&root.join("other.zarr"), &text_of([b"abc", b"dE!"]));
+    let (status, words) = check(&["text.zarr", "--against", "text.zarr"]);
+    assert!(status == Some(0) && words.contains("same as the original"), "{words}");
+    let (status, words) = check(&["text.zarr", "--against", "other.zarr"]);
+    assert!(status == Some(0) && words.contains("2 of 6 bytes of text differ"), "{words}");
     for args in [
         &["a.zarr", "--against", "a.zarr"][..],
         &["more.zarr", "--variable", "t", "--against", "a.zarr"],

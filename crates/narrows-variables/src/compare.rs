@@ -21,7 +21,7 @@ const PIECES_MAX: u64 = 1 << 26;
 /// How two variables differ.
 #[derive(Debug, Clone, Default)]
 pub struct Errors {
-    /// Numbers compared; complex elements are two.
+    /// Numbers compared; complex elements are two, and each byte of text is one.
     pub count: u64,
     /// Numbers whose values differ.
     pub different: u64,
@@ -150,17 +150,19 @@ pub struct Side<'a> {
 /// Compares a variable with its original, of the same shape and of any type of numbers.
 ///
 /// # Errors
-/// They cannot be compared: shapes differ, or elements are no numbers. Chunks that cannot be read are in
-/// the result.
+/// They cannot be compared: shapes differ, or elements are neither numbers nor text of one length. Chunks
+/// that cannot be read are in the result.
 pub fn compare(checked: Side<'_>, original: Side<'_>, threads: NonZero<usize>) -> Result<Errors> {
     let (a, b) = (checked.variable, original.variable);
     if a.shape != b.shape {
         return Err(Error::misuse(format!("the shapes differ: {:?} here, {:?} in the original", a.shape, b.shape)));
     }
     let numbers = |v: &Variable| values(v, &vec![0; v.element.bytes]).len();
-    if numbers(a) == 0 || numbers(a) != numbers(b) {
+    let text = (a.element.is_text(), b.element.is_text());
+    let is_like = text.0 == text.1 && (!text.0 || a.element.order == b.element.order);
+    if numbers(a) == 0 || numbers(a) != numbers(b) || !is_like {
         let (a, b) = (&a.element.name, &b.element.name);
-        return Err(Error::misuse(format!("{a} with {b}: only numbers of one kind are compared")));
+        return Err(Error::misuse(format!("{a} with {b}: only numbers, and text of one length, are compared")));
     }
     if let Some(what) = [a, b].iter().find_map(|v| v.unseen.first()) {
         return Err(Error::unsupported(format!("a part of it is not read: {what}")));
@@ -171,7 +173,9 @@ pub fn compare(checked: Side<'_>, original: Side<'_>, threads: NonZero<usize>) -
             return Err(Error::unsupported(format!("this program cannot undo {}", filter.name)));
         }
     }
-    let chunk = a.chunk.clone().unwrap_or_else(|| piece(&a.shape));
+    // Text is as many numbers as it has bytes.
+    let most = if text.0 { (PIECE / a.element.bytes as u64).max(1) } else { PIECE };
+    let chunk = a.chunk.clone().unwrap_or_else(|| piece(&a.shape, most));
     let counts: Vec<u64> = a.shape.iter().zip(&chunk).map(|(n, c)| n.div_ceil(*c)).collect();
     let stored = if same_fill(a, b) { stored(&counts, &chunk, [(a, &ours), (b, &theirs)]) } else { None };
     let count = stored.as_ref().map_or_else(|| product(&counts), |list| list.len() as u64);
@@ -193,7 +197,7 @@ pub fn compare(checked: Side<'_>, original: Side<'_>, threads: NonZero<usize>) -
         let size: Vec<u64> = a.shape.iter().zip(&origin).zip(&chunk).map(|((n, o), c)| (*c).min(n - o)).collect();
         let mut result = Ok(());
         // A chunk may be long, and its numbers take up to 16 times its bytes.
-        let part = piece(&size);
+        let part = piece(&size, most);
         let parts: Vec<u64> = size.iter().zip(&part).map(|(n, p)| n.div_ceil(*p)).collect();
         each_place(&parts, |place| {
             if result.is_ok() {
@@ -316,8 +320,8 @@ fn origin(mut number: u64, counts: &[u64], chunk: &[u64]) -> Vec<u64> {
 }
 
 /// A piece of an array without chunks, or of a long chunk: whole axes at the end.
-fn piece(shape: &[u64]) -> Vec<u64> {
-    let mut left = PIECE;
+fn piece(shape: &[u64], most: u64) -> Vec<u64> {
+    let mut left = most;
     let mut out = vec![1; shape.len()];
     for (part, n) in out.iter_mut().zip(shape).rev() {
         *part = (*n).clamp(1, left.max(1));
@@ -344,9 +348,9 @@ mod tests {
 
     #[test]
     fn a_long_array_is_cut_into_rows() {
-        assert_eq!(piece(&[10, 1 << 19, 2]), [1, 1 << 19, 2]);
-        assert_eq!(piece(&[1 << 30]), [PIECE]);
-        assert!(piece(&[]).is_empty());
+        assert_eq!(piece(&[10, 1 << 19, 2], PIECE), [1, 1 << 19, 2]);
+        assert_eq!(piece(&[1 << 30], PIECE), [PIECE]);
+        assert!(piece(&[], PIECE).is_empty());
         assert_eq!(origin(5, &[2, 3], &[10, 7]), [10, 14]);
     }
 }

@@ -11,6 +11,9 @@ pub use crate::place::Chunk;
 /// Most axes that any of the formats allows.
 pub(crate) const RANK_MAX: usize = 32;
 
+/// Longest text of a fixed length that is compared: each of its bytes becomes a number of 8.
+const TEXT_MAX: usize = 1 << 16;
+
 /// Type of a variable's elements.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Element {
@@ -35,6 +38,12 @@ impl Element {
     /// Elements without one.
     pub fn other(name: impl Into<String>, bytes: usize) -> Self {
         Self { name: name.into(), bytes, dtype: None, order: ByteOrder::Little }
+    }
+
+    /// Whether elements are text of a fixed length, whose bytes can be compared.
+    pub fn is_text(&self) -> bool {
+        let is_named = self.name.starts_with("string of ") || self.name == "null_terminated_bytes";
+        self.dtype.is_none() && is_named && self.bytes <= TEXT_MAX
     }
 
     /// Whether elements are numbers that can be compared.

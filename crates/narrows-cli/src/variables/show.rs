@@ -132,6 +132,9 @@ pub(super) fn errors(row: &Row<'_>) -> Option<String> {
     if e.different == 0 {
         return Some(format!("same as the original{holds}"));
     }
+    if row.variable.element.is_text() {
+        return Some(format!("{} of {} bytes of text differ{holds}", e.different, e.count));
+    }
     let (abs, rel, rmse) = (number(e.worst_abs), number(e.worst_rel), number(e.rmse()));
     Some(format!("worst error {abs}, {rel} of the value; RMSE {rmse}, PSNR {:.1} dB{holds}", e.psnr_db()))
 }

@@ -82,7 +82,10 @@ fn element_2(dtype: &Value) -> Result<Element> {
             Element { name: if kind == "M" { "time" } else { "duration" }.into(), ..Element::of(Dtype::I64, order) }
         }
         "S" => Element::other(format!("string of {len}"), number().ok_or_else(|| bad("dtype"))?),
-        "U" => Element::other(format!("string of {len}"), 4 * number().ok_or_else(|| bad("dtype"))?),
+        "U" => {
+            let bytes = 4 * number().ok_or_else(|| bad("dtype"))?;
+            Element { order, ..Element::other(format!("string of {len}"), bytes) }
+        }
         "V" => record(number().ok_or_else(|| bad("dtype"))?),
         _ => {
             Element::of(npy::dtype(code).ok_or_else(|| Error::unsupported(format!("elements of type {name}")))?, order)
