@@ -171,6 +171,8 @@ def test_all_hints_hold_at_once_and_nought_means_exact() -> None:
         {"abs": math.nan},
         {"abs": math.inf},
         {"rel": -0.1},
+        {"rel": 1},
+        {"range_rel": "200%"},
         {"rel": "many"},
         {"floor": 1},
         {"digits": 0},
@@ -214,6 +216,8 @@ def test_hints_survive_as_json() -> None:
     assert Hints.of(exact=(1, None)).exact == ((1.0, math.inf),)
     with pytest.raises(narrows.MisuseError, match="upgrade"):
         Hints.from_dict({"later": 1})
+    # Refused today, but arrays that have it are read.
+    assert Hints.from_dict({"rel": 2, "range_rel": 0.5}).to_dict() == {"rel": 2, "range_rel": 0.5}
 
 
 @pytest.mark.parametrize("dtype", ["M8[ns]", "m8[s]", ">M8[us]"])

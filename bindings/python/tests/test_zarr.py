@@ -1,6 +1,7 @@
 """Zarr v2 and v3, sharded or not, and xarray, by the real libraries."""
 
 import asyncio
+import itertools
 import json
 import os
 import pickle
@@ -325,6 +326,20 @@ def test_a_reader_without_the_wheel_is_told_the_name(tmp_path: Path, zarr_format
         pytest.skip("narrows is installed in this environment")
     expected = {2: "codec not available: ''narrows''", 3: "narrows.array"}[zarr_format]
     assert expected in ran.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("shards", [None, (20, 30, 40)])
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=str)
+def test_the_program_checks_transposed_arrays(
+    tmp_path: Path, program: str, order: tuple[int, ...], shards: tuple[int, ...] | None
+) -> None:
+    a = field("f4", (20, 30, 40))
+    options = {"filters": [zarr.codecs.TransposeCodec(order=order)], "shards": shards}
+    made(a, 3, {"abs": 0.01}, store=str(tmp_path / "a.zarr"), chunks=(10, 15, 20), **options)
+    np.save(tmp_path / "a.npy", a)
+    command = [program, "check", str(tmp_path / "a.zarr"), "--against", str(tmp_path / "a.npy")]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0 and "the bound holds" in ran.stdout, ran.stdout + ran.stderr
 
 
 def test_codecs_run_beside_the_event_loop() -> None:

@@ -49,7 +49,11 @@ impl BackEnd {
             3 => Self::Xz(6),
             4 => Self::Pco(8),
             15 => Self::Columns,
-            _ => return Err(Error::unsupported(format!("back end {number} is unknown; upgrade the reader"))),
+            _ => {
+                return Err(Error::unsupported(format!(
+                    "back end {number} is unknown: the chunk is damaged, or of a newer version of Narrows"
+                )));
+            }
         })
     }
 

@@ -97,7 +97,7 @@ pub(crate) fn read_shape(reader: &mut Reader<'_>) -> Result<(Dtype, ByteOrder, L
     let order = if number & 0x80 != 0 { ByteOrder::Big } else { ByteOrder::Little };
     let flags = reader.byte()?;
     if flags & !(BND | COL) != 0 {
-        return Err(Error::unsupported("the chunk has flags of a newer version; upgrade the reader"));
+        return Err(Error::unsupported("the chunk has unknown flags: it is damaged, or of a newer version of Narrows"));
     }
     let layout = if flags & COL != 0 { Layout::ColumnMajor } else { Layout::RowMajor };
     let rank = usize::from(reader.byte()?);
@@ -109,8 +109,11 @@ pub(crate) fn read_shape(reader: &mut Reader<'_>) -> Result<(Dtype, ByteOrder, L
             0 => return Err(Error::corrupt("records without bytes")),
             width => Dtype::Record(width as u16),
         },
-        number => Dtype::from_number(number)
-            .ok_or_else(|| Error::unsupported(format!("element type {number} is unknown; upgrade the reader")))?,
+        number => Dtype::from_number(number).ok_or_else(|| {
+            Error::unsupported(format!(
+                "element type {number} is unknown: the chunk is damaged, or of a newer version of Narrows"
+            ))
+        })?,
     };
     let mut shape = Vec::with_capacity(rank);
     for _ in 0..rank {
@@ -158,7 +161,10 @@ fn read_header(reader: &mut Reader<'_>) -> Result<Info> {
         return Err(Error::corrupt("this is no chunk of an array: it does not begin with NrA"));
     }
     if magic[3] != MAGIC[3] {
-        return Err(Error::unsupported(format!("version {} of chunks is unknown; upgrade the reader", magic[3])));
+        return Err(Error::unsupported(format!(
+            "version {} of chunks is unknown: the chunk is damaged, or of a newer version of Narrows",
+            magic[3]
+        )));
     }
     let (dtype, order, layout, flags, shape) = read_shape(reader)?;
     let stated = reader.count(crate::RAW_MAX, "bytes of the elements")?;

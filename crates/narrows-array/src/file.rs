@@ -126,7 +126,10 @@ pub fn chunks(file: &[u8]) -> Result<Chunks<'_>> {
         return Err(Error::corrupt("this is no file of chunks: it does not begin with NrAS"));
     }
     if magic[4] != MAGIC[4] {
-        return Err(Error::unsupported(format!("version {} of such files is unknown; upgrade", magic[4])));
+        return Err(Error::unsupported(format!(
+            "version {} of files of chunks is unknown: it is damaged, or of a newer version of Narrows",
+            magic[4]
+        )));
     }
     let (dtype, order, layout, flags, shape) = read_shape(&mut reader)?;
     let rows = reader.count(usize::MAX, "rows of a chunk")?;

@@ -16,6 +16,8 @@ pub struct Header {
     pub layout: Layout,
     /// Lengths of the axes.
     pub shape: Vec<usize>,
+    /// Elements are byte strings, which chunks keep as records: a header of them says so no more.
+    pub is_text: bool,
     /// Offset of the first element in the file.
     pub data_at: usize,
 }
@@ -100,7 +102,8 @@ pub fn parse(file: &[u8]) -> Result<Header> {
         },
     };
     let layout = if fortran { Layout::ColumnMajor } else { Layout::RowMajor };
-    Ok(Header { dtype, order, layout, shape, data_at: at + len })
+    let is_text = code.starts_with('S');
+    Ok(Header { dtype, order, layout, shape, is_text, data_at: at + len })
 }
 
 /// Writes a header of version 1 for elements of these types.

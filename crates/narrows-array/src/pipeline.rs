@@ -48,7 +48,9 @@ impl Pipeline {
     fn read(reader: &mut Reader<'_>) -> Result<Self> {
         let head = reader.byte()?;
         if head & 0x30 != 0 {
-            return Err(Error::unsupported("the pipeline of a chunk is of a newer version; upgrade the reader"));
+            return Err(Error::unsupported(
+                "the pipeline of the chunk is unknown: it is damaged, or of a newer version of Narrows",
+            ));
         }
         let count = usize::from(head >> 6);
         let steps = (0..count).map(|_| Step::read(reader)).collect::<Result<Vec<_>>>()?;

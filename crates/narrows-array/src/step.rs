@@ -99,7 +99,11 @@ impl Step {
             8 => Self::LogLinear,
             9 => Self::Bits,
             10 => Self::Interpolate,
-            other => return Err(Error::unsupported(format!("step {other} of a chunk is unknown; upgrade the reader"))),
+            other => {
+                return Err(Error::unsupported(format!(
+                    "step {other} is unknown: the chunk is damaged, or of a newer version of Narrows"
+                )));
+            }
         })
     }
 }

@@ -7,11 +7,26 @@ use std::num::NonZero;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use narrows::Error;
+use narrows::{Error, ErrorKind};
+use narrows_file::foreign::{self, Format};
 use narrows_variables::{Errors, Found, Side, Store, Variable, check as check_variable, compare};
 
 use crate::args::file::CheckArgs;
 use crate::{files, flow, report};
+
+/// Ends of names of HDF5 files, NetCDF included.
+const HDF5_NAMES: [&str; 5] = ["h5", "hdf5", "he5", "nc", "nc4"];
+
+/// What is known of a variable or a file in the end, the worst last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Verdict {
+    /// All was looked at, and is whole and within what is stated.
+    Good,
+    /// Something was not looked at.
+    Unseen,
+    /// Something is damaged or beyond its bound.
+    Bad,
+}
 
 /// One variable with all that was found.
 struct Row<'a> {
@@ -21,24 +36,75 @@ struct Row<'a> {
 }
 
 /// What a comparison said.
-struct Against<'a> {
-    original: Side<'a>,
-    errors: Result<Errors, Error>,
+enum Against<'a> {
+    /// The original has no such variable.
+    Missing,
+    Found {
+        original: Side<'a>,
+        errors: Result<Errors, Error>,
+    },
 }
 
-impl Row<'_> {
-    fn is_good(&self) -> bool {
-        let holds = |against: &Against<'_>| match &against.errors {
-            Ok(errors) => errors.broken.unwrap_or(0) == 0 && errors.failed.is_empty(),
-            // Text and records have no errors that could be beyond a bound.
-            Err(_) => !self.variable.element.is_numeric(),
-        };
-        self.found.damaged_count == 0 && self.against.as_ref().is_none_or(holds)
+impl<'a> Against<'a> {
+    fn original(&self) -> Option<Side<'a>> {
+        match self {
+            Self::Missing => None,
+            Self::Found { original, .. } => Some(*original),
+        }
+    }
+
+    fn errors(&self) -> Option<&Errors> {
+        match self {
+            Self::Found { errors: Ok(errors), .. } => Some(errors),
+            _ => None,
+        }
+    }
+
+    fn verdict(&self) -> Verdict {
+        match self {
+            Self::Missing => Verdict::Unseen,
+            Self::Found { errors: Ok(errors), .. } => match errors.failed.is_empty() {
+                _ if errors.broken.unwrap_or(0) > 0 || errors.is_damaged => Verdict::Bad,
+                true => Verdict::Good,
+                false => Verdict::Unseen,
+            },
+            Self::Found { errors: Err(error), .. } => match error.kind {
+                ErrorKind::Corrupt | ErrorKind::Truncated => Verdict::Bad,
+                _ => Verdict::Unseen,
+            },
+        }
     }
 }
 
-/// Checks a file, if it has arrays; whether all is good.
-pub(crate) fn check(args: &CheckArgs, path: &Path) -> Result<Option<bool>> {
+impl Row<'_> {
+    fn verdict(&self) -> Verdict {
+        if self.found.damaged_count > 0 {
+            return Verdict::Bad;
+        }
+        let is_seen = self.found.unseen.is_none() && self.variable.unseen().next().is_none();
+        let seen = if is_seen { Verdict::Good } else { Verdict::Unseen };
+        self.against.as_ref().map_or(seen, |against| against.verdict().max(seen))
+    }
+}
+
+/// All that was found.
+struct Findings<'a> {
+    file: &'a str,
+    store: &'a Store,
+    rows: Vec<Row<'a>>,
+    /// What belongs to no variable of the file and was not looked at.
+    unseen: Vec<String>,
+}
+
+impl Findings<'_> {
+    fn verdict(&self) -> Verdict {
+        let seen = if self.unseen.is_empty() { Verdict::Good } else { Verdict::Unseen };
+        self.rows.iter().map(Row::verdict).fold(seen, Verdict::max)
+    }
+}
+
+/// Checks a file, if it has arrays.
+pub(crate) fn check(args: &CheckArgs, path: &Path) -> Result<Option<Verdict>> {
     let name = path.display().to_string();
     let named = |e: Error| anyhow::Error::from(e).context(name.clone());
     let Some(store) = Store::open(path).map_err(named)? else { return Ok(None) };
@@ -51,32 +117,59 @@ pub(crate) fn check(args: &CheckArgs, path: &Path) -> Result<Option<bool>> {
     let mut rows = Vec::new();
     for variable in chosen {
         let found = check_variable(&store, variable, threads);
-        let against = match &original {
-            Some(original) => partner(original, &store, variable).map(|theirs| {
+        let against = original.as_ref().map(|original| match partner(original, &store, variable) {
+            Some(theirs) => {
                 let original = Side { store: original, variable: theirs };
                 let errors = compare(Side { store: &store, variable }, original, threads);
-                Against { original, errors }
-            }),
-            None => None,
-        };
+                Against::Found { original, errors }
+            }
+            None => Against::Missing,
+        });
         rows.push(Row { variable, found, against });
     }
-    if original.is_some() && rows.iter().all(|row| row.against.is_none()) {
-        return Err(Error::misuse("the original has no variable of these paths; see --variable").into());
+    let mut unseen: Vec<String> = Vec::new();
+    if let Some(original) = &original {
+        let compared: Vec<&str> =
+            rows.iter().filter_map(|row| Some(row.against.as_ref()?.original()?.variable.path.as_str())).collect();
+        if compared.is_empty() {
+            let what =
+                if rows.is_empty() { "there are no variables here" } else { "the original has none of the variables" };
+            return Err(Error::misuse(format!("{name}: {what}, so that nothing is compared; see --variable")).into());
+        }
+        if args.variable.is_empty() {
+            let left = original.variables.iter().filter(|v| !v.is_bare_dimension());
+            let left = left.filter(|v| !compared.contains(&v.path.as_str()));
+            unseen.extend(left.map(|v| format!("not compared: only the original has {}", show::name(v))));
+        }
     }
-    let is_good = rows.iter().all(Row::is_good);
+    if args.variable.is_empty() {
+        unseen.extend(store.unseen.iter().map(|what| format!("not read: {what}")));
+    }
+    let all = Findings { file: &name, store: &store, rows, unseen };
     if let Some(html) = &args.html {
-        let text = page::html(&name, &store, &rows);
-        files::write_whole(html, text.as_bytes())?;
+        files::write_whole(html, page::html(&all).as_bytes())?;
     }
     if args.verbosity.json {
-        report::out(show::json(&name, &store, &rows))?;
+        report::out(show::json(&all))?;
     } else {
-        for line in show::lines(&name, &store, &rows, args.verbosity.quiet, args.verbosity.verbose) {
+        for line in show::lines(&all, args.verbosity.quiet, args.verbosity.verbose) {
             report::out(line)?;
         }
     }
-    Ok(Some(is_good))
+    Ok(Some(all.verdict()))
+}
+
+/// Refuses a file that has the name of an HDF5 file and the contents of none.
+pub(crate) fn refuse_by_name(path: &Path) -> Result<()> {
+    if !path.extension().is_some_and(|end| HDF5_NAMES.iter().any(|name| end.eq_ignore_ascii_case(name))) {
+        return Ok(());
+    }
+    let begin = foreign::peek(&mut files::open_regular(path)?).with_context(|| path.display().to_string())?;
+    if Format::of(&begin).is_some() {
+        return Ok(());
+    }
+    let what = if begin.is_empty() { "empty, and so not" } else { "not" };
+    Err(Error::corrupt(format!("{}: {what} an HDF5 file, or damaged at its beginning", path.display())).into())
 }
 
 fn choose<'a>(args: &CheckArgs, store: &'a Store) -> Result<Vec<&'a Variable>, Error> {
@@ -97,6 +190,7 @@ fn original(path: &Path, chosen: &[&Variable]) -> Result<Store> {
     if let Some(store) = Store::open(path).with_context(cannot)? {
         return Ok(store);
     }
+    refuse_by_name(path)?;
     let [variable] = chosen else {
         let text = "raw elements are compared with one variable; name it with --variable";
         return Err(anyhow::Error::from(Error::misuse(text)).context(cannot()));
@@ -113,7 +207,5 @@ fn partner<'a>(original: &'a Store, checked: &Store, variable: &Variable) -> Opt
         }
         _ => None,
     };
-    let alone = same.or_else(alone)?;
-    // Text and the like are not compared, and neither is what cannot be read on both sides.
-    (variable.element.is_numeric() || alone.path == variable.path && variable.is_narrows()).then_some(alone)
+    same.or_else(alone)
 }

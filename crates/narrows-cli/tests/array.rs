@@ -151,3 +151,61 @@ fn hints_and_types_without_sense_are_refused_in_one_line() {
     }
     assert!(!folder.path().join("y").exists());
 }
+
+#[test]
+fn bounds_that_nothing_can_keep_are_refused_in_words() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("x"), [0; 48]).unwrap();
+    let said = |command: &str, hints: &[&str]| {
+        let args = [&[command, "x", "--type", "f64", "-o", "y"], hints].concat();
+        let output = narrows(folder.path(), &args);
+        assert!(!folder.path().join("y").exists(), "{hints:?}");
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    for (hints, part) in [
+        (&["--abs", "-1"][..], "a bound must be positive"),
+        (&["--abs", "nan"], "a bound must be positive"),
+        (&["--abs", "inf"], "a bound must be positive"),
+        (&["--rel", "-1%"], "a bound must be positive"),
+        (&["--rel", "1%", "--floor", "-1e-3"], "a bound must be positive"),
+        (&["--range-rel", "-.1"], "a bound must be positive"),
+        (&["--rel", "200%"], "below 1 or 100 %"),
+        (&["--rel", "1"], "below 1 or 100 %"),
+        (&["--range-rel", "100%"], "below 1 or 100 %"),
+        (&["--digits", "-1"], "'--digits <N>'"),
+        (&["--chunk", "0"], "at least a byte"),
+    ] {
+        let (status, text) = said("encode", hints);
+        assert!(status == Some(2) && text.contains(part), "{hints:?}: {status:?}: {text}");
+        assert!(!text.contains("unexpected argument"), "{hints:?}: {text}");
+    }
+    let most = narrows(folder.path(), &["encode", "x", "--type", "f64", "--rel", "99%", "-o", "y", "-q"]);
+    assert!(most.status.success());
+    let decoded = narrows(folder.path(), &["decode", "y", "-q", "--raw"]);
+    assert_eq!((decoded.status.code(), decoded.stdout, decoded.stderr), (Some(0), vec![0; 48], vec![]));
+}
+
+#[test]
+fn types_of_npy_come_back_or_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let npy = |descr: &str, elements: &[u8]| {
+        let mut text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': (2,), }}");
+        while (text.len() + 11) % 64 != 0 {
+            text.push(' ');
+        }
+        text.push('\n');
+        [&b"\x93NUMPY\x01\0"[..], &(text.len() as u16).to_le_bytes(), text.as_bytes(), elements].concat()
+    };
+    let round_trip = |descr: &str| {
+        let bytes = npy(descr, b"abcdef");
+        fs::write(folder.path().join("a.npy"), &bytes).unwrap();
+        let encoded = narrows(folder.path(), &["encode", "a.npy", "-o", "a.nra"]);
+        let text = String::from_utf8(encoded.stderr).unwrap();
+        let decoded = encoded.status.success().then(|| narrows(folder.path(), &["decode", "a.nra"]).stdout);
+        (encoded.status.code(), text, decoded.map(|found| found == bytes))
+    };
+    assert_eq!(round_trip("|V3").2, Some(true));
+    let (status, text, decoded) = round_trip("|S3");
+    assert!(status == Some(2) && decoded.is_none() && text.lines().count() == 1, "{text}");
+    assert!(text.contains("--type r3"), "it says what to do: {text}");
+}

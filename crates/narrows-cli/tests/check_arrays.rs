@@ -75,6 +75,8 @@ fn damage_and_broken_bounds_are_status_3() {
     fs::write(folder.path().join("bad.nra"), &bytes).unwrap();
     let (status, words) = check(&["bad.nra"]);
     assert!(status == Some(3) && words.contains("chunk at [40, 0] is damaged"), "{words}");
+    let (status, words) = check(&["bad.nra", "--against", "a.raw"]);
+    assert!(status == Some(3) && words.contains("is damaged") && !words.contains("bound holds"), "{words}");
     fs::write(folder.path().join("short.nra"), &bytes[..bytes.len() / 2]).unwrap();
     let (status, words) = check(&["short.nra"]);
     assert!(status == Some(3) && words.contains("ends before its array"), "{words}");
@@ -98,10 +100,20 @@ fn wrong_usage_says_what_to_do() {
     let folder = example();
     let check = |args: &[&str]| text(&narrows(folder.path(), &[&["check"], args].concat()));
     fs::write(folder.path().join("old.nc"), b"CDF\x01\0\0\0\0\0\0\0\0").unwrap();
+    fs::write(folder.path().join("empty.h5"), b"").unwrap();
+    fs::write(folder.path().join("zeros.h5"), [0; 4096]).unwrap();
+    fs::write(folder.path().join("flipped.h5"), [&b"\x89HDF\r\n\x1a\n\xfd"[..], &[0; 4096]].concat()).unwrap();
     fs::write(folder.path().join("text"), b"hello").unwrap();
     fs::create_dir(folder.path().join("folder")).unwrap();
     for (args, status, part) in [
-        (&["old.nc"][..], 3, "classic NetCDF"),
+        (&["old.nc"][..], 1, "classic NetCDF file (CDF-1), not HDF5"),
+        (&["old.nc"], 1, "ncdump and netCDF4 read it"),
+        (&["a.nra", "--against", "old.nc"], 1, "classic NetCDF"),
+        (&["empty.h5"], 3, "empty, and so not an HDF5 file"),
+        (&["a.nra", "--against", "empty.h5"], 3, "not an HDF5 file, or damaged"),
+        (&["empty.h5", "--against", "a.npy"], 3, "not an HDF5 file, or damaged"),
+        (&["zeros.h5"], 3, "not an HDF5 file, or damaged"),
+        (&["flipped.h5"], 3, "not an HDF5 file, or damaged at its beginning: its superblock says version 253"),
         (&["folder"], 3, "no Zarr store"),
         (&["a.nra", "--variable", "t"], 2, "no variable t"),
         (&["a.nra", "--against", "text"], 2, "60 x 100 elements of f32"),
@@ -113,4 +125,86 @@ fn wrong_usage_says_what_to_do() {
         let (found, words) = check(args);
         assert!(found == Some(status) && words.contains(part), "{args:?}: {found:?}: {words}");
     }
+}
+
+/// Name, type, and chunks; `None` is a chunk that is not there.
+type Array<'a> = (&'a str, &'a str, [Option<&'a [u8]>; 2]);
+
+/// A store of version 2 with arrays of two elements in chunks of one.
+fn zarr(root: &Path, arrays: &[Array<'_>]) {
+    fs::create_dir_all(root).unwrap();
+    fs::write(root.join(".zgroup"), r#"{"zarr_format": 2}"#).unwrap();
+    for (name, dtype, chunks) in arrays {
+        let folder = root.join(name);
+        fs::create_dir_all(&folder).unwrap();
+        let text = format!(
+            r#"{{"zarr_format": 2, "shape": [2], "chunks": [1], "dtype": {dtype}, "order": "C", "filters": null,
+                "compressor": null, "fill_value": null}}"#
+        );
+        fs::write(folder.join(".zarray"), text).unwrap();
+        for (i, chunk) in chunks.iter().enumerate() {
+            if let Some(bytes) = chunk {
+                fs::write(folder.join(i.to_string()), bytes).unwrap();
+            }
+        }
+    }
+}
+
+const F4: &str = r#""<f4""#;
+
+#[test]
+fn what_was_not_looked_at_is_said_and_not_good() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path();
+    let one = 1f32.to_le_bytes();
+    let whole = [Some(&one[..]), Some(&one[..])];
+    zarr(&root.join("a.zarr"), &[("t", F4, whole), ("z", F4, whole)]);
+    zarr(&root.join("more.zarr"), &[("t", F4, whole), ("u", F4, whole), ("z", F4, whole)]);
+    zarr(&root.join("piped.zarr"), &[("t", F4, [Some(&one), None]), ("z", F4, whole)]);
+    let made = Command::new("mkfifo").arg(root.join("piped.zarr/t/1")).status().unwrap();
+    assert!(made.success());
+    zarr(&root.join("linked.zarr"), &[("t", F4, whole)]);
+    std::os::unix::fs::symlink(root.join("a.zarr/z"), root.join("linked.zarr/z")).unwrap();
+    let wide = [one, one].concat();
+    let wide = [Some(&wide[..]), Some(&wide[..])];
+    let kinds = [("r", r#"[["a", "<i4"], ["b", "<f4"]]"#, wide), ("t", F4, whole)];
+    zarr(&root.join("record.zarr"), &kinds);
+    zarr(&root.join("number.zarr"), &[("r", r#""<f8""#, wide), ("t", F4, whole)]);
+    let check = |args: &[&str]| text(&narrows(root, &[&["check"], args].concat()));
+    for (args, part) in [
+        (&["piped.zarr"][..], "not read: t/1: it is a pipe"),
+        (&["linked.zarr"], "not read: z: it is a link to a folder"),
+        (&["a.zarr", "--against", "piped.zarr"], "not compared: a part of it is not read: t/1"),
+        (&["a.zarr", "--against", "more.zarr"], "not compared: only the original has u"),
+        (&["more.zarr", "--against", "a.zarr"], "not compared: the original has no such variable"),
+        (&["record.zarr", "--against", "number.zarr"], "not compared: record of 8 with f64: only numbers, and text"),
+    ] {
+        let (status, words) = check(args);
+        assert!(status == Some(1) && words.contains(part) && !words.contains("good:"), "{args:?}: {status:?}: {words}");
+        let (status, words) = check(&[args, &["--quiet"]].concat());
+        assert!(status == Some(1) && words.contains(part), "quiet {args:?}: {status:?}: {words}");
+        let (status, words) = check(&[args, &["--json"]].concat());
+        let json: Value = serde_json::from_str(&words).unwrap();
+        let said = (status, json["good"].as_bool(), json["damaged"].as_bool());
+        assert_eq!(said, (Some(1), Some(false), Some(false)), "{args:?}: {words}");
+    }
+    let text_of = |bytes: [&'static [u8]; 2]| [("s", r#""|S3""#, bytes.map(Some))];
+    zarr(&root.join("text.zarr"), &text_of([b"abc", b"de\0"]));
+    zarr(&root.join("other.zarr"), &text_of([b"abc", b"dE!"]));
+    let (status, words) = check(&["text.zarr", "--against", "text.zarr"]);
+    assert!(status == Some(0) && words.contains("same as the original"), "{words}");
+    let (status, words) = check(&["text.zarr", "--against", "other.zarr"]);
+    assert!(status == Some(0) && words.contains("2 of 6 bytes of text differ"), "{words}");
+    for args in [
+        &["a.zarr", "--against", "a.zarr"][..],
+        &["more.zarr", "--variable", "t", "--against", "a.zarr"],
+        &["piped.zarr", "--variable", "z"],
+    ] {
+        let (status, words) = check(args);
+        assert!(status == Some(0) && words.contains("good:"), "{args:?}: {words}");
+    }
+    let made = Command::new("mkfifo").arg(root.join("a.raw")).status().unwrap();
+    assert!(made.success());
+    let (status, words) = check(&["a.zarr", "--variable", "t", "--against", "a.raw"]);
+    assert!(status == Some(1) && words.contains("only files are read"), "{words}");
 }

@@ -1,17 +1,22 @@
 //! Files that are read at any byte, never beyond their end, and never more than their length allows.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use narrows::{Error, Result};
+use rustix::fs::OFlags;
 
 /// How often all bytes of a file may be read as structure. Real files are read once or twice; one whose
 /// pointers lead in circles would be read for ever.
 const TIMES_MAX: u64 = 64;
 /// What a short file may read beyond that.
 const SHORT: u64 = 16 << 20;
+
+/// What is said of a named pipe, a device or a socket.
+pub(crate) const NO_FILE: &str = "it is a pipe, a device or a socket, and only files are read";
 
 /// Bytes with positions.
 trait At: Send + Sync {
@@ -45,9 +50,14 @@ impl Bytes {
         Self { at, len, left: AtomicU64::new(len.saturating_mul(TIMES_MAX).saturating_add(SHORT)) }
     }
 
-    pub(crate) fn of_file(file: File) -> Result<Self> {
-        let len = file.metadata()?.len();
-        Ok(Self::new(Box::new(file), len))
+    /// A regular file. Others have no length, and opening a named pipe would wait for its writer.
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)?;
+        let about = file.metadata()?;
+        if !about.is_file() {
+            return Err(io::Error::other(NO_FILE).into());
+        }
+        Ok(Self::new(Box::new(file), about.len()))
     }
 
     pub(crate) fn of_memory(bytes: Vec<u8>) -> Self {

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::num::NonZero;
 
-use narrows::Error;
+use narrows::{Error, ErrorKind};
 use narrows_array::Kept;
 
 use crate::filter::Decoders;
 use crate::store::Store;
-use crate::variable::{Chunk, Variable, product};
+use crate::variable::{Chunk, Variable, product, words};
 use crate::{limits, parallel};
 
 /// Damaged chunks that are listed; all are counted.
@@ -65,6 +65,8 @@ pub struct Found {
     pub damaged: Vec<Damage>,
     /// All of them.
     pub damaged_count: u64,
+    /// Why chunks were not decoded, if they were not and need not be damaged.
+    pub unseen: Option<String>,
 }
 
 impl Found {
@@ -76,7 +78,7 @@ impl Found {
     fn damage(&mut self, origin: Option<Vec<u64>>, error: &Error) {
         self.damaged_count += 1;
         if self.damaged.len() < LISTED_MAX {
-            self.damaged.push(Damage { origin, why: error.message.clone() });
+            self.damaged.push(Damage { origin, why: words(error) });
         }
     }
 
@@ -132,11 +134,18 @@ pub fn check(store: &Store, variable: &Variable, threads: NonZero<usize>) -> Fou
     let chunks = match store.chunks(variable) {
         Ok(chunks) => chunks,
         Err(error) => {
-            found.damage(None, &error);
+            match error.kind {
+                ErrorKind::Unsupported | ErrorKind::Limit => found.unseen = Some(words(&error)),
+                _ => found.damage(None, &error),
+            }
             return found;
         }
     };
-    if !variable.is_narrows() {
+    let unknown = variable.filters.iter().find(|f| !f.is_known());
+    if variable.is_narrows() && !chunks.is_empty() {
+        found.unseen = unknown.map(|f| format!("this program cannot undo {}", f.name));
+    }
+    if !variable.is_narrows() || found.unseen.is_some() {
         for chunk in &chunks {
             count(variable, chunk, &mut found);
         }

@@ -1,26 +1,27 @@
 //! Comparing a variable with its original, element by element.
 
+use std::collections::HashMap;
 use std::num::NonZero;
 
-use narrows::{Error, Result};
-use narrows_array::Kept;
+use narrows::{Error, ErrorKind, Result};
+use narrows_array::{Dtype, Kept};
 
 use crate::cut::each_place;
 use crate::number::{values, wide};
 use crate::reader::{Reader, chunks_of};
 use crate::store::Store;
-use crate::variable::{Variable, product};
+use crate::variable::{Chunk, Variable, product, words};
 use crate::{limits, parallel};
 
 /// Elements that are compared at once.
 const PIECE: u64 = 1 << 20;
-/// Chunks of a variable, with those that were never written: it takes microseconds to compare one.
+/// Chunks of a variable that either side stores: it takes microseconds to compare one.
 const PIECES_MAX: u64 = 1 << 26;
 
 /// How two variables differ.
 #[derive(Debug, Clone, Default)]
 pub struct Errors {
-    /// Numbers compared; complex elements are two.
+    /// Numbers compared; complex elements are two, and each byte of text is one.
     pub count: u64,
     /// Numbers whose values differ.
     pub different: u64,
@@ -41,6 +42,8 @@ pub struct Errors {
     pub broken_at: Option<Vec<u64>>,
     /// What could not be compared, and why.
     pub failed: Vec<String>,
+    /// Whether that is because it is damaged.
+    pub is_damaged: bool,
 }
 
 impl Errors {
@@ -74,6 +77,27 @@ impl Errors {
         }
         self.broken_at = self.broken_at.take().into_iter().chain(other.broken_at).min();
         self.failed.extend(other.failed);
+        self.is_damaged |= other.is_damaged;
+    }
+
+    /// Counts elements that neither side stores, which are the same fill value.
+    fn unwritten(&mut self, variable: &Variable, elements: u64, fills: &[f64]) {
+        let one = if variable.fill.is_empty() { vec![0; variable.element.bytes] } else { variable.fill.clone() };
+        let numbers = values(variable, &one);
+        if elements == 0 {
+            return;
+        }
+        for x in numbers {
+            self.count = self.count.saturating_add(elements);
+            if x.is_finite() && !fills.contains(&x) {
+                self.finite = self.finite.saturating_add(elements);
+                self.low = Some(self.low.map_or(x, |low| low.min(x)));
+                self.high = Some(self.high.map_or(x, |high| high.max(x)));
+            }
+        }
+        if variable.is_narrows() {
+            self.broken.get_or_insert(0);
+        }
     }
 
     fn add(&mut self, x: f64, y: f64, error: f64, fills: &[f64]) {
@@ -126,24 +150,37 @@ pub struct Side<'a> {
 /// Compares a variable with its original, of the same shape and of any type of numbers.
 ///
 /// # Errors
-/// They cannot be compared: shapes differ, or elements are no numbers. Chunks that cannot be read are in
-/// the result.
+/// They cannot be compared: shapes differ, or elements are neither numbers nor text of one length. Chunks
+/// that cannot be read are in the result.
 pub fn compare(checked: Side<'_>, original: Side<'_>, threads: NonZero<usize>) -> Result<Errors> {
     let (a, b) = (checked.variable, original.variable);
     if a.shape != b.shape {
         return Err(Error::misuse(format!("the shapes differ: {:?} here, {:?} in the original", a.shape, b.shape)));
     }
-    let words = |v: &Variable| values(v, &vec![0; v.element.bytes]).len();
-    if words(a) == 0 || words(a) != words(b) {
+    let numbers = |v: &Variable| values(v, &vec![0; v.element.bytes]).len();
+    let text = (a.element.is_text(), b.element.is_text());
+    let is_like = text.0 == text.1 && (!text.0 || a.element.order == b.element.order);
+    if numbers(a) == 0 || numbers(a) != numbers(b) || !is_like {
         let (a, b) = (&a.element.name, &b.element.name);
-        return Err(Error::misuse(format!("{a} cannot be compared with {b}: they are no numbers of one kind")));
+        return Err(Error::misuse(format!("{a} with {b}: only numbers, and text of one length, are compared")));
+    }
+    if let Some(what) = [a, b].iter().find_map(|v| v.unseen.first()) {
+        return Err(Error::unsupported(format!("a part of it is not read: {what}")));
     }
     let (ours, theirs) = (chunks_of(checked.store, a)?, chunks_of(original.store, b)?);
-    let chunk = a.chunk.clone().unwrap_or_else(|| piece(&a.shape));
+    for (variable, chunks) in [(a, &ours), (b, &theirs)] {
+        if let Some(filter) = variable.filters.iter().find(|f| !f.is_known() && !chunks.is_empty()) {
+            return Err(Error::unsupported(format!("this program cannot undo {}", filter.name)));
+        }
+    }
+    // Text is as many numbers as it has bytes.
+    let most = if text.0 { (PIECE / a.element.bytes as u64).max(1) } else { PIECE };
+    let chunk = a.chunk.clone().unwrap_or_else(|| piece(&a.shape, most));
     let counts: Vec<u64> = a.shape.iter().zip(&chunk).map(|(n, c)| n.div_ceil(*c)).collect();
-    let count = product(&counts);
+    let stored = if same_fill(a, b) { stored(&counts, &chunk, [(a, &ours), (b, &theirs)]) } else { None };
+    let count = stored.as_ref().map_or_else(|| product(&counts), |list| list.len() as u64);
     if count > PIECES_MAX {
-        return Err(Error::limit(format!("the variable has {count} chunks, more than {PIECES_MAX}")));
+        return Err(Error::limit(format!("{count} chunks are to be compared, more than {PIECES_MAX}")));
     }
     let mut fills = values(a, &a.fill);
     fills.extend(values(b, &b.fill));
@@ -156,11 +193,11 @@ pub fn compare(checked: Side<'_>, original: Side<'_>, threads: NonZero<usize>) -
     let longest = a.chunk_raw_len().max(b.chunk.as_ref().and_then(|_| b.chunk_raw_len()));
     let threads = limits::threads(longest, threads);
     let parts = parallel::run(count as usize, threads, state, |(errors, readers), i| {
-        let origin = origin(i as u64, &counts, &chunk);
+        let origin = origin(stored.as_ref().map_or(i as u64, |list| list[i]), &counts, &chunk);
         let size: Vec<u64> = a.shape.iter().zip(&origin).zip(&chunk).map(|((n, o), c)| (*c).min(n - o)).collect();
         let mut result = Ok(());
         // A chunk may be long, and its numbers take up to 16 times its bytes.
-        let part = piece(&size);
+        let part = piece(&size, most);
         let parts: Vec<u64> = size.iter().zip(&part).map(|(n, p)| n.div_ceil(*p)).collect();
         each_place(&parts, |place| {
             if result.is_ok() {
@@ -170,15 +207,73 @@ pub fn compare(checked: Side<'_>, original: Side<'_>, threads: NonZero<usize>) -
                 result = compare_piece(readers, (a, b), &origin, (&from, &len), &fills, errors);
             }
         });
-        if let Err(error) = result
-            && errors.failed.len() < crate::check::LISTED_MAX
-        {
-            errors.failed.push(format!("chunk at {origin:?}: {}", error.message));
+        if let Err(error) = result {
+            errors.is_damaged |= !matches!(error.kind, ErrorKind::Unsupported | ErrorKind::Limit);
+            if errors.failed.len() < crate::check::LISTED_MAX {
+                errors.failed.push(format!("chunk at {origin:?}: {}", words(&error)));
+            }
         }
     });
     let mut all = Errors::default();
     parts.into_iter().for_each(|part| all.merge(part.0));
+    if let Some(list) = &stored {
+        let elements = |i: u64| {
+            let origin = origin(i, &counts, &chunk);
+            product(&a.inner(&origin).iter().zip(&chunk).map(|(n, c)| *n.min(c)).collect::<Vec<_>>())
+        };
+        let seen = list.iter().map(|i| elements(*i)).fold(0, u64::saturating_add);
+        all.unwritten(a, product(&a.shape).saturating_sub(seen), &fills);
+    }
     Ok(all)
+}
+
+/// Whether elements that were never written are the same on both sides.
+fn same_fill(a: &Variable, b: &Variable) -> bool {
+    let one = |v: &Variable| if v.fill.is_empty() { vec![0; v.element.bytes] } else { v.fill.clone() };
+    let (y, x) = (one(a), one(b));
+    let pairs = || values(a, &y).into_iter().zip(values(b, &x));
+    let is_wide = |v: &Variable| matches!(v.element.dtype, Some(Dtype::I64 | Dtype::U64));
+    pairs().all(|(y, x)| x == y || x.is_nan() && y.is_nan())
+        && (!is_wide(a) || !is_wide(b) || wide(a, &y) == wide(b, &x))
+}
+
+/// A variable with its chunks.
+type Stored<'a> = (&'a Variable, &'a HashMap<Vec<u64>, Chunk>);
+
+/// Numbers of the pieces of a grid in which a side stores anything; `None` if that may be all of them.
+fn stored(counts: &[u64], chunk: &[u64], sides: [Stored<'_>; 2]) -> Option<Vec<u64>> {
+    let all = counts.iter().try_fold(1u64, |n, count| n.checked_mul(*count))?;
+    let mut boxes = Vec::new();
+    for (variable, chunks) in sides {
+        match &variable.chunk {
+            None if chunks.is_empty() => {}
+            None => return None,
+            // Pieces from the first to the last that a chunk reaches into, along each axis.
+            Some(shape) => boxes.extend(chunks.keys().map(|origin| {
+                let ends =
+                    origin.iter().zip(shape).zip(&variable.shape).map(|((o, n), all)| o.saturating_add(*n).min(*all));
+                let first: Vec<u64> = origin.iter().zip(chunk).map(|(o, c)| o / c).collect();
+                // Arrays that shrank may keep chunks that are beyond them.
+                let len: Vec<u64> =
+                    ends.zip(chunk).zip(&first).map(|((end, c), f)| end.div_ceil(*c).saturating_sub(*f)).collect();
+                (first, len)
+            })),
+        }
+    }
+    let most = boxes.iter().map(|b| product(&b.1)).fold(0, u64::saturating_add);
+    if most >= all || most > PIECES_MAX {
+        return None;
+    }
+    let mut out = Vec::new();
+    for (first, len) in &boxes {
+        each_place(len, |place| {
+            let axes = place.iter().zip(first).zip(counts);
+            out.push(axes.fold(0u64, |number, ((p, f), count)| number.saturating_mul(*count).saturating_add(p + f)));
+        });
+    }
+    out.sort_unstable();
+    out.dedup();
+    Some(out)
 }
 
 fn compare_piece(
@@ -194,7 +289,7 @@ fn compare_piece(
     let kept = info.as_ref().and_then(|info| info.bound.as_ref());
     let (ys, xs) = (values(a, &y_bytes), values(b, &x_bytes));
     // Integers of 8 bytes differ by less than their rounding to floats.
-    let is_wide = |v: &Variable| matches!(v.element.dtype, Some(narrows_array::Dtype::I64 | narrows_array::Dtype::U64));
+    let is_wide = |v: &Variable| matches!(v.element.dtype, Some(Dtype::I64 | Dtype::U64));
     let exact = (is_wide(a) && is_wide(b)).then(|| (wide(b, &x_bytes), wide(a, &y_bytes)));
     let mut broken = 0;
     for (i, (&x, &y)) in xs.iter().zip(&ys).enumerate() {
@@ -225,8 +320,8 @@ fn origin(mut number: u64, counts: &[u64], chunk: &[u64]) -> Vec<u64> {
 }
 
 /// A piece of an array without chunks, or of a long chunk: whole axes at the end.
-fn piece(shape: &[u64]) -> Vec<u64> {
-    let mut left = PIECE;
+fn piece(shape: &[u64], most: u64) -> Vec<u64> {
+    let mut left = most;
     let mut out = vec![1; shape.len()];
     for (part, n) in out.iter_mut().zip(shape).rev() {
         *part = (*n).clamp(1, left.max(1));
@@ -253,9 +348,9 @@ mod tests {
 
     #[test]
     fn a_long_array_is_cut_into_rows() {
-        assert_eq!(piece(&[10, 1 << 19, 2]), [1, 1 << 19, 2]);
-        assert_eq!(piece(&[1 << 30]), [PIECE]);
-        assert!(piece(&[]).is_empty());
+        assert_eq!(piece(&[10, 1 << 19, 2], PIECE), [1, 1 << 19, 2]);
+        assert_eq!(piece(&[1 << 30], PIECE), [PIECE]);
+        assert!(piece(&[], PIECE).is_empty());
         assert_eq!(origin(5, &[2, 3], &[10, 7]), [10, 14]);
     }
 }

@@ -21,6 +21,8 @@ pub(crate) use object::integer;
 /// First bytes of the superblock, which is at 0, 512, 1024 and so on.
 pub(crate) const MAGIC: &[u8; 8] = b"\x89HDF\r\n\x1a\n";
 
+/// The highest version of superblocks, which HDF5 has written since 1.10.
+const VERSION_MAX: u8 = 3;
 /// Groups within groups.
 const DEPTH_MAX: usize = 64;
 /// Datasets and groups of a file. Each takes a few hundred bytes of memory.
@@ -44,15 +46,22 @@ impl Hdf5 {
         let mut here = at.take_while(|at| *at < bytes.len).filter_map(|at| {
             bytes.structure_up_to(at, 128).ok().filter(|head| head.starts_with(MAGIC)).map(|head| (at, head))
         });
-        let (at, head) = here.next().ok_or_else(|| Error::corrupt("this is no HDF5 file"))?;
+        let (at, head) = here.next().ok_or_else(|| Error::corrupt("not an HDF5 file, or damaged at its beginning"))?;
         drop(here);
         let mut fields = Fields(&head[8..]);
         let version = fields.u8()?;
         fields.skip(if version < 2 { 4 } else { 0 })?;
         let (offset_len, length_len) = (usize::from(fields.u8()?), usize::from(fields.u8()?));
-        if version > 3 || ![2, 4, 8].contains(&offset_len) || ![2, 4, 8].contains(&length_len) {
-            return Err(Error::unsupported(format!(
-                "HDF5 files with a superblock of version {version}, offsets of {offset_len} and lengths of {length_len} bytes"
+        if version > VERSION_MAX {
+            return Err(Error::corrupt(format!(
+                "not an HDF5 file, or damaged at its beginning: its superblock says version {version}, and \
+                 {VERSION_MAX} is the highest that is known here"
+            )));
+        }
+        if ![2, 4, 8].contains(&offset_len) || ![2, 4, 8].contains(&length_len) {
+            return Err(Error::corrupt(format!(
+                "not an HDF5 file, or damaged at its beginning: its superblock says addresses of {offset_len} bytes \
+                 and lengths of {length_len}, and they have 2, 4 or 8"
             )));
         }
         fields.skip(match version {

@@ -6,8 +6,8 @@ use narrows_array::Dtype;
 use crate::store::is_big;
 use crate::variable::Variable;
 
-/// The elements as binary64, complex ones as two of them; integers of 8 bytes are rounded. Empty if they
-/// are no numbers.
+/// The elements as binary64, complex ones as two of them, text as its bytes; integers of 8 bytes are
+/// rounded. Empty if they are something else.
 pub(crate) fn values(variable: &Variable, bytes: &[u8]) -> Vec<f64> {
     let is_big = is_big(variable);
     macro_rules! each {
@@ -31,6 +31,7 @@ pub(crate) fn values(variable: &Variable, bytes: &[u8]) -> Vec<f64> {
         Some(Dtype::F32 | Dtype::C64) => each!(f32, 4),
         Some(Dtype::F64 | Dtype::C128) => each!(f64, 8),
         Some(Dtype::I64 | Dtype::U64) => wide(variable, bytes).iter().map(|v| *v as f64).collect(),
+        None if variable.element.is_text() => each!(u8, 1),
         Some(Dtype::Record(_)) | None => Vec::new(),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use narrows::{Error, Result};
+use narrows::{Error, ErrorKind, Result};
 use narrows_array::{Info, RAW_MAX};
 
 use crate::cut::{Within, copy, each_place, to_row_major};
@@ -36,7 +36,8 @@ struct Kept {
 /// The index of the chunks is damaged, or the variable cannot be read for another reason.
 pub fn chunks_of(store: &Store, variable: &Variable) -> Result<HashMap<Vec<u64>, Chunk>> {
     if let Some(trouble) = &variable.trouble {
-        return Err(Error::unsupported(trouble.clone()));
+        let kind = if variable.is_damaged { ErrorKind::Corrupt } else { ErrorKind::Unsupported };
+        return Err(Error::new(kind, trouble.clone()));
     }
     Ok(store.chunks(variable)?.into_iter().map(|chunk| (chunk.origin.clone(), chunk)).collect())
 }

@@ -1,7 +1,6 @@
 //! Files and folders of variables, whatever their format.
 
-use std::fs::File;
-use std::io::Read;
+use std::io;
 use std::path::Path;
 
 use narrows::{Error, Result};
@@ -25,6 +24,8 @@ pub struct Store {
     pub format: &'static str,
     /// Its arrays, sorted by path.
     pub variables: Vec<Variable>,
+    /// What may hold arrays and was not looked at, each with the reason.
+    pub unseen: Vec<String>,
     source: Source,
 }
 
@@ -45,17 +46,16 @@ impl Store {
             if !zarr::METADATA.iter().any(|name| path.join(name).is_file()) {
                 return Err(Error::unsupported("the folder is no Zarr store: it has no .zgroup, .zarray or zarr.json"));
             }
-            let (keys, variables) = zarr::open_folder(path)?;
-            return Ok(Some(Self { format: "Zarr", variables, source: Source::Zarr(keys) }));
+            let (keys, variables, unseen) = zarr::open_folder(path)?;
+            return Ok(Some(Self { format: "Zarr", variables, unseen, source: Source::Zarr(keys) }));
         }
         // Opening a named pipe would wait for its writer.
         if !path.metadata()?.is_file() {
             return Ok(None);
         }
-        let mut file = File::open(path)?;
-        let mut begin = Vec::new();
-        (&mut file).take(PEEK).read_to_end(&mut begin)?;
-        Self::of_bytes(&begin, Bytes::of_file(file)?)
+        let bytes = Bytes::open(path)?;
+        let begin = bytes.structure_up_to(0, PEEK)?;
+        Self::of_bytes(&begin, bytes)
     }
 
     /// As [`Store::open`] for a file's bytes in memory.
@@ -68,21 +68,18 @@ impl Store {
     }
 
     fn of_bytes(begin: &[u8], bytes: Bytes) -> Result<Option<Self>> {
-        let one = |format, bytes, variable| Self { format, variables: vec![variable], source: Source::Plain(bytes) };
+        let plain = |format, variables, source| Self { format, variables, unseen: Vec::new(), source };
+        let one = |format, bytes, variable| plain(format, vec![variable], Source::Plain(bytes));
         Ok(Some(match begin {
             _ if begin.starts_with(hdf5::MAGIC) || has_user_block(&bytes)? => {
                 let (file, variables) = Hdf5::open(bytes)?;
-                Self { format: "HDF5", variables, source: Source::Hdf5(file) }
+                plain("HDF5", variables, Source::Hdf5(file))
             }
             [b'P', b'K', 3 | 5, 4 | 6, ..] => {
-                let (keys, variables) = zarr::open_zip(bytes)?;
-                Self { format: "Zarr", variables, source: Source::Zarr(keys) }
+                let (keys, variables, unseen) = zarr::open_zip(bytes)?;
+                Self { format: "Zarr", variables, unseen, source: Source::Zarr(keys) }
             }
-            [b'C', b'D', b'F', 1 | 2 | 5, ..] => {
-                return Err(Error::unsupported(
-                    "a classic NetCDF file, which has no chunks and no filters; `nccopy -k nc4` makes one that has",
-                ));
-            }
+            [b'C', b'D', b'F', version @ (1 | 2 | 5), ..] => return Err(classic(*version)),
             [b'N', b'r', b'A', b'S', ..] => {
                 let variable = plain::chunks(&bytes)?;
                 one("file of chunks", bytes, variable)
@@ -104,9 +101,10 @@ impl Store {
     /// # Errors
     /// It cannot be read, or is not of the length.
     pub fn raw(path: &Path, like: &Variable) -> Result<Self> {
-        let bytes = Bytes::of_file(File::open(path)?)?;
+        let bytes = Bytes::open(path)?;
         let variable = plain::raw(&bytes, like)?;
-        Ok(Self { format: "raw elements", variables: vec![variable], source: Source::Plain(bytes) })
+        let (variables, unseen) = (vec![variable], Vec::new());
+        Ok(Self { format: "raw elements", variables, unseen, source: Source::Plain(bytes) })
     }
 
     /// The stored chunks of one of its variables; the whole of it if it has none.
@@ -183,8 +181,12 @@ impl Store {
         let mut axes = variable.axes.clone();
         let info = decoded.narrows.map(|n| n.0);
         if let Some(info) = &info {
-            if info.layout == Layout::ColumnMajor && info.shape.len() > 1 {
-                axes = (0..shape.len()).rev().collect();
+            // A chunk with axes says their order itself, within what a transposition made of them before.
+            if info.shape.len() > 1 && info.shape.len() == shape.len() {
+                axes.clone_from(&variable.turned);
+                if info.layout == Layout::ColumnMajor {
+                    axes.reverse();
+                }
             }
             if info.order != variable.element.order {
                 swap(&mut decoded.bytes, variable);
@@ -206,6 +208,18 @@ impl Store {
             _ => Err(Error::misuse("the variable is of another file")),
         }
     }
+}
+
+/// It is whole, but there is nothing that could be read here.
+fn classic(version: u8) -> Error {
+    let name = match version {
+        1 => "CDF-1",
+        2 => "CDF-2, 64-bit offsets",
+        _ => "CDF-5, 64-bit data",
+    };
+    let why = "it has no chunks and no filters, and is not read here; ncdump and netCDF4 read it, and \
+               `nccopy -k nc4 IN OUT` makes a file that is read here too";
+    Error { message: format!("a classic NetCDF file ({name}), not HDF5"), ..io::Error::other(why).into() }
 }
 
 /// Whether an HDF5 file begins behind a short block of its user.

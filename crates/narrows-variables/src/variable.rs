@@ -11,6 +11,9 @@ pub use crate::place::Chunk;
 /// Most axes that any of the formats allows.
 pub(crate) const RANK_MAX: usize = 32;
 
+/// Longest text of a fixed length that is compared: each of its bytes becomes a number of 8.
+const TEXT_MAX: usize = 1 << 16;
+
 /// Type of a variable's elements.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Element {
@@ -37,6 +40,12 @@ impl Element {
         Self { name: name.into(), bytes, dtype: None, order: ByteOrder::Little }
     }
 
+    /// Whether elements are text of a fixed length, whose bytes can be compared.
+    pub fn is_text(&self) -> bool {
+        let is_named = self.name.starts_with("string of ") || self.name == "null_terminated_bytes";
+        self.dtype.is_none() && is_named && self.bytes <= TEXT_MAX
+    }
+
     /// Whether elements are numbers that can be compared.
     pub fn is_numeric(&self) -> bool {
         self.dtype.is_some_and(|d| !matches!(d, Dtype::Record(_)))
@@ -56,6 +65,8 @@ pub struct Variable {
     pub chunk: Option<Vec<u64>>,
     /// Order in which stored chunks have the axes, the slowest first.
     pub axes: Vec<usize>,
+    /// Order in which a codec of arrays got the axes, where Zarr transposed them before it.
+    pub(crate) turned: Vec<usize>,
     /// In the order in which a writer applies them.
     pub filters: Vec<Filter>,
     /// An element where nothing was written; empty if it is zeros.
@@ -64,24 +75,28 @@ pub struct Variable {
     pub trouble: Option<String>,
     /// Whether that is because the file is damaged.
     pub is_damaged: bool,
+    /// What may be its chunks and was not looked at, each with the reason.
+    pub unseen: Vec<String>,
     pub(crate) place: Place,
 }
 
 impl Variable {
     /// A variable without chunks, for readers to complete.
     pub(crate) fn new(path: String, element: Element, shape: Vec<u64>) -> Self {
-        let axes = (0..shape.len()).collect();
+        let axes: Vec<usize> = (0..shape.len()).collect();
         let (filters, fill) = (Vec::new(), Vec::new());
         Self {
             path,
             element,
             shape,
             chunk: None,
+            turned: axes.clone(),
             axes,
             filters,
             fill,
             trouble: None,
             is_damaged: false,
+            unseen: Vec::new(),
             place: Place::Nowhere,
         }
     }
@@ -89,7 +104,7 @@ impl Variable {
     /// Says why it cannot be read.
     pub(crate) fn trouble(&mut self, error: Error) {
         self.is_damaged = matches!(error.kind, ErrorKind::Corrupt | ErrorKind::Truncated);
-        self.trouble = Some(error.message);
+        self.trouble = Some(words(&error));
     }
 
     /// One whose description cannot be read: listed beside the others, which can.
@@ -99,10 +114,17 @@ impl Variable {
         variable
     }
 
+    /// Why nothing can be said of it, in part or at all, although nothing is known to be damaged.
+    pub fn unseen(&self) -> impl Iterator<Item = String> {
+        let trouble = self.trouble.iter().filter(|_| !self.is_damaged);
+        trouble.map(|why| format!("not read: {why}")).chain(self.unseen.iter().map(|what| format!("not read: {what}")))
+    }
+
     /// Whether this may be a dimension of NetCDF-4 that no variable has values for: the format keeps its
     /// length as an array of this type that is never written.
     pub fn is_bare_dimension(&self) -> bool {
-        let is_never_written = matches!(self.place, Place::Nowhere) && self.filters.is_empty();
+        let is_never_written =
+            matches!(self.place, Place::Nowhere) && self.filters.is_empty() && self.trouble.is_none();
         is_never_written
             && self.shape.len() == 1
             && self.element.dtype == Some(Dtype::F32)
@@ -139,6 +161,14 @@ impl Variable {
     pub fn inner(&self, origin: &[u64]) -> Vec<u64> {
         let chunk = self.chunk.as_deref().unwrap_or(&self.shape);
         self.shape.iter().zip(chunk).zip(origin).map(|((n, c), o)| (*c).min(n.saturating_sub(*o))).collect()
+    }
+}
+
+/// What is said of an error, with that of the operating system behind it.
+pub(crate) fn words(error: &Error) -> String {
+    match &error.source {
+        Some(source) => format!("{}: {source}", error.message),
+        None => error.message.clone(),
     }
 }
 

@@ -4,6 +4,7 @@ mod keys;
 mod metadata;
 mod zip;
 
+use std::collections::HashMap;
 use std::path::Path;
 
 use narrows::{Error, Result};
@@ -11,7 +12,7 @@ use serde_json::Value;
 
 use crate::bytes::Bytes;
 use crate::filter::crc32c;
-use crate::place::{Chunking, KeyForm, Shard};
+use crate::place::{Chunking, KeyForm, Place, Shard};
 use crate::variable::{Chunk, Variable, product};
 
 pub(crate) use keys::Keys;
@@ -22,21 +23,29 @@ pub(crate) const METADATA: [&str; 4] = [".zarray", ".zgroup", "zarr.json", ".zme
 /// Bytes of an entry of a shard's index: offset and length.
 const ENTRY: u64 = 16;
 
-/// The store in a folder, with its arrays.
-pub(crate) fn open_folder(root: &Path) -> Result<(Keys, Vec<Variable>)> {
+/// Keys that were not read and are listed: of an array, and beside them.
+const UNSEEN_MAX: usize = 20;
+
+/// A store, its arrays, and what was not looked at beside them.
+type Opened = (Keys, Vec<Variable>, Vec<String>);
+
+/// The store in a folder.
+pub(crate) fn open_folder(root: &Path) -> Result<Opened> {
     let keys = Keys::of_folder(root)?;
-    let variables = variables(&keys)?;
-    Ok((keys, variables))
+    let mut variables = variables(&keys)?;
+    let unseen = unseen(&keys, &mut variables);
+    Ok((keys, variables, unseen))
 }
 
 /// The store in a .zip file.
-pub(crate) fn open_zip(bytes: Bytes) -> Result<(Keys, Vec<Variable>)> {
+pub(crate) fn open_zip(bytes: Bytes) -> Result<Opened> {
     let keys = Keys::of_zip(bytes)?;
-    let variables = variables(&keys)?;
+    let mut variables = variables(&keys)?;
     if variables.is_empty() && !keys.all.keys().any(|k| METADATA.iter().any(|name| k.ends_with(name))) {
         return Err(Error::unsupported("the .zip file holds no Zarr store"));
     }
-    Ok((keys, variables))
+    let unseen = unseen(&keys, &mut variables);
+    Ok((keys, variables, unseen))
 }
 
 /// What metadata say of an array, for tests with arbitrary bytes.
@@ -63,6 +72,39 @@ fn variables(keys: &Keys) -> Result<Vec<Variable>> {
     }
     out.sort_by(|a, b| a.path.cmp(&b.path));
     Ok(out)
+}
+
+/// Tells each array what may be its chunks and is not read; gives back what may hold others.
+fn unseen(keys: &Keys, variables: &mut Vec<Variable>) -> Vec<String> {
+    let mut out = Vec::new();
+    let by_path: HashMap<String, usize> = variables.iter().enumerate().map(|(i, v)| (v.path.clone(), i)).collect();
+    for found in &keys.unseen {
+        let (folder, name) = found.key.rsplit_once('/').unwrap_or(("", &found.key));
+        if !found.is_folder && matches!(name, ".zarray" | "zarr.json") {
+            variables.push(Variable::broken(folder.to_owned(), Error::unsupported(found.why)));
+            continue;
+        }
+        // The array whose folder this is below, if there is one.
+        let mut above = std::iter::successors(Some(folder), |f| Some(f.rsplit_once('/').map_or("", |f| f.0)))
+            .take(folder.matches('/').count() + 2);
+        let owner = above.find_map(|folder| by_path.get(folder));
+        let list = match owner.map(|i| &mut variables[*i]) {
+            Some(variable) if found.is_folder || is_chunk(variable, &found.key) => &mut variable.unseen,
+            None if found.is_folder => &mut out,
+            _ => continue,
+        };
+        if list.len() < UNSEEN_MAX {
+            list.push(format!("{}: {}", found.key, found.why));
+        } else if list.len() == UNSEEN_MAX {
+            list.push("and more".into());
+        }
+    }
+    variables.sort_by(|a, b| a.path.cmp(&b.path));
+    out
+}
+
+fn is_chunk(variable: &Variable, key: &str) -> bool {
+    matches!(&variable.place, Place::Zarr(chunking) if chunking.place(key).is_some())
 }
 
 impl Chunking {

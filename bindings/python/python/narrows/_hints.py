@@ -23,6 +23,8 @@ Range: TypeAlias = tuple[Number | None, Number | None]
 Mode: TypeAlias = Literal["fast", "balanced", "archive"]
 
 MODES = ("fast", "balanced", "archive")
+# Hints that are shares.
+SHARES = ("rel", "range_rel")
 _UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "ki": 2.0**10, "mi": 2.0**20, "gi": 2.0**30}
 _RATE = re.compile(r"([0-9.]+)\s*([kmg]i?)?b?(/s)?", re.IGNORECASE)
 # Values beside a bound that a store may name: more make each chunk slow.
@@ -80,7 +82,7 @@ class Hints:
             raise MisuseError(f"no mode is called {mode!r}; there are fast, balanced and archive")
         if floor is not None and rel is None:
             raise MisuseError("floor= is the least error that rel= allows; state rel= too, or abs=")
-        return cls(
+        hints = cls(
             abs=_error("abs", abs),
             range_rel=_error("range_rel", _share("range_rel", range_rel)),
             rel=_error("rel", _share("rel", rel)),
@@ -93,6 +95,11 @@ class Hints:
             encode_rate=read_rate(encode_rate),
             whole_chunks=_flag("whole_chunks", whole_chunks),
         )
+        for name in SHARES:
+            share = getattr(hints, name)
+            if share is not None and share >= 1:
+                raise MisuseError(f"{name}={share} allows 0 for every value; a share is below 1, or 100 %")
+        return hints
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Hints:
@@ -100,7 +107,10 @@ class Hints:
         known = {field.name for field in fields(cls)}
         if unknown := sorted(set(stored) - known):
             raise MisuseError(f"hints called {', '.join(unknown)} are unknown; upgrade narrows")
-        return cls.of(**stored)
+        # Arrays that were made with such shares are still to be read.
+        shares = {name: stored.get(name) for name in SHARES}
+        large: dict[str, Any] = {n: v for n, v in shares.items() if isinstance(v, (int, float)) and v >= 1}
+        return replace(cls.of(**{**stored, **dict.fromkeys(large, 0.5)}), **large)
 
     def to_dict(self) -> dict[str, Any]:
         """What is stated, as values of JSON."""

@@ -39,7 +39,7 @@ pub(crate) struct Input {
     #[arg(long, value_name = "PIPELINE")]
     pub(crate) method: Option<Pipeline>,
     /// Bytes of a chunk
-    #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = parse_chunk)]
     pub(crate) chunk: usize,
 }
 
@@ -53,22 +53,22 @@ impl Input {
 #[derive(ClapArgs)]
 pub(crate) struct Hints {
     /// Largest absolute error
-    #[arg(long, value_name = "ERROR")]
+    #[arg(long, value_name = "ERROR", value_parser = parse_error, allow_hyphen_values = true)]
     pub(crate) abs: Option<f64>,
     /// Largest error as a share of the value, such as 0.01 or 1%
-    #[arg(long, value_name = "SHARE", value_parser = parse_share)]
+    #[arg(long, value_name = "SHARE", value_parser = parse_share, allow_hyphen_values = true)]
     pub(crate) rel: Option<f64>,
     /// The least error that --rel allows
-    #[arg(long, value_name = "ERROR", requires = "rel")]
+    #[arg(long, value_name = "ERROR", requires = "rel", value_parser = parse_error, allow_hyphen_values = true)]
     pub(crate) floor: Option<f64>,
     /// Largest error as a share of the range of each chunk
-    #[arg(long, value_name = "SHARE", value_parser = parse_share)]
+    #[arg(long, value_name = "SHARE", value_parser = parse_share, allow_hyphen_values = true)]
     pub(crate) range_rel: Option<f64>,
     /// Significant decimal digits
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(crate) digits: Option<u32>,
     /// Significant bits behind the leading one
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(crate) bits: Option<u32>,
     /// A value that stays exact; may be repeated
     #[arg(long, value_name = "VALUE", allow_negative_numbers = true)]
@@ -133,6 +133,9 @@ pub(crate) struct DecodeArgs {
     /// Write the elements without the header of .npy
     #[arg(long)]
     pub(crate) raw: bool,
+    /// Print errors only, as always
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
 }
 
 #[derive(ClapArgs)]
@@ -144,11 +147,31 @@ pub(crate) struct BenchArgs {
     pub(crate) peers: Option<PathBuf>,
 }
 
+fn parse_chunk(text: &str) -> Result<usize, String> {
+    match parse_size(text)? {
+        0 => Err("a chunk has at least a byte; 256K to some MiB are best".into()),
+        len => Ok(len),
+    }
+}
+
+/// A number that an error may be.
+fn not_negative(value: f64) -> Result<f64, String> {
+    let is_right = value.is_finite() && value >= 0.0;
+    if is_right { Ok(value) } else { Err("a bound must be positive, or 0 for exact".into()) }
+}
+
+fn parse_error(text: &str) -> Result<f64, String> {
+    not_negative(text.trim().parse().map_err(|_| "a bound is a number such as 0.01".to_string())?)
+}
+
 /// A share, as a number or in percent.
 fn parse_share(text: &str) -> Result<f64, String> {
     let (number, unit) = text.strip_suffix('%').map_or((text, 1.0), |number| (number, 100.0));
     let share: f64 = number.trim().parse().map_err(|_| "a share is a number such as 0.01, or 1%".to_string())?;
-    Ok(share / unit)
+    match not_negative(share / unit)? {
+        share if share < 1.0 => Ok(share),
+        _ => Err("a bound must be below 1 or 100 %, which allow 0 for every value".into()),
+    }
 }
 
 fn parse_range(text: &str) -> Result<(f64, f64), String> {

@@ -240,8 +240,9 @@ Of a pack the directory is compared with the entries and with where their conten
 are named. The contents themselves are only compared with their digests with --sums.
 
 EXIT STATUS
-  0  all blocks and chunks are whole, and with --against all bounds hold
-  1  a file could not be read or written
+  0  all blocks and chunks are whole, and with --against all is compared and all bounds hold
+  1  a file could not be read or written, or is classic NetCDF; or something could not be looked at (text of any length and records with \
+--against, variables that only one of the files has, links to folders, pipes): nothing is known to be damaged
   2  wrong usage
   3  a block or chunk is damaged, a bound is broken, or the end of a stream is missing, also if --repair-index wrote the rest anew
 Of several files each has its turn, and the highest status counts.

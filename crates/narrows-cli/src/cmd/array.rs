@@ -45,7 +45,8 @@ struct Elements {
 }
 
 impl Elements {
-    fn open(input: &Input) -> Result<Self> {
+    /// `is_kept`: what is read is to come back as it is.
+    fn open(input: &Input, is_kept: bool) -> Result<Self> {
         let source = Source::open(Some(&input.file))?;
         let name = source.name().to_string();
         let mut file = source.into_file();
@@ -67,6 +68,14 @@ impl Elements {
         (&mut file).take(NPY_HEAD).read_to_end(&mut head).context(name.clone())?;
         let header = npy::parse(&head)?;
         head.drain(..header.data_at);
+        if header.is_text && is_kept {
+            let text = format!(
+                "{name} holds byte strings, and would come back as records (|V{0}); encode its elements alone, \
+                 with --type r{0} and --shape",
+                header.dtype.bytes()
+            );
+            return Err(Error::misuse(text).into());
+        }
         let npy::Header { dtype, order, layout, shape, .. } = header;
         Ok(Self { dtype, order, layout, shape, head, file, name })
     }
@@ -117,7 +126,7 @@ fn not_below(value: f64) -> String {
 
 fn encode(args: &EncodeArgs) -> Result<()> {
     refuse_same(&args.input.file, [args.output.as_deref()])?;
-    let elements = Elements::open(&args.input)?;
+    let elements = Elements::open(&args.input, true)?;
     let cut = elements.cut(&args.input)?;
     let mut chooser = Chooser::new(args.input.options(), args.input.hints.bound())?;
     let target = Target::open(args.output.as_deref())?;
@@ -195,7 +204,7 @@ struct Row {
 }
 
 fn bench(args: &BenchArgs) -> Result<()> {
-    let elements = Elements::open(&args.input)?;
+    let elements = Elements::open(&args.input, false)?;
     let (dtype, order, layout, shape) = (elements.dtype, elements.order, elements.layout, elements.shape.clone());
     let cut = elements.cut(&args.input)?;
     let (bound, options) = (args.input.hints.bound(), args.input.options());

@@ -23,10 +23,12 @@ use crate::flow;
 use crate::place::{self, Place};
 use crate::report;
 use crate::transfer::Transfer;
-use crate::variables;
+use crate::variables::{self, Verdict};
 
 mod packs;
 
+/// Status of a file of which something was not looked at, although nothing is known to be damaged.
+const UNSEEN: u8 = 1;
 /// Status of a file that is damaged.
 const DAMAGED: u8 = 3;
 
@@ -36,25 +38,41 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
         return Err(narrows::Error::misuse("--against and --html take one file").into());
     }
     let transfer = Transfer::begin()?;
-    each(&args.files, |path| Ok(if one(args, &transfer, path)? { 0 } else { DAMAGED }))
+    each(&args.files, |path| one(args, &transfer, path))
 }
 
-fn one(args: &CheckArgs, transfer: &Transfer, path: &Path) -> Result<bool> {
+/// Checks a file, and returns its status.
+fn one(args: &CheckArgs, transfer: &Transfer, path: &Path) -> Result<u8> {
+    let status = |is_good: bool| if is_good { 0 } else { DAMAGED };
     if let Place::Object(url) = Place::parse(path)? {
-        return object(args, transfer, path, &url);
+        return object(args, transfer, path, &url).map(status);
     }
     let path = &place::path_of(path)?;
     if is_dash(path) || path.metadata().is_ok_and(|data| !data.is_file() && !data.is_dir()) {
         let name = if is_dash(path) { "stdin".into() } else { path.display().to_string() };
         return Err(anyhow!("cannot check {name}: only files are checked; save it first, or use narrows -t"));
     }
-    if let Some(is_good) = variables::check(args, path)? {
-        return Ok(is_good);
+    if let Some(verdict) = variables::check(args, path)? {
+        return Ok(match verdict {
+            Verdict::Good => 0,
+            Verdict::Unseen => UNSEEN,
+            Verdict::Bad => DAMAGED,
+        });
     }
+    variables::refuse_by_name(path)?;
     if args.against.is_some() || args.html.is_some() || !args.variable.is_empty() {
-        let text = format!("{}: --against, --html and --variable are for files with arrays", path.display());
+        let text = format!(
+            "{}: no HDF5 file, Zarr store, .npy file or file of `narrows array`, or damaged at its beginning; \
+             --against, --html and --variable are for files with arrays",
+            path.display()
+        );
         return Err(narrows::Error::misuse(text).into());
     }
+    scrub_file(args, transfer, path).map(status)
+}
+
+/// Checks a file that has no arrays.
+fn scrub_file(args: &CheckArgs, transfer: &Transfer, path: &Path) -> Result<bool> {
     let cannot = || format!("cannot read {}", path.display());
     let named = |e: narrows::Error| anyhow::Error::from(e).context(path.display().to_string());
     let mut file = open_regular(path)?;

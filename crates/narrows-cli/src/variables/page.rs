@@ -3,7 +3,7 @@
 use narrows_plot::{Axis, Colour, Figure, Plot, Raster, page};
 use narrows_variables::{Plane, Side, Store, Variable, plane, spectrum};
 
-use super::{Row, show};
+use super::{Findings, Row, Verdict, show};
 
 /// Variables with pictures: a page with more is too long to be looked at.
 const VARIABLES_MAX: usize = 64;
@@ -11,8 +11,9 @@ const VARIABLES_MAX: usize = 64;
 const POINTS_MAX: usize = 1500;
 
 /// The page.
-pub(super) fn html(file: &str, store: &Store, rows: &[Row<'_>]) -> String {
-    let text = show::plain(file, store, rows);
+pub(super) fn html(all: &Findings<'_>) -> String {
+    let Findings { file, store, rows, .. } = all;
+    let text = show::plain(all);
     let shown = rows.iter().filter(|row| row.variable.element.is_numeric() && row.variable.raw_bytes() > 0);
     let mut shown: Vec<_> = shown.collect();
     // What Narrows wrote, then what was compared, comes before the rest.
@@ -21,11 +22,13 @@ pub(super) fn html(file: &str, store: &Store, rows: &[Row<'_>]) -> String {
     for row in shown.into_iter().take(VARIABLES_MAX) {
         figures.extend(of_variable(store, row));
     }
-    let good = rows.iter().all(Row::is_good);
-    let words = match (good, rows.iter().any(|row| row.against.is_some())) {
-        (true, true) => "All chunks of Narrows are whole, and all that was compared is within what the chunks state.",
-        (true, false) => "All chunks of Narrows are whole.",
-        (false, _) => "Something is damaged or beyond its bound: see the lines below.",
+    let words = match (all.verdict(), rows.iter().any(|row| row.against.is_some())) {
+        (Verdict::Good, true) => {
+            "All chunks of Narrows are whole, and all that was compared is within what the chunks state."
+        }
+        (Verdict::Good, false) => "All chunks of Narrows are whole.",
+        (Verdict::Unseen, _) => "Nothing is known to be damaged, but not all was looked at: see the lines below.",
+        (Verdict::Bad, _) => "Something is damaged or beyond its bound: see the lines below.",
     };
     page(&format!("narrows check {file}"), words, &text, &figures)
 }
@@ -34,7 +37,7 @@ fn of_variable(store: &Store, row: &Row<'_>) -> Vec<Figure> {
     let name = show::name(row.variable);
     let Some(ours) = read(store, row.variable) else { return Vec::new() };
     let theirs = row.against.as_ref().and_then(|against| {
-        let Side { store, variable } = against.original;
+        let Side { store, variable } = against.original()?;
         read(store, variable).filter(|p| (p.rows, p.columns) == (ours.rows, ours.columns))
     });
     let mut out = vec![field(name, row.variable, &ours, theirs.as_ref())];

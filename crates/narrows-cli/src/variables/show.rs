@@ -2,10 +2,10 @@
 
 use std::io::{self, IsTerminal};
 
-use narrows_variables::{Errors, Range, Store, Variable};
+use narrows_variables::{Range, Variable};
 use serde_json::{Value, json};
 
-use super::Row;
+use super::{Against, Findings, Row, Verdict};
 use crate::report;
 
 /// Pipelines shown for a variable without --verbose.
@@ -113,12 +113,14 @@ pub(super) fn mix(row: &Row<'_>, most: usize) -> String {
 
 /// What a comparison found, in words.
 pub(super) fn errors(row: &Row<'_>) -> Option<String> {
-    let against = row.against.as_ref()?;
-    let e = match &against.errors {
-        Ok(errors) => errors,
-        Err(error) => return Some(format!("not compared: {error}")),
+    let e = match row.against.as_ref()? {
+        Against::Missing => return Some("not compared: the original has no such variable".into()),
+        Against::Found { errors: Ok(errors), .. } => errors,
+        Against::Found { errors: Err(error), .. } => return Some(format!("not compared: {error}")),
     };
+    let is_whole = row.found.damaged_count == 0 && e.failed.is_empty();
     let holds = match (e.broken, row.found.bounded > 0) {
+        (None | Some(0), _) if !is_whole => "; that is without what cannot be read, see below".into(),
         (None, _) => String::new(),
         (Some(0), true) => "; the bound holds".into(),
         (Some(0), false) => "; exact as stated".into(),
@@ -129,6 +131,9 @@ pub(super) fn errors(row: &Row<'_>) -> Option<String> {
     };
     if e.different == 0 {
         return Some(format!("same as the original{holds}"));
+    }
+    if row.variable.element.is_text() {
+        return Some(format!("{} of {} bytes of text differ{holds}", e.different, e.count));
     }
     let (abs, rel, rmse) = (number(e.worst_abs), number(e.worst_rel), number(e.rmse()));
     Some(format!("worst error {abs}, {rel} of the value; RMSE {rmse}, PSNR {:.1} dB{holds}", e.psnr_db()))
@@ -147,13 +152,15 @@ fn faults(row: &Row<'_>) -> Vec<String> {
     if more > 0 {
         out.push(format!("{more} more chunks are damaged"));
     }
-    if let Some(trouble) = row.variable.trouble.as_ref().filter(|_| !row.variable.is_damaged) {
-        out.push(format!("not read: {trouble}"));
-    }
-    let failed: &[String] = match &row.against {
-        Some(against) => against.errors.as_ref().map_or(&[], |e: &Errors| &e.failed),
-        None => &[],
-    };
+    out.extend(unseen(row));
+    out
+}
+
+/// What was not looked at, but for a comparison as a whole.
+fn unseen(row: &Row<'_>) -> Vec<String> {
+    let mut out: Vec<String> = row.variable.unseen().collect();
+    out.extend(row.found.unseen.iter().map(|why| format!("not checked: {why}")));
+    let failed = row.against.as_ref().and_then(Against::errors).map_or(&[][..], |e| &e.failed);
     out.extend(failed.iter().map(|why| format!("not compared: {why}")));
     out
 }
@@ -181,16 +188,17 @@ fn clean(text: &str) -> String {
 }
 
 /// The table for stdout, with what else is known of a variable below it. Quiet: only what is wrong.
-pub(super) fn lines(file: &str, store: &Store, rows: &[Row<'_>], is_quiet: bool, is_verbose: bool) -> Vec<String> {
-    styled(&Style::new(), file, store, rows, is_quiet, is_verbose)
+pub(super) fn lines(all: &Findings<'_>, is_quiet: bool, is_verbose: bool) -> Vec<String> {
+    styled(&Style::new(), all, is_quiet, is_verbose)
 }
 
 /// The table without escapes of terminals, with all that is known.
-pub(super) fn plain(file: &str, store: &Store, rows: &[Row<'_>]) -> String {
-    styled(&Style { is_on: false }, file, store, rows, false, true).join("\n")
+pub(super) fn plain(all: &Findings<'_>) -> String {
+    styled(&Style { is_on: false }, all, false, true).join("\n")
 }
 
-fn styled(style: &Style, file: &str, store: &Store, rows: &[Row<'_>], is_quiet: bool, is_verbose: bool) -> Vec<String> {
+fn styled(style: &Style, all: &Findings<'_>, is_quiet: bool, is_verbose: bool) -> Vec<String> {
+    let Findings { file, store, rows, .. } = all;
     let mut out = Vec::new();
     if !is_quiet {
         let ours = rows.iter().filter(|r| r.variable.is_narrows()).count();
@@ -220,34 +228,59 @@ fn styled(style: &Style, file: &str, store: &Store, rows: &[Row<'_>], is_quiet: 
                 out.push(format!("  {}", style.put("2", &mix)));
             }
         }
-        let is_broken = !row.is_good();
-        let compared = errors(row).filter(|_| !is_quiet || is_broken).map(|text| clean(&text));
+        let verdict = row.verdict();
+        let is_shown = !is_quiet || verdict != Verdict::Good;
+        let compared = errors(row).filter(|_| is_shown).map(|text| clean(&text));
         let prefix = if is_quiet { format!("{}: {}: ", clean(file), cells[0]) } else { "  ".into() };
-        let code = if is_broken { "31" } else { "0" };
+        let code = match verdict {
+            Verdict::Good => "0",
+            Verdict::Unseen => "33",
+            Verdict::Bad => "31",
+        };
         out.extend(compared.map(|text| format!("{prefix}{}", style.put(code, &text))));
-        for fault in faults.iter().filter(|_| !is_quiet || is_broken) {
-            out.push(format!("{prefix}{}", style.put(if is_broken { "31" } else { "33" }, &clean(fault))));
+        for fault in faults.iter().filter(|_| is_shown) {
+            out.push(format!("{prefix}{}", style.put(code, &clean(fault))));
         }
     }
-    let bad = rows.iter().filter(|row| !row.is_good()).count();
+    let prefix = if is_quiet { format!("{}: ", clean(file)) } else { String::new() };
+    out.extend(all.unseen.iter().map(|what| format!("{prefix}{}", style.put("33", &clean(what)))));
     if !is_quiet {
-        let ours = rows.iter().filter(|r| r.variable.is_narrows());
+        out.extend(summary(style, all));
+    }
+    out
+}
+
+/// The last lines: what is wrong, what was not looked at, or that all is good.
+fn summary(style: &Style, all: &Findings<'_>) -> Vec<String> {
+    let count = |verdict| all.rows.iter().filter(|row| row.verdict() == verdict).count();
+    let (bad, unseen, rows) = (count(Verdict::Bad), count(Verdict::Unseen), all.rows.len());
+    let mut out = Vec::new();
+    if bad > 0 {
+        out.push(style.put("31", &format!("{bad} of {rows} variables are damaged or beyond their bound")));
+    }
+    if unseen > 0 {
+        let text = format!("{unseen} of {rows} variables were not checked or compared as a whole; see their lines");
+        out.push(style.put("33", &text));
+    } else if bad == 0 && !all.unseen.is_empty() {
+        out.push(style.put("33", "what is there is good, but not all was looked at"));
+    }
+    if out.is_empty() {
+        let ours = all.rows.iter().filter(|r| r.variable.is_narrows());
         let chunks: u64 = ours.map(|r| r.found.chunks).sum();
-        out.push(match bad {
-            0 => format!("good: {chunks} chunks of Narrows decoded"),
-            n => style.put("31", &format!("{n} of {} variables are damaged or beyond their bound", rows.len())),
-        });
+        out.push(format!("good: {chunks} chunks of Narrows decoded"));
     }
     out
 }
 
 /// Everything as JSON. Numbers that are not finite are null.
-pub(super) fn json(file: &str, store: &Store, rows: &[Row<'_>]) -> Value {
-    let variables: Vec<Value> = rows.iter().map(variable_json).collect();
+pub(super) fn json(all: &Findings<'_>) -> Value {
+    let variables: Vec<Value> = all.rows.iter().map(variable_json).collect();
     json!({
-        "file": file,
-        "format": store.format,
-        "good": rows.iter().all(Row::is_good),
+        "file": all.file,
+        "format": all.store.format,
+        "good": all.verdict() == Verdict::Good,
+        "damaged": all.verdict() == Verdict::Bad,
+        "unseen": all.unseen,
         "variables": variables,
     })
 }
@@ -264,7 +297,8 @@ fn variable_json(row: &Row<'_>) -> Value {
         "chunk": variable.chunk,
         "filters": variable.filters.iter().map(|f| f.name.as_str()).collect::<Vec<_>>(),
         "narrows": variable.is_narrows(),
-        "good": row.is_good(),
+        "good": row.verdict() == Verdict::Good,
+        "unseen": unseen(row),
         "chunks": found.chunks,
         "chunks_max": variable.chunks_max(),
         "raw_bytes": found.raw_bytes,
@@ -279,9 +313,9 @@ fn variable_json(row: &Row<'_>) -> Value {
         "damaged_chunks": found.damaged_count,
         "damaged": damaged.collect::<Vec<_>>(),
         "trouble": variable.trouble,
-        "against": row.against.as_ref().map(|against| match &against.errors {
-            Ok(e) => json!({
-                "path": against.original.variable.path,
+        "against": row.against.as_ref().map(|against| match against {
+            Against::Found { original, errors: Ok(e) } => json!({
+                "path": original.variable.path,
                 "count": e.count,
                 "different": e.different,
                 "worst_abs": e.worst_abs,
@@ -293,7 +327,8 @@ fn variable_json(row: &Row<'_>) -> Value {
                 "broken_at": e.broken_at,
                 "failed": e.failed,
             }),
-            Err(error) => json!({"error": error.to_string()}),
+            Against::Found { errors: Err(error), .. } => json!({"error": error.to_string()}),
+            Against::Missing => json!({"error": "the original has no such variable"}),
         }),
     })
 }

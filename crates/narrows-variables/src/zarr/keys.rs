@@ -1,7 +1,8 @@
 //! Keys of a Zarr store: files of a folder, or entries of a .zip file.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,7 +10,7 @@ use narrows::{Error, Result};
 use serde::Deserialize;
 
 use super::zip::Zip;
-use crate::bytes::Bytes;
+use crate::bytes::{Bytes, NO_FILE};
 
 /// Folders within folders.
 const DEPTH_MAX: usize = 64;
@@ -22,6 +23,9 @@ const METADATA_MAX: u64 = 64 << 20;
 /// Metadata of a store together.
 const METADATA_SUM_MAX: u64 = 1 << 30;
 
+/// What is said of a link to a folder.
+const LINK: &str = "it is a link to a folder, which is not followed; check a copy that has the folder itself (cp -RL)";
+
 /// What metadata say of their kind; all else is passed over.
 #[derive(Deserialize)]
 struct Head {
@@ -32,8 +36,18 @@ struct Head {
 pub(crate) struct Keys {
     place: Place,
     pub(super) all: BTreeMap<String, u64>,
+    /// What is there and is not read.
+    pub(super) unseen: Vec<Unseen>,
     /// Bytes of metadata that were read.
     parsed: AtomicU64,
+}
+
+/// Something in a store that is not read.
+pub(super) struct Unseen {
+    pub(super) key: String,
+    pub(super) why: &'static str,
+    /// It may hold more keys.
+    pub(super) is_folder: bool,
 }
 
 enum Place {
@@ -43,7 +57,7 @@ enum Place {
 
 impl Keys {
     pub(super) fn of_folder(root: &Path) -> Result<Self> {
-        let mut all = BTreeMap::new();
+        let (mut all, mut unseen) = (BTreeMap::new(), Vec::new());
         let mut waiting = vec![(root.to_owned(), String::new(), 0)];
         while let Some((folder, prefix, depth)) = waiting.pop() {
             for entry in fs::read_dir(folder)? {
@@ -51,27 +65,41 @@ impl Keys {
                 // Names of arrays and chunks are text; others belong to somebody else.
                 let Ok(name) = entry.file_name().into_string() else { continue };
                 let key = format!("{prefix}{name}");
-                // Links to folders may lead out of the store, or in circles.
                 let kind = entry.file_type()?;
-                if kind.is_dir() && depth < DEPTH_MAX {
-                    waiting.push((entry.path(), key + "/", depth + 1));
-                } else if let Ok(about) = fs::metadata(entry.path())
-                    && about.is_file()
-                {
-                    if all.len() >= KEYS_MAX {
-                        return Err(Error::limit(format!("the store has more than {KEYS_MAX} files")));
+                let (why, is_folder) = if kind.is_dir() {
+                    if depth < DEPTH_MAX {
+                        waiting.push((entry.path(), key + "/", depth + 1));
+                        continue;
                     }
-                    all.insert(key, about.len());
-                }
+                    ("folders are too deep here", true)
+                } else {
+                    match fs::metadata(entry.path()) {
+                        Ok(about) if about.is_file() => {
+                            all.insert(key, about.len());
+                            continue;
+                        }
+                        // They may lead out of the store, or in circles.
+                        Ok(about) if about.is_dir() => (LINK, true),
+                        Ok(_) => (NO_FILE, false),
+                        Err(e) if e.kind() == io::ErrorKind::NotFound && !kind.is_symlink() => continue,
+                        Err(_) => ("it is a link that leads nowhere, or cannot be read", false),
+                    }
+                };
+                unseen.push(Unseen { key, why, is_folder });
+            }
+            if all.len() + unseen.len() > KEYS_MAX {
+                return Err(Error::limit(format!("the store has more than {KEYS_MAX} files")));
             }
         }
-        Ok(Self { place: Place::Folder(root.to_owned()), all, parsed: AtomicU64::new(0) })
+        unseen.sort_by(|a, b| a.key.cmp(&b.key));
+        Ok(Self { place: Place::Folder(root.to_owned()), all, unseen, parsed: AtomicU64::new(0) })
     }
 
     pub(super) fn of_zip(bytes: Bytes) -> Result<Self> {
         let zip = Zip::open(bytes)?;
         let all = zip.lengths();
-        Ok(Self { place: Place::Zip(zip), all, parsed: AtomicU64::new(0) })
+        let unseen = zip.unread.iter().map(|(key, why)| Unseen { key: key.clone(), why, is_folder: false }).collect();
+        Ok(Self { place: Place::Zip(zip), all, unseen, parsed: AtomicU64::new(0) })
     }
 
     /// Reads a part of what is behind a key.
@@ -81,10 +109,7 @@ impl Keys {
             e
         };
         match &self.place {
-            Place::Folder(root) => {
-                let file = File::open(root.join(key)).map_err(Error::from).and_then(Bytes::of_file);
-                file.and_then(|file| file.read(at, len)).map_err(named)
-            }
+            Place::Folder(root) => Bytes::open(&root.join(key)).and_then(|file| file.read(at, len)).map_err(named),
             Place::Zip(zip) => zip.read(key, at, len).map_err(named),
         }
     }

@@ -82,7 +82,10 @@ fn element_2(dtype: &Value) -> Result<Element> {
             Element { name: if kind == "M" { "time" } else { "duration" }.into(), ..Element::of(Dtype::I64, order) }
         }
         "S" => Element::other(format!("string of {len}"), number().ok_or_else(|| bad("dtype"))?),
-        "U" => Element::other(format!("string of {len}"), 4 * number().ok_or_else(|| bad("dtype"))?),
+        "U" => {
+            let bytes = 4 * number().ok_or_else(|| bad("dtype"))?;
+            Element { order, ..Element::other(format!("string of {len}"), bytes) }
+        }
         "V" => record(number().ok_or_else(|| bad("dtype"))?),
         _ => {
             Element::of(npy::dtype(code).ok_or_else(|| Error::unsupported(format!("elements of type {name}")))?, order)
@@ -167,14 +170,14 @@ fn codecs(list: &[Value], variable: &mut Variable, chunking: Option<&mut Chunkin
                 }
             }
             "transpose" => {
-                let order = shape(configuration.get("order"), "order of transpose")?;
-                let axes: Vec<usize> = order.iter().map(|n| *n as usize).collect();
+                let axes = transposition(configuration.get("order"), variable.shape.len())?;
                 let mut sorted = axes.clone();
                 sorted.sort_unstable();
                 if !sorted.iter().copied().eq(0..variable.shape.len()) {
                     return Err(bad("order of transpose"));
                 }
                 variable.axes = axes.iter().map(|i| variable.axes[*i]).collect();
+                variable.turned.clone_from(&variable.axes);
             }
             "sharding_indexed" => {
                 let Some(chunking) = chunking.take() else {
@@ -211,6 +214,15 @@ fn codecs(list: &[Value], variable: &mut Variable, chunking: Option<&mut Chunkin
         }
     }
     Ok(())
+}
+
+/// Axes by a transposition; drafts of version 3 named two of them.
+fn transposition(order: Option<&Value>, rank: usize) -> Result<Vec<usize>> {
+    match order.and_then(Value::as_str) {
+        Some("C") => Ok((0..rank).collect()),
+        Some("F") => Ok((0..rank).rev().collect()),
+        _ => Ok(shape(order, "order of transpose")?.iter().map(|n| *n as usize).collect()),
+    }
 }
 
 fn element_3(data_type: &Value) -> Result<Element> {

@@ -22,6 +22,8 @@ const DEFLATE_GAIN_MAX: u64 = 1032;
 pub(super) struct Zip {
     bytes: Bytes,
     entries: BTreeMap<String, Entry>,
+    /// Names of entries that cannot be read, each with the reason.
+    pub(super) unread: Vec<(String, &'static str)>,
     /// The deflated entry that was read last.
     inflated: Mutex<Option<(String, Vec<u8>)>>,
 }
@@ -56,10 +58,12 @@ impl Zip {
         }
         let directory = bytes.structure(at, len)?;
         let mut fields = Fields(&directory);
-        let mut entries = BTreeMap::new();
+        let (mut entries, mut unread) = (BTreeMap::new(), Vec::new());
         for _ in 0..count {
-            if let Some((name, entry)) = entry(&mut fields)? {
-                entries.insert(name, entry);
+            match entry(&mut fields)? {
+                Some((name, Ok(entry))) => drop(entries.insert(name, entry)),
+                Some((name, Err(why))) => unread.push((name, why)),
+                None => {}
             }
         }
         // Overlapping entries would make a short file endless.
@@ -68,7 +72,7 @@ impl Zip {
         if places.windows(2).any(|pair| pair[0].0.saturating_add(pair[0].1) > pair[1].0) {
             return Err(Error::corrupt("entries of the .zip file overlap"));
         }
-        Ok(Self { bytes, entries, inflated: Mutex::new(None) })
+        Ok(Self { bytes, entries, unread, inflated: Mutex::new(None) })
     }
 
     pub(super) fn lengths(&self) -> BTreeMap<String, u64> {
@@ -117,8 +121,8 @@ impl Zip {
     }
 }
 
-/// An entry of the directory; `None` for a folder, or one that is encrypted or packed by another method.
-fn entry(fields: &mut Fields<'_>) -> Result<Option<(String, Entry)>> {
+/// An entry of the directory, or why it cannot be read; `None` for a folder.
+fn entry(fields: &mut Fields<'_>) -> Result<Option<(String, std::result::Result<Entry, &'static str>)>> {
     fields.expect(b"PK\x01\x02")?;
     fields.skip(4)?;
     let (flags, method) = (fields.u16()?, fields.u16()?);
@@ -143,8 +147,11 @@ fn entry(fields: &mut Fields<'_>) -> Result<Option<(String, Entry)>> {
         }
     }
     let Ok(name) = std::str::from_utf8(name) else { return Ok(None) };
-    if name.ends_with('/') || flags & 1 != 0 || !matches!(method, 0 | 8) {
-        return Ok(None);
-    }
-    Ok(Some((name.to_owned(), Entry { is_deflated: method == 8, wire_len, raw_len, at })))
+    let entry = match method {
+        _ if name.ends_with('/') => return Ok(None),
+        _ if flags & 1 != 0 => Err("it is encrypted"),
+        0 | 8 => Ok(Entry { is_deflated: method == 8, wire_len, raw_len, at }),
+        _ => Err("it is compressed by a method that is not known here"),
+    };
+    Ok(Some((name.to_owned(), entry)))
 }
