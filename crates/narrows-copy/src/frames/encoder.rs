@@ -14,6 +14,7 @@ use narrows::block::{Block, BufferPool};
 use narrows::codec::CodecId;
 use narrows::entry::{DIGEST_LEN, EndState, KnownFrame, RecordWriter};
 use narrows::frame::{self, BlockHeader, Header, PREFACE_LEN, ReadLimits};
+use narrows::hint::Hint;
 use narrows::policy::Policy;
 use narrows::sender::Summary;
 use narrows::stream::{self, BlockSource, Control, SendOptions};
@@ -24,7 +25,7 @@ use super::BLOCK_LEN;
 
 /// Content up to this length is stored as it is: no method makes it shorter by more than the time of a
 /// thread costs.
-const STORED_MAX: usize = 256;
+pub(crate) const STORED_MAX: usize = 256;
 /// Items that wait for their turn. Small files have four each.
 const ITEMS_MAX: usize = 256;
 /// Bytes of them: 32 blocks, which keep as many threads busy, of the memory that a server reserves for a
@@ -44,9 +45,15 @@ pub struct FramesOptions {
     pub(crate) carrier: Arc<Control>,
     /// Files are read from a folder of stored files.
     pub(crate) unwraps: bool,
+    /// Whether the link is as fast as memory.
+    is_near: IsNear,
+    /// What the command line says of all files; `None`: what is said of files does not count either.
+    pub(crate) hint: Option<Hint>,
     /// What the encoding flow was, at the end.
     pub(crate) encoding: Encoding,
 }
+
+type IsNear = Box<dyn Fn() -> bool + Send>;
 
 /// What an encoding flow has done and learned.
 #[derive(Clone, Default)]
@@ -67,7 +74,16 @@ impl FramesOptions {
     /// are stored files.
     pub fn new(options: SendOptions, carrier: &Arc<Control>, unwraps: bool) -> Self {
         let options = options.check(false).history(0).separate(true).gather_ns(0).block_max(BLOCK_LEN).index(false);
-        Self { options, carrier: Arc::clone(carrier), unwraps, encoding: Encoding::default() }
+        let (carrier, link) = (Arc::clone(carrier), Arc::clone(carrier));
+        let is_near: IsNear = Box::new(move || link.send_summary().in_memory);
+        Self { options, carrier, unwraps, is_near, hint: None, encoding: Encoding::default() }
+    }
+
+    /// Files of which their attribute or a rule says `never` are stored as they are, unless `hint`, that
+    /// of the command line, asks for something else.
+    #[must_use]
+    pub fn obey_never(self, hint: Hint) -> Self {
+        Self { hint: Some(hint), ..self }
     }
 
     /// What the encoding flow will have done.
@@ -84,6 +100,8 @@ pub(crate) enum Item {
     Begin(usize),
     /// A block to be encoded.
     Raw(Block),
+    /// A block to be stored as it is.
+    Plain(Block),
     /// A frame as it is stored at this end.
     Frame(BlockHeader, Vec<u8>),
     /// A frame that the other end has.
@@ -101,7 +119,7 @@ impl Item {
     fn len(&self) -> usize {
         match self {
             Self::Records(bytes) | Self::Frame(_, bytes) => bytes.len(),
-            Self::Raw(raw) | Self::Known(Known::Stored(_, raw)) => raw.len(),
+            Self::Raw(raw) | Self::Plain(raw) | Self::Known(Known::Stored(_, raw)) => raw.len(),
             Self::End(_, sums) => sums.as_ref().map_or(0, |sums| size_of_val(&sums[..])),
             Self::Known(Known::Raw { .. }) | Self::Begin(_) | Self::Done | Self::Engine(_) => 0,
         }
@@ -156,6 +174,7 @@ pub(crate) struct Encoder {
     items: SyncSender<Item>,
     room: Arc<Room>,
     options: Option<SendOptions>,
+    is_near: IsNear,
     blocks: Option<SyncSender<Block>>,
     encoding: Encoding,
 }
@@ -191,8 +210,8 @@ impl Encoder {
             let mut told = AtEnd { end: Some(end), all: false };
             told.all = assembly.run().is_ok();
         })?;
-        let FramesOptions { options, encoding, .. } = options;
-        Ok(Self { items, room, options: Some(options), blocks: None, encoding })
+        let FramesOptions { options, is_near, encoding, .. } = options;
+        Ok(Self { items, room, options: Some(options), is_near, blocks: None, encoding })
     }
 
     /// Sends an item in its turn.
@@ -204,11 +223,30 @@ impl Encoder {
     /// Encodes a block and sends its frames.
     pub(crate) fn block(&mut self, raw: Block) -> Result<(), OverError> {
         if raw.len() <= STORED_MAX {
-            return self.put(Item::Raw(raw));
+            return self.put(Item::Plain(raw));
         }
         self.start_engine().map_err(|_| OverError)?;
         self.put(Item::Raw(raw.clone()))?;
         self.blocks.as_ref().ok_or(OverError)?.send(raw).map_err(|_| OverError)
+    }
+
+    /// Sends a stored frame of the raw bytes from `at` on; false if it is damaged. One that was encoded
+    /// goes as it is: it is smaller already, and to decode and encode it would take more of this host
+    /// than it saves of the link. A block that was stored as it was is encoded for the link, unless that
+    /// is as fast as memory, where no method is in time. Whether it is, is known by the carrier: the
+    /// encoder only sees how fast its pipe drains, which the load of this host makes slow.
+    pub(crate) fn stored(&mut self, header: BlockHeader, frame: &[u8], at: u64) -> Result<bool, OverError> {
+        let is_plain = header.codec == CodecId::STORE && header.raw_len.is_some_and(|len| len <= BLOCK_LEN);
+        if !is_plain || (self.is_near)() {
+            self.put(Item::Frame(header, frame.to_vec()))?;
+            return Ok(true);
+        }
+        let raw = Block::from_vec(frame[header.header_len()..].to_vec());
+        if Some(header.check_of(&raw, &raw, at)) != header.check {
+            return Ok(false);
+        }
+        self.block(raw)?;
+        Ok(true)
     }
 
     /// Starts the engine for the first block.
@@ -292,7 +330,7 @@ impl<E: FnMut(Vec<u8>) -> Result<(), OverError>> Assembly<E> {
                     let maker = self.maker.insert(Maker::new(block_max));
                     records.data(maker.preface(), &mut self.out);
                 }
-                Item::Raw(raw) if raw.len() <= STORED_MAX => {
+                Item::Plain(raw) => {
                     self.flush_have(&records);
                     if let Some(maker) = &mut self.maker
                         && !raw.is_empty()
@@ -412,6 +450,10 @@ fn next_header(frames: &mut BufReader<PipeReader>) -> io::Result<BlockHeader> {
 
 #[cfg(test)]
 mod tests {
+    use std::str::FromStr;
+
+    use narrows::frame::Preface;
+
     use super::*;
 
     /// A client that does not read holds no more than this of a server's memory.
@@ -430,6 +472,44 @@ mod tests {
             room.end();
             assert!(!waiting.join().unwrap(), "nobody takes it any more");
         });
+    }
+
+    /// Bytes that go out for a stored frame of 64 KiB that zstd makes shorter.
+    fn sent_of_a_stored_block(is_near: bool) -> Vec<u8> {
+        let raw: Vec<u8> = (0..64 << 10).map(|i: u32| (i / 100 % 64) as u8).collect();
+        let header = Maker::new(BLOCK_LEN).block(CodecId::STORE, &raw, &raw);
+        let frame = [&header[..], &raw].concat();
+        let limits = super::super::limits(&Preface::parse(Maker::new(BLOCK_LEN).preface()).unwrap().unwrap());
+        let Ok(Some(Header::Block(header))) = frame::parse_header(&frame, &limits) else { panic!("no frame") };
+        let policy = narrows::policy::PolicySpec::from_str("fixed:zstd:level=1").unwrap();
+        let options = FramesOptions::new(SendOptions::new(policy), &Arc::default(), true);
+        let options = FramesOptions { is_near: Box::new(move || is_near), ..options };
+        let (told, heard) = sync_channel(1);
+        let out = Arc::<Mutex<Vec<u8>>>::default();
+        let taken = Arc::clone(&out);
+        let emit = move |records: Vec<u8>| {
+            taken.lock().unwrap().extend(records);
+            Ok(())
+        };
+        let mut encoder = Encoder::start(options, emit, move |all| told.send(all).unwrap()).unwrap();
+        assert!(encoder.put(Item::Begin(BLOCK_LEN)).is_ok());
+        assert!(encoder.stored(header, &frame, 0).is_ok_and(|good| good));
+        if !is_near {
+            assert!(encoder.stored(header, &frame, 1).is_ok_and(|good| !good), "the check is that of another place");
+        }
+        assert!(encoder.put(Item::End(EndState::Whole, None)).is_ok() && encoder.end().is_ok());
+        assert_eq!(heard.recv_timeout(std::time::Duration::from_secs(60)), Ok(true));
+        assert_eq!(encoder.blocks.is_none() && encoder.options.is_some(), is_near, "whether there was an engine");
+        let out = out.lock().unwrap().clone();
+        assert_eq!(out.windows(frame.len()).any(|part| part == frame), is_near);
+        out
+    }
+
+    /// Sending stored blocks over a link as fast as memory costs no encoding.
+    #[test]
+    fn blocks_stored_as_they_were_go_so_where_the_link_is_as_fast_as_memory() {
+        assert!(sent_of_a_stored_block(true).len() > 64 << 10);
+        assert!(sent_of_a_stored_block(false).len() < 8 << 10);
     }
 
     #[test]

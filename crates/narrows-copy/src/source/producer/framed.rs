@@ -147,6 +147,13 @@ impl Producer<'_> {
         sums: &[u64],
     ) -> Result<(), Over> {
         let opened = if file.stored { open_stored(fd, file.len) } else { Ok(None) };
+        let never = match self.says_never(&file, fd) {
+            Ok(never) => never,
+            Err(why) => {
+                self.failed(&why);
+                return Ok(());
+            }
+        };
         let block_max = opened.as_ref().ok().and_then(Option::as_ref).map_or(BLOCK_LEN, |s| s.limits.block_max);
         self.writer.begin(file.id, &mut self.out);
         self.hand_on()?;
@@ -164,7 +171,7 @@ impl Producer<'_> {
             }
         } else {
             let sparse = (stat.st_blocks as u64).saturating_mul(512) < file.len && has_hole(fd, file.len);
-            self.plain(&file, fd, sparse, known)?
+            self.plain(&file, fd, sparse, never, known)?
         };
         let verdict = self.shared.lock().doubts.verdict();
         let state = if verdict == Verdict::Nothing { self.end_state(&file, fd, &read) } else { EndState::Partial };
@@ -237,7 +244,14 @@ impl Producer<'_> {
 
     /// Sends the blocks of a file, except those of which the other end has frames; returns whether it
     /// was as long as announced.
-    fn plain(&mut self, file: &File, fd: &OwnedFd, sparse: bool, known: &[KnownFrame]) -> Result<Read, Over> {
+    fn plain(
+        &mut self,
+        file: &File,
+        fd: &OwnedFd,
+        sparse: bool,
+        never: bool,
+        known: &[KnownFrame],
+    ) -> Result<Read, Over> {
         let mut known = known.iter().filter(|frame| frame.raw_len as usize <= BLOCK_LEN).peekable();
         let (mut at, mut data) = (0, 0..0);
         while at < file.len {
@@ -275,7 +289,11 @@ impl Producer<'_> {
                     self.count(0, len);
                 }
                 _ => {
-                    self.block(raw)?;
+                    if never {
+                        self.put(Item::Plain(raw))?
+                    } else {
+                        self.block(raw)?
+                    }
                     self.count(len, 0);
                 }
             }
@@ -286,9 +304,7 @@ impl Producer<'_> {
 
     // --- a stored file ---
 
-    /// Sends the frames of a stored file; returns also the sums of its raw bytes. Frames that were
-    /// encoded go as they are: they are smaller already, and to decode and encode them would take more
-    /// of this host than it saves of the link. Blocks that are stored as they were are encoded anew.
+    /// Sends the frames of a stored file; returns also the sums of its raw bytes.
     fn stored(
         &mut self,
         opened: io::Result<Option<Stored>>,
@@ -326,15 +342,9 @@ impl Producer<'_> {
                 self.put(Item::Known(Known::Raw { raw_len, frame_len, check }))?;
                 self.count(0, raw_len as u64);
             } else {
-                if header.codec == CodecId::STORE && raw_len <= BLOCK_LEN {
-                    let raw = Block::from_vec(frame[header.header_len()..].to_vec());
-                    if header.check_of(&raw, &raw, raw_at) != check {
-                        return Ok(Err(damaged()));
-                    }
-                    self.block(raw)?;
-                } else {
-                    let frame = frame.to_vec();
-                    self.put(Item::Frame(header, frame))?;
+                let encoder = self.encoder.as_mut().ok_or(Over)?;
+                if !encoder.stored(header, frame, raw_at).map_err(|_| Over)? {
+                    return Ok(Err(damaged()));
                 }
                 self.count(raw_len as u64, 0);
             }
