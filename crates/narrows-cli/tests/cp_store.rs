@@ -120,7 +120,7 @@ fn files_that_say_never_are_stored_as_they_are() {
     };
     // With a rate the link does not decide.
     assert_eq!(stored("b", &["--encode-rate", "1MB/s"]), [false, true, marked]);
-    assert_eq!(stored("c", &["--mode", "fast"]), [false; 3]);
+    assert_eq!(stored("c", &["--mode", "balanced"]), [false; 3]);
     if mark("sometimes") {
         let b = home.path().join("d");
         let output = put(home.path(), &a, &b, &["--encode-rate", "1MB/s"]);
