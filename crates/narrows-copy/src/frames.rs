@@ -11,6 +11,7 @@ use narrows::frame::{
 mod decoder;
 mod encoder;
 mod known;
+mod room;
 
 pub(crate) use decoder::{Decoder, into_io};
 pub(crate) use encoder::{Encoder, Item, Known, OverError, STORED_MAX};

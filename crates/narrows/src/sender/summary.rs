@@ -3,8 +3,8 @@
 use crate::codec::Method;
 use crate::monitor::expectation::PeerLink;
 
-/// Totals of a sent flow, readable at any time. All counters only grow; `rate_bytes_per_s`, `link` and
-/// `in_memory` are estimates.
+/// Totals of a sent flow, readable at any time. All counters only grow; `rate_bytes_per_s` and `link`
+/// are estimates.
 #[derive(Debug, Clone, Default)]
 pub struct Summary {
     /// Raw bytes whose frames were handed to the link.
@@ -53,8 +53,6 @@ pub struct Summary {
     pub rate_bytes_per_s: f64,
     /// The link as it was measured; `None` until its rate is known.
     pub link: Option<PeerLink>,
-    /// The link is a copy within this host, as fast as memory.
-    pub in_memory: bool,
 }
 
 /// Totals of one method.

@@ -199,7 +199,6 @@ impl Sender {
         self.summary.link_dry_ns = self.times.dry_ns;
         self.summary.rate_bytes_per_s = self.link.rate_bytes_per_s();
         self.summary.link = self.link.measured();
-        self.summary.in_memory = self.link.in_memory();
     }
 
     /// Bytes that had left the host at the last look.
