@@ -20,6 +20,7 @@ mod framed;
 mod never;
 mod outlined;
 mod repeats;
+mod stored_file;
 
 use framed::Asked;
 pub(super) use framed::Told;
