@@ -97,6 +97,39 @@ fn a_hint_of_the_command_line_is_followed() {
     assert!(lens[0] > 1 << 20 && lens[1] < 1 << 19 && lens[2] < lens[1], "{lens:?}");
 }
 
+/// Rules and the attribute of a file may say `never`; a mode of the command line is stronger, and a hint
+/// that is none is a failure of its file.
+#[test]
+fn files_that_say_never_are_stored_as_they_are() {
+    let home = home();
+    let a = home.path().join("a");
+    fs::create_dir_all(a.join("sub")).unwrap();
+    let names = ["words", "sub/ruled.h5", "marked"];
+    names.iter().for_each(|name| fs::write(a.join(name), text(1 << 20)).unwrap());
+    fs::write(a.join(".narrows.toml"), "[[hint]]\nfiles = \"*.h5\"\nnever = true\n").unwrap();
+    let mark = |hint: &str| {
+        let flags = rustix::fs::XattrFlags::empty();
+        rustix::fs::setxattr(a.join("marked"), "user.narrows.hint", hint.as_bytes(), flags).is_ok()
+    };
+    let marked = mark("never");
+    let stored = |to: &str, flags: &[&str]| {
+        let b = home.path().join(to);
+        let said = json(&put(home.path(), &a, &b, flags));
+        assert_eq!(said["files_failed"], 0, "{said}");
+        names.map(|name| b.join(format!("{name}.nrw")).metadata().unwrap().len() > 1 << 20)
+    };
+    // With a rate the link does not decide.
+    assert_eq!(stored("b", &["--encode-rate", "1MB/s"]), [false, true, marked]);
+    assert_eq!(stored("c", &["--mode", "balanced"]), [false; 3]);
+    if mark("sometimes") {
+        let b = home.path().join("d");
+        let output = put(home.path(), &a, &b, &["--encode-rate", "1MB/s"]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("marked: user.narrows.hint"), "{said}");
+        assert!(!output.status.success() && b.join("words.nrw").exists() && !b.join("marked.nrw").exists());
+    }
+}
+
 #[test]
 fn trees_are_stored_encoded_and_come_back_as_they_were() {
     let home = home();

@@ -11,9 +11,10 @@ use narrows::frame::{
 mod decoder;
 mod encoder;
 mod known;
+mod room;
 
 pub(crate) use decoder::{Decoder, into_io};
-pub(crate) use encoder::{Encoder, Item, Known, OverError};
+pub(crate) use encoder::{Encoder, Item, Known, OverError, STORED_MAX};
 pub use encoder::{Encoding, FramesOptions};
 pub(crate) use known::KnownFrames;
 pub(crate) use narrows_file::alone::{Reader, limits, stands_alone};

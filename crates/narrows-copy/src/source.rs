@@ -19,7 +19,7 @@ mod doubts;
 mod producer;
 
 use doubts::{Doubted, Doubts};
-use producer::{CHUNK_ANSWERS_MAX, Over, Producer, Told};
+use producer::{CHUNK_ANSWERS_MAX, Never, Over, Producer, Told};
 
 /// Maximum number of entries that the scan is ahead: enough that it never waits for the link, in
 /// less than 1 MiB.
@@ -270,10 +270,19 @@ impl EntrySource {
     }
 }
 
-/// Starts the encoder, and says whether the sources are stored files. It hands on its records no faster
-/// than the carrier takes them, since all that waits behind it hides from it how fast the link is.
-fn start_encoder(shared: &Arc<Shared>, frames: FramesOptions) -> io::Result<(Encoder, bool)> {
+/// How content goes as frames.
+struct Framing {
+    encoder: Encoder,
+    /// The sources are stored files.
+    unwraps: bool,
+    never: Option<Never>,
+}
+
+/// Starts the encoder. It hands on its records no faster than the carrier takes them, since all that waits
+/// behind it hides from it how fast the link is.
+fn start_encoder(shared: &Arc<Shared>, mut frames: FramesOptions) -> io::Result<Framing> {
     let (carrier, unwraps) = (Arc::clone(&frames.carrier), frames.unwraps);
+    let never = frames.hint.take().map(Never::new);
     let (queue, end) = (Arc::clone(shared), Arc::clone(shared));
     let mut handed = 0;
     let emit = move |records: Vec<u8>| {
@@ -286,7 +295,7 @@ fn start_encoder(shared: &Arc<Shared>, frames: FramesOptions) -> io::Result<(Enc
         (state.done, state.over) = (all, state.over || !all);
         end.changed.notify_all();
     })?;
-    Ok((encoder, unwraps))
+    Ok(Framing { encoder, unwraps, never })
 }
 
 /// Ends the flow with an error if a thread panics, so that the others do not wait forever.

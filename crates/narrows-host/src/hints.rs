@@ -32,6 +32,8 @@ const FOLDERS_MAX: usize = 4096;
 #[derive(Default)]
 pub struct Hints {
     folders: HashMap<PathBuf, Option<Arc<Rules>>>,
+    /// The folder of the last file, as it was named and by its own path: the next is often there too.
+    last: Option<(PathBuf, PathBuf)>,
 }
 
 impl Hints {
@@ -54,12 +56,19 @@ impl Hints {
     pub fn by_rules(&mut self, path: &Path) -> Result<Option<Hint>> {
         let Some(name) = path.file_name() else { return Ok(None) };
         let folder = crate::whole::folder_of(path);
-        let folder = folder.canonicalize().or_else(|_| std::path::absolute(folder))?;
+        let folder = match &self.last {
+            Some((named, own)) if named == folder => own.clone(),
+            _ => {
+                let own = folder.canonicalize().or_else(|_| std::path::absolute(folder))?;
+                self.last = Some((folder.to_owned(), own.clone()));
+                own
+            }
+        };
         let full = folder.join(name);
-        // A file that will be written has no owner yet.
-        let owner = path.metadata().ok().map(|data| data.uid());
         for folder in folder.ancestors().take(DEPTH_MAX) {
             let Some(rules) = self.rules(folder) else { continue };
+            // A file that will be written has no owner yet.
+            let owner = path.metadata().ok().map(|data| data.uid());
             if !rules.counts_for(owner) {
                 continue;
             }

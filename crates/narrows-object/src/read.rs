@@ -18,9 +18,9 @@ use crate::runtime;
 use crate::store::{self, Store};
 use crate::url::Url;
 
-/// Read at the end of an object at once, with what its index says of some 36,000 blocks: 2 ms at 1 Gbit/s,
-/// where another request would cost a round trip.
-const TAIL: u64 = 256 << 10;
+/// Read at the end of an object at once: as much as of a file, with what its index says of some 9,000
+/// blocks, 2 GB. On a new connection over 40 ms, 256 KiB come two round trips later.
+const TAIL: u64 = 64 << 10;
 /// What copies add to the names of files.
 const SUFFIX: &str = ".nrw";
 /// An answer that is too slow is asked for once more, on another connection, so often.

@@ -267,7 +267,10 @@ fn send(args: &CpArgs, mut input: Input, single: bool, target: &Place, tell: &Te
     let (options, frames) = match args.store_compressed {
         true => {
             let carrier = carrier_options().stall_timeout(flow::seconds(args.timeout));
-            (carrier, Some(FramesOptions::new(options, control, false)))
+            let frames = FramesOptions::new(options, control, false);
+            // A policy says which methods are used, whatever the files say.
+            let frames = if args.flow.policy.is_some() { frames } else { frames.obey_never(args.hint.hint()) };
+            (carrier, Some(frames))
         }
         false if matches!(target, Place::Local(_)) => (options, None),
         false => (options.reach(reach_asked(args)), None),

@@ -8,12 +8,14 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, PipeReader, Read};
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use narrows::block::{Block, BufferPool};
 use narrows::codec::CodecId;
 use narrows::entry::{DIGEST_LEN, EndState, KnownFrame, RecordWriter};
 use narrows::frame::{self, BlockHeader, Header, PREFACE_LEN, ReadLimits};
+use narrows::hint::Hint;
+use narrows::monitor::expectation::PeerLink;
 use narrows::policy::Policy;
 use narrows::sender::Summary;
 use narrows::stream::{self, BlockSource, Control, SendOptions};
@@ -21,21 +23,30 @@ use narrows::transport::Link;
 use narrows_file::alone::Maker;
 
 use super::BLOCK_LEN;
+use super::room::Room;
 
 /// Content up to this length is stored as it is: no method makes it shorter by more than the time of a
 /// thread costs.
-const STORED_MAX: usize = 256;
+pub(crate) const STORED_MAX: usize = 256;
 /// Items that wait for their turn. Small files have four each.
 const ITEMS_MAX: usize = 256;
-/// Bytes of them: 32 blocks, which keep as many threads busy, of the memory that a server reserves for a
-/// copy.
-const ITEMS_LEN: usize = 16 << 20;
-/// Blocks that wait for the engine, which takes what it has room for.
-const BLOCKS_MAX: usize = 2;
+/// Blocks that wait for the engine, which takes what it has room for. Waking it for each small one would
+/// take longer than encoding it. Their bytes are those of the items.
+const BLOCKS_MAX: usize = 64;
 /// Records are handed on in pieces of this length.
 const GATHER_LEN: usize = 64 << 10;
 /// Length of the buffer for frames.
 const BUFFER_LEN: usize = 128 << 10;
+
+/// Stored blocks go as they are over links that are faster than this, in bytes/s: 1 Gbit/s carries 118 MB/s.
+/// A copy within a busy host may be measured not much faster, and must not be loaded with encoding.
+const FAST_ABOVE: f64 = 125e6;
+
+/// Whether a link is too fast for stored blocks to be encoded. One that is not known yet counts as that of
+/// the copy that stored them so.
+fn is_fast(link: Option<PeerLink>) -> bool {
+    link.is_none_or(|link| link.rate_bytes_per_s > FAST_ABOVE)
+}
 
 /// How a sending end makes frames.
 pub struct FramesOptions {
@@ -44,9 +55,15 @@ pub struct FramesOptions {
     pub(crate) carrier: Arc<Control>,
     /// Files are read from a folder of stored files.
     pub(crate) unwraps: bool,
+    /// Whether the link is too fast for stored blocks to be encoded.
+    is_fast: IsFast,
+    /// What the command line says of all files; `None`: what is said of files does not count either.
+    pub(crate) hint: Option<Hint>,
     /// What the encoding flow was, at the end.
     pub(crate) encoding: Encoding,
 }
+
+type IsFast = Box<dyn Fn() -> bool + Send>;
 
 /// What an encoding flow has done and learned.
 #[derive(Clone, Default)]
@@ -67,7 +84,16 @@ impl FramesOptions {
     /// are stored files.
     pub fn new(options: SendOptions, carrier: &Arc<Control>, unwraps: bool) -> Self {
         let options = options.check(false).history(0).separate(true).gather_ns(0).block_max(BLOCK_LEN).index(false);
-        Self { options, carrier: Arc::clone(carrier), unwraps, encoding: Encoding::default() }
+        let (carrier, link) = (Arc::clone(carrier), Arc::clone(carrier));
+        let is_fast: IsFast = Box::new(move || is_fast(link.send_summary().link));
+        Self { options, carrier, unwraps, is_fast, hint: None, encoding: Encoding::default() }
+    }
+
+    /// Files of which their attribute or a rule says `never` are stored as they are, unless `hint`, that
+    /// of the command line, asks for something else.
+    #[must_use]
+    pub fn obey_never(self, hint: Hint) -> Self {
+        Self { hint: Some(hint), ..self }
     }
 
     /// What the encoding flow will have done.
@@ -84,6 +110,8 @@ pub(crate) enum Item {
     Begin(usize),
     /// A block to be encoded.
     Raw(Block),
+    /// A block to be stored as it is.
+    Plain(Block),
     /// A frame as it is stored at this end.
     Frame(BlockHeader, Vec<u8>),
     /// A frame that the other end has.
@@ -101,7 +129,7 @@ impl Item {
     fn len(&self) -> usize {
         match self {
             Self::Records(bytes) | Self::Frame(_, bytes) => bytes.len(),
-            Self::Raw(raw) | Self::Known(Known::Stored(_, raw)) => raw.len(),
+            Self::Raw(raw) | Self::Plain(raw) | Self::Known(Known::Stored(_, raw)) => raw.len(),
             Self::End(_, sums) => sums.as_ref().map_or(0, |sums| size_of_val(&sums[..])),
             Self::Known(Known::Raw { .. }) | Self::Begin(_) | Self::Done | Self::Engine(_) => 0,
         }
@@ -119,43 +147,12 @@ pub(crate) enum Known {
 /// The copy is over.
 pub(crate) struct OverError;
 
-/// The bytes that wait between the two threads.
-#[derive(Default)]
-struct Room {
-    /// So many, and whether nobody takes them any more.
-    state: Mutex<(usize, bool)>,
-    changed: Condvar,
-}
-
-impl Room {
-    fn lock(&self) -> MutexGuard<'_, (usize, bool)> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits until `len` bytes fit, or nothing else waits.
-    fn take(&self, len: usize) -> Result<(), OverError> {
-        let is_full = |(waiting, over): &mut (usize, bool)| *waiting > 0 && *waiting + len > ITEMS_LEN && !*over;
-        let mut state = self.changed.wait_while(self.lock(), is_full).unwrap_or_else(PoisonError::into_inner);
-        state.0 += len;
-        if state.1 { Err(OverError) } else { Ok(()) }
-    }
-
-    fn give(&self, len: usize) {
-        self.lock().0 -= len;
-        self.changed.notify_all();
-    }
-
-    fn end(&self) {
-        self.lock().1 = true;
-        self.changed.notify_all();
-    }
-}
-
 /// The encoder of a copy.
 pub(crate) struct Encoder {
     items: SyncSender<Item>,
     room: Arc<Room>,
     options: Option<SendOptions>,
+    is_fast: IsFast,
     blocks: Option<SyncSender<Block>>,
     encoding: Encoding,
 }
@@ -191,8 +188,8 @@ impl Encoder {
             let mut told = AtEnd { end: Some(end), all: false };
             told.all = assembly.run().is_ok();
         })?;
-        let FramesOptions { options, encoding, .. } = options;
-        Ok(Self { items, room, options: Some(options), blocks: None, encoding })
+        let FramesOptions { options, is_fast, encoding, .. } = options;
+        Ok(Self { items, room, options: Some(options), is_fast, blocks: None, encoding })
     }
 
     /// Sends an item in its turn.
@@ -204,11 +201,30 @@ impl Encoder {
     /// Encodes a block and sends its frames.
     pub(crate) fn block(&mut self, raw: Block) -> Result<(), OverError> {
         if raw.len() <= STORED_MAX {
-            return self.put(Item::Raw(raw));
+            return self.put(Item::Plain(raw));
         }
         self.start_engine().map_err(|_| OverError)?;
         self.put(Item::Raw(raw.clone()))?;
         self.blocks.as_ref().ok_or(OverError)?.send(raw).map_err(|_| OverError)
+    }
+
+    /// Sends a stored frame of the raw bytes from `at` on; false if it is damaged. One that was encoded
+    /// goes as it is: it is smaller already, and to decode and encode it would take more of this host
+    /// than it saves of the link. A block that was stored as it was is encoded only for a link that the
+    /// carrier knows to be slow: the encoder itself sees how fast its pipe drains, which its own load
+    /// makes slow.
+    pub(crate) fn stored(&mut self, header: BlockHeader, frame: &[u8], at: u64) -> Result<bool, OverError> {
+        let is_plain = header.codec == CodecId::STORE && header.raw_len.is_some_and(|len| len <= BLOCK_LEN);
+        if !is_plain || (self.is_fast)() {
+            self.put(Item::Frame(header, frame.to_vec()))?;
+            return Ok(true);
+        }
+        let raw = Block::from_vec(frame[header.header_len()..].to_vec());
+        if Some(header.check_of(&raw, &raw, at)) != header.check {
+            return Ok(false);
+        }
+        self.block(raw)?;
+        Ok(true)
     }
 
     /// Starts the engine for the first block.
@@ -292,7 +308,7 @@ impl<E: FnMut(Vec<u8>) -> Result<(), OverError>> Assembly<E> {
                     let maker = self.maker.insert(Maker::new(block_max));
                     records.data(maker.preface(), &mut self.out);
                 }
-                Item::Raw(raw) if raw.len() <= STORED_MAX => {
+                Item::Plain(raw) => {
                     self.flush_have(&records);
                     if let Some(maker) = &mut self.maker
                         && !raw.is_empty()
@@ -412,24 +428,50 @@ fn next_header(frames: &mut BufReader<PipeReader>) -> io::Result<BlockHeader> {
 
 #[cfg(test)]
 mod tests {
+    use std::str::FromStr;
+
+    use narrows::frame::Preface;
+
     use super::*;
 
-    /// A client that does not read holds no more than this of a server's memory.
+    /// Bytes that go out for a stored frame of 64 KiB that zstd makes shorter.
+    fn sent_of_a_stored_block(is_fast: bool) -> Vec<u8> {
+        let raw: Vec<u8> = (0..64 << 10).map(|i: u32| (i / 100 % 64) as u8).collect();
+        let header = Maker::new(BLOCK_LEN).block(CodecId::STORE, &raw, &raw);
+        let frame = [&header[..], &raw].concat();
+        let limits = super::super::limits(&Preface::parse(Maker::new(BLOCK_LEN).preface()).unwrap().unwrap());
+        let Ok(Some(Header::Block(header))) = frame::parse_header(&frame, &limits) else { panic!("no frame") };
+        let policy = narrows::policy::PolicySpec::from_str("fixed:zstd:level=1").unwrap();
+        let options = FramesOptions::new(SendOptions::new(policy), &Arc::default(), true);
+        let options = FramesOptions { is_fast: Box::new(move || is_fast), ..options };
+        let (told, heard) = sync_channel(1);
+        let out = Arc::<Mutex<Vec<u8>>>::default();
+        let taken = Arc::clone(&out);
+        let emit = move |records: Vec<u8>| {
+            taken.lock().unwrap().extend(records);
+            Ok(())
+        };
+        let mut encoder = Encoder::start(options, emit, move |all| told.send(all).unwrap()).unwrap();
+        assert!(encoder.put(Item::Begin(BLOCK_LEN)).is_ok());
+        assert!(encoder.stored(header, &frame, 0).is_ok_and(|good| good));
+        if !is_fast {
+            assert!(encoder.stored(header, &frame, 1).is_ok_and(|good| !good), "the check is that of another place");
+        }
+        assert!(encoder.put(Item::End(EndState::Whole, None)).is_ok() && encoder.end().is_ok());
+        assert_eq!(heard.recv_timeout(std::time::Duration::from_secs(60)), Ok(true));
+        assert_eq!(encoder.blocks.is_none() && encoder.options.is_some(), is_fast, "whether there was an engine");
+        let out = out.lock().unwrap().clone();
+        assert_eq!(out.windows(frame.len()).any(|part| part == frame), is_fast);
+        out
+    }
+
+    /// Sending stored blocks over a fast link costs no encoding.
     #[test]
-    fn bytes_that_wait_are_limited() {
-        let room = Room::default();
-        let takes = |len| std::thread::scope(|scope| scope.spawn(|| room.take(len).is_ok()).join().unwrap());
-        assert!(takes(2 * ITEMS_LEN), "alone, whatever it is");
-        std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| room.take(1).is_ok());
-            std::thread::sleep(std::time::Duration::from_millis(20));
-            assert!(!waiting.is_finished());
-            room.give(2 * ITEMS_LEN);
-            assert!(waiting.join().unwrap() && takes(ITEMS_LEN - 1));
-            let waiting = scope.spawn(|| room.take(1).is_ok());
-            room.end();
-            assert!(!waiting.join().unwrap(), "nobody takes it any more");
-        });
+    fn blocks_stored_as_they_were_are_encoded_for_slow_links_only() {
+        let link = |rate_bytes_per_s| Some(PeerLink { rate_bytes_per_s, rtt_ns: None });
+        assert_eq!([None, link(1e9), link(118e6), link(1e6)].map(is_fast), [true, true, false, false]);
+        assert!(sent_of_a_stored_block(true).len() > 64 << 10);
+        assert!(sent_of_a_stored_block(false).len() < 8 << 10);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::doubts::{Doubted, Verdict};
-use super::{Content, File, SCANNED_RESUME, Shared};
+use super::{Content, File, Framing, SCANNED_RESUME, Shared};
 use crate::delta::Outline;
 use crate::frames::{Encoder, Item};
 use crate::holes::{has_hole, next_data};
@@ -17,11 +17,14 @@ use crate::scan::{Found, Root};
 use crate::{e_text, shown};
 
 mod framed;
+mod never;
 mod outlined;
 mod repeats;
+mod stored_file;
 
 use framed::Asked;
 pub(super) use framed::Told;
+pub(super) use never::Never;
 use outlined::{Outlined, RECORDS_AHEAD};
 use repeats::Repeats;
 
@@ -77,6 +80,8 @@ pub(super) struct Producer<'a> {
     encoder: Option<Encoder>,
     /// The sources are stored files.
     unwraps: bool,
+    /// Finds files that are to be stored as they are.
+    never: Option<Never>,
     /// Files of which the other end was asked what it has.
     asked: VecDeque<Box<Asked>>,
     /// The totals still have to be announced.
@@ -94,8 +99,11 @@ pub(super) struct Producer<'a> {
 pub(super) struct Over;
 
 impl<'a> Producer<'a> {
-    pub(super) fn new(shared: &'a Shared, roots: Vec<Root>, totals: bool, encoder: Option<(Encoder, bool)>) -> Self {
-        let (encoder, unwraps) = encoder.unzip();
+    pub(super) fn new(shared: &'a Shared, roots: Vec<Root>, totals: bool, framing: Option<Framing>) -> Self {
+        let (mut encoder, mut unwraps, mut never) = (None, false, None);
+        if let Some(framing) = framing {
+            (encoder, unwraps, never) = (Some(framing.encoder), framing.unwraps, framing.never);
+        }
         Self {
             shared,
             roots,
@@ -103,7 +111,8 @@ impl<'a> Producer<'a> {
             out: Vec::new(),
             outlined: VecDeque::new(),
             encoder,
-            unwraps: unwraps.unwrap_or(false),
+            unwraps,
+            never,
             asked: VecDeque::new(),
             totals,
             repeats: Repeats::default(),

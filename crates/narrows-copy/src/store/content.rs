@@ -49,6 +49,8 @@ pub(super) struct OpenFile {
     pub(super) here: Option<Here>,
     /// Some of its raw bytes were here.
     pub(super) has_copied: bool,
+    /// Its first bytes, of frames that are stored as they came, until there are more or it ends.
+    pub(super) held: Vec<u8>,
     hash: blake3::Hasher,
     pub(super) at: u64,
     /// End of the written data, which is less than `at` after a hole.
@@ -73,6 +75,7 @@ impl OpenFile {
             framed: None,
             here: None,
             has_copied: false,
+            held: Vec::new(),
             hash,
             at: 0,
             written: 0,
@@ -160,7 +163,7 @@ impl OpenFile {
     /// the sender.
     pub(super) fn complete(&mut self, digest: &[u8; DIGEST_LEN]) -> io::Result<()> {
         if self.failed.is_none() {
-            self.failed = self.take_here().err();
+            self.failed = self.take_here().and_then(|()| self.write_held()).err();
         }
         if let Some(e) = self.failed.take() {
             return Err(e);

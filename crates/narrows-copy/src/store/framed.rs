@@ -19,6 +19,10 @@ use crate::frames::{Decoder, Form, KnownFrames, Reader, SUFFIX, into_io, totals}
 pub(super) const RESUMED_MIN: u64 = 64 << 10;
 /// Files of which frames are known at a time; each has two descriptors. Our senders ask about 16.
 const KNOWN_MAX: usize = 64;
+/// Most bytes of a file that are held to be written at once: a block of a small file with all around it.
+/// Less than [`RESUMED_MIN`], so nothing that would be kept is held.
+const HELD_MAX: usize = 16 << 10;
+const _: () = assert!((HELD_MAX as u64) < RESUMED_MIN);
 /// Length of a stretch of a sum.
 const STRETCH: usize = 1 << SUMS_LOG;
 /// Most sums of one answer: nothing else is done while they are made.
@@ -72,13 +76,30 @@ impl OpenFile {
         let Some(mut framed) = self.framed.take() else { return Ok(()) };
         let result = match &mut framed {
             Framed::AsItCame(reader) => {
-                reader.push(bytes, |_| Ok(())).map_err(into_io).and_then(|()| self.append_plain(bytes))
+                reader.push(bytes, |_| Ok(())).map_err(into_io).and_then(|()| self.append_frames(bytes))
             }
             Framed::Decoded(decoder) => decoder.push(bytes, |raw| self.append_or_skip(raw)),
         };
         let too_long = result.is_ok() && framed.reader().raw_len() > self.announced();
         self.framed = Some(framed);
         if too_long { Err(io::Error::other("more data arrived than was announced")) } else { result }
+    }
+
+    /// Adds bytes of a stored file. A short one is written at once: its preface, block and end come one
+    /// by one.
+    fn append_frames(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if self.at == 0 && self.held.len() + bytes.len() <= HELD_MAX {
+            self.held.extend_from_slice(bytes);
+            return Ok(());
+        }
+        self.write_held()?;
+        self.append_plain(bytes)
+    }
+
+    /// Writes what is held.
+    pub(super) fn write_held(&mut self) -> io::Result<()> {
+        let held = std::mem::take(&mut self.held);
+        self.append_plain(&held)
     }
 
     /// Takes the next `len` raw bytes from what is here.
@@ -92,7 +113,7 @@ impl OpenFile {
             _ if !fits => Err(wrong()),
             (Framed::AsItCame(reader), Here::Frames(known)) => known.take(reader.raw_len(), len, |frame| {
                 reader.push(frame, |_| Ok(())).map_err(into_io)?;
-                self.append_plain(frame)
+                self.append_frames(frame)
             }),
             (Framed::Decoded(decoder), Here::Raw(file)) => {
                 decoder.reader().leave_out(len);

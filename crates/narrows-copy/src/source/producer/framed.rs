@@ -6,32 +6,19 @@ use std::os::fd::OwnedFd;
 
 use narrows::block::Block;
 use narrows::codec::CodecId;
-use narrows::entry::{DATA_LEN_MAX, EndState, Entry, EntryKind, KnownFrame};
-use narrows::frame::{
-    self, BlockHeader, Header, PREFACE_LEN, Preface, ReadLimits, SUMS_LOG, codecs_of_this_build, parse_sums,
-};
+use narrows::entry::{EndState, Entry, EntryKind, KnownFrame};
+use narrows::frame::{BlockHeader, PREFACE_LEN, SUMS_LOG, codecs_of_this_build};
 use rustix::fs::{OFlags, Stat};
-use rustix::io::Errno;
 
 use super::super::doubts::{Doubted, Verdict};
+use super::stored_file::{Stored, Window, changed, damaged, open_any, open_stored, read_block};
 use super::{File, Over, Producer, has_hole, next_data};
-use crate::delta::read_at;
 use crate::frames::{self, BLOCK_LEN, Item, Known};
 use crate::{e_text, shown};
 
 /// Most frames or sums that are asked for, of all files that wait for answers: 128 GiB in blocks of 512
 /// KiB, in 12 MiB. What lies behind them is sent again.
 const KNOWN_MAX: usize = 256 << 10;
-/// Most sums of a stored file: 1 TiB, in 8 MiB. Of a longer one nothing is compared with what the other
-/// end has.
-const SUMS_MAX: usize = 1 << 20;
-/// Most blocks of a stored file that is decoded here, since its frames do not stand alone: 2 TiB of blocks
-/// of 2 MiB, in 16 MiB. Who asks for it may have stored it.
-const BLOCKS_MAX: usize = 1 << 20;
-/// Longest header of a frame, rounded up.
-const HEADER_LEN: usize = 20;
-/// Longest control frame, header included.
-const CONTROL_LEN: usize = 12 + frame::CONTROL_BODY_MAX;
 
 /// An answer about what the other end has of a file.
 pub(in crate::source) enum Told {
@@ -63,14 +50,6 @@ type Read = io::Result<bool>;
 
 /// Whether a stored file was read to its end, and the sums of its raw bytes.
 type Sent = (bool, Option<Vec<u64>>);
-
-/// A stored file at this end.
-struct Stored {
-    limits: ReadLimits,
-    index_offset: u64,
-    raw_len: u64,
-    sums: Option<Vec<u64>>,
-}
 
 impl Producer<'_> {
     /// Turns the entry of a stored file into that of its original.
@@ -147,6 +126,13 @@ impl Producer<'_> {
         sums: &[u64],
     ) -> Result<(), Over> {
         let opened = if file.stored { open_stored(fd, file.len) } else { Ok(None) };
+        let never = match self.says_never(&file, fd) {
+            Ok(never) => never,
+            Err(why) => {
+                self.failed(&why);
+                return Ok(());
+            }
+        };
         let block_max = opened.as_ref().ok().and_then(Option::as_ref).map_or(BLOCK_LEN, |s| s.limits.block_max);
         self.writer.begin(file.id, &mut self.out);
         self.hand_on()?;
@@ -164,7 +150,7 @@ impl Producer<'_> {
             }
         } else {
             let sparse = (stat.st_blocks as u64).saturating_mul(512) < file.len && has_hole(fd, file.len);
-            self.plain(&file, fd, sparse, known)?
+            self.plain(&file, fd, sparse, never, known)?
         };
         let verdict = self.shared.lock().doubts.verdict();
         let state = if verdict == Verdict::Nothing { self.end_state(&file, fd, &read) } else { EndState::Partial };
@@ -237,7 +223,14 @@ impl Producer<'_> {
 
     /// Sends the blocks of a file, except those of which the other end has frames; returns whether it
     /// was as long as announced.
-    fn plain(&mut self, file: &File, fd: &OwnedFd, sparse: bool, known: &[KnownFrame]) -> Result<Read, Over> {
+    fn plain(
+        &mut self,
+        file: &File,
+        fd: &OwnedFd,
+        sparse: bool,
+        never: bool,
+        known: &[KnownFrame],
+    ) -> Result<Read, Over> {
         let mut known = known.iter().filter(|frame| frame.raw_len as usize <= BLOCK_LEN).peekable();
         let (mut at, mut data) = (0, 0..0);
         while at < file.len {
@@ -275,7 +268,11 @@ impl Producer<'_> {
                     self.count(0, len);
                 }
                 _ => {
-                    self.block(raw)?;
+                    if never {
+                        self.put(Item::Plain(raw))?
+                    } else {
+                        self.block(raw)?
+                    }
                     self.count(len, 0);
                 }
             }
@@ -286,9 +283,7 @@ impl Producer<'_> {
 
     // --- a stored file ---
 
-    /// Sends the frames of a stored file; returns also the sums of its raw bytes. Frames that were
-    /// encoded go as they are: they are smaller already, and to decode and encode them would take more
-    /// of this host than it saves of the link. Blocks that are stored as they were are encoded anew.
+    /// Sends the frames of a stored file; returns also the sums of its raw bytes.
     fn stored(
         &mut self,
         opened: io::Result<Option<Stored>>,
@@ -307,7 +302,7 @@ impl Producer<'_> {
             (first..=last).all(|i| sums.get(i).is_some_and(|sum| own.get(i) == Some(sum)))
         };
         let (mut at, mut raw_at) = (PREFACE_LEN as u64, 0u64);
-        let mut window = Window { fd, at: 0, bytes: Vec::new() };
+        let mut window = Window::new(fd);
         while at < stored.index_offset {
             if self.is_given_up() {
                 return Ok(Ok((false, None)));
@@ -326,15 +321,9 @@ impl Producer<'_> {
                 self.put(Item::Known(Known::Raw { raw_len, frame_len, check }))?;
                 self.count(0, raw_len as u64);
             } else {
-                if header.codec == CodecId::STORE && raw_len <= BLOCK_LEN {
-                    let raw = Block::from_vec(frame[header.header_len()..].to_vec());
-                    if header.check_of(&raw, &raw, raw_at) != check {
-                        return Ok(Err(damaged()));
-                    }
-                    self.block(raw)?;
-                } else {
-                    let frame = frame.to_vec();
-                    self.put(Item::Frame(header, frame))?;
+                let encoder = self.encoder.as_mut().ok_or(Over)?;
+                if !encoder.stored(header, frame, raw_at).map_err(|_| Over)? {
+                    return Ok(Err(damaged()));
                 }
                 self.count(raw_len as u64, 0);
             }
@@ -378,19 +367,6 @@ impl Producer<'_> {
     }
 }
 
-/// A file of any streams.
-fn open_any(fd: &OwnedFd) -> io::Result<narrows_file::File<std::fs::File>> {
-    let file = std::fs::File::from(fd.try_clone()?);
-    narrows_file::OpenOptions::default().blocks_max(BLOCKS_MAX).open(file).map_err(|e| match e.kind {
-        narrows::ErrorKind::Limit => io::Error::other(e.to_string()),
-        _ => damaged(),
-    })
-}
-
-fn changed() -> io::Error {
-    io::Error::other("it changed meanwhile; copy it again")
-}
-
 /// Whether a frame that the other end has is of these raw bytes.
 fn is_of(frame: &KnownFrame, raw: &[u8]) -> bool {
     let header = BlockHeader::data(CodecId(frame.codec), false, raw.len(), frame.wire_len as usize);
@@ -400,102 +376,6 @@ fn is_of(frame: &KnownFrame, raw: &[u8]) -> bool {
         && codecs_of_this_build() >> frame.codec.min(63) & 1 == 1
         && (if is_stored { frame.wire_len == frame.raw_len } else { frame.wire_len < frame.raw_len })
         && header.check_of_parts([raw].into_iter(), body_hash, frame.raw_offset) == frame.check
-}
-
-fn read_block(fd: &OwnedFd, at: u64, len: usize) -> io::Result<Vec<u8>> {
-    let mut raw = vec![0; len];
-    let n = read_at(fd, &mut raw, at)?;
-    raw.truncate(n);
-    Ok(raw)
-}
-
-fn damaged() -> io::Error {
-    io::Error::other("the stored file is damaged; `narrows check` says where")
-}
-
-/// The end of a stored file, and its sums; `None` if its frames do not stand alone, or a frame may not
-/// fit into a record.
-fn open_stored(fd: &OwnedFd, len: u64) -> io::Result<Option<Stored>> {
-    let Ok(totals) = frames::totals(fd) else { return Ok(None) };
-    if totals.raw_total != len {
-        return Err(changed());
-    }
-    let preface = read_block(fd, 0, PREFACE_LEN)?;
-    let preface = Preface::parse(&preface).ok().flatten().ok_or_else(damaged)?;
-    if !frames::stands_alone(&preface) || preface.block_max + HEADER_LEN > DATA_LEN_MAX {
-        return Ok(None);
-    }
-    let index_offset = if totals.index_offset == 0 { totals.wire_total } else { totals.index_offset };
-    let sums = read_sums(fd, index_offset, totals.wire_total, totals.raw_total)?;
-    Ok(Some(Stored { limits: frames::limits(&preface), index_offset, raw_len: totals.raw_total, sums }))
-}
-
-/// The sums behind the index, if their stretches are those that this program compares.
-fn read_sums(fd: &OwnedFd, begin: u64, end: u64, raw_total: u64) -> io::Result<Option<Vec<u64>>> {
-    let limits = ReadLimits { block_max: 0, history: 0, reach: 0, codecs: 0, check: true, messages: false };
-    let (mut at, mut sums) = (begin, Vec::new());
-    while at < end {
-        let bytes = read_block(fd, at, CONTROL_LEN.min((end - at) as usize))?;
-        let Ok(Some(Header::Control(header))) = frame::parse_header(&bytes, &limits) else { return Err(damaged()) };
-        let whole = header.header_len + header.body_len;
-        let body = bytes.get(header.header_len..whole).ok_or_else(damaged)?;
-        header.verify(body, raw_total).map_err(|_| damaged())?;
-        if header.kind == frame::ControlKind::Sums {
-            let (log, more) = parse_sums(body).map_err(|_| damaged())?;
-            if log != SUMS_LOG {
-                return Ok(None);
-            }
-            if sums.len() + more.len() > SUMS_MAX {
-                return Ok(None);
-            }
-            sums.extend(more);
-        }
-        at += whole as u64;
-    }
-    Ok(Some(sums).filter(|sums| sums.len() as u64 == raw_total.div_ceil(1 << SUMS_LOG)))
-}
-
-/// Reads frames one behind the other, several at a time.
-struct Window<'a> {
-    fd: &'a OwnedFd,
-    at: u64,
-    bytes: Vec<u8>,
-}
-
-impl Window<'_> {
-    /// The header and all bytes of the frame at `at`, which ends before `end`.
-    fn frame(&mut self, at: u64, end: u64, limits: &ReadLimits) -> io::Result<(BlockHeader, &[u8])> {
-        self.need(at, HEADER_LEN as u64, end)?;
-        let begin = (at - self.at) as usize;
-        let Ok(Some(Header::Block(header))) = frame::parse_header(&self.bytes[begin..], limits) else {
-            return Err(damaged());
-        };
-        let len = header.header_len() + header.wire_len;
-        self.need(at, len as u64, end)?;
-        let begin = (at - self.at) as usize;
-        Ok((header, self.bytes.get(begin..begin + len).ok_or_else(damaged)?))
-    }
-
-    fn need(&mut self, at: u64, len: u64, end: u64) -> io::Result<()> {
-        let stop = at.saturating_add(len).min(end);
-        if at >= self.at && stop <= self.at + self.bytes.len() as u64 {
-            return Ok(());
-        }
-        let want = len.max(super::READ_LEN as u64).min(end.saturating_sub(at)) as usize;
-        self.bytes.resize(want, 0);
-        let mut filled = 0;
-        while filled < want {
-            match rustix::io::pread(self.fd, &mut self.bytes[filled..], at + filled as u64) {
-                Ok(0) => break,
-                Ok(n) => filled += n,
-                Err(Errno::INTR) => {}
-                Err(e) => return Err(e.into()),
-            }
-        }
-        self.bytes.truncate(filled);
-        self.at = at;
-        Ok(())
-    }
 }
 
 impl Producer<'_> {
