@@ -14,7 +14,7 @@ use crate::files::{self, Target};
 use crate::flow;
 use crate::progress::Bar;
 use crate::transfer::{Received, Transfer};
-use narrows_copy::hello::{Fsync, GetTask, Task};
+use narrows_copy::hello::{Fsync, GetTask, SourceHabits, Task};
 use narrows_copy::outlet::Outlet;
 use narrows_copy::place::Place;
 use narrows_copy::special::{self, Special};
@@ -112,6 +112,7 @@ fn receive(args: &CpArgs, source: &Place, target: &Target, to: &Output<'_>) -> R
         totals: false,
         stored: is_stored(args),
         frames: false,
+        habits: SourceHabits { rate: args.habits.rate(), ..SourceHabits::default() },
     };
     let notes = Notes::default();
     let options = ReceiveOptions::default().notes(&notes).stall_timeout(flow::seconds(args.timeout));
