@@ -15,6 +15,7 @@ use crate::version;
 
 pub(crate) mod agent;
 pub(crate) mod array;
+pub(crate) mod copying;
 pub(crate) mod doctor;
 pub(crate) mod file;
 mod habits;
@@ -29,6 +30,7 @@ pub(crate) mod run;
 pub(crate) mod shell;
 pub(crate) mod status;
 pub(crate) mod store;
+pub(crate) mod sync;
 pub(crate) mod train;
 pub(crate) mod tunnel;
 
@@ -132,7 +134,9 @@ pub(crate) enum Command {
     /// Encode files anew with slower methods, in place: smaller, with the same bytes
     Repack(repack::RepackArgs),
     /// Copy files and folders between hosts (over ssh or directly) or within this host
-    Cp(CpArgs),
+    Cp(Box<CpArgs>),
+    /// Make a folder the same as another one, and remove what that does not have
+    Sync(Box<sync::SyncArgs>),
     /// Serve copies: the remote end that `cp` starts, or a server that listens
     Serve(ServeArgs),
     /// Run a program and compress its TCP connections, through a supervisor
@@ -192,7 +196,14 @@ pub(crate) fn of_process() -> Args {
         let args = file::FileArgs::from_arg_matches(&found).unwrap_or_else(|e| e.exit());
         return Args { command: Command::File(args) };
     }
-    Args::try_parse().unwrap_or_else(|e| habits::refuse(&e))
+    let words = match crate::config::with_defaults(habits::without_readable(std::env::args_os().collect())) {
+        Ok(words) => words,
+        Err(e) => {
+            narrows_host::words::note(crate::report::one_line(&e));
+            std::process::exit(2);
+        }
+    };
+    Args::try_parse_from(words).unwrap_or_else(|e| habits::refuse(&e))
 }
 
 /// Whether the command line is `narrows [OPTIONS] [FILE...]`: its first word is no command and asks
@@ -310,14 +321,14 @@ impl From<FsyncArg> for narrows_copy::hello::Fsync {
 }
 
 #[derive(ClapArgs, Clone)]
-#[command(after_long_help = CP_HELP, override_usage = "narrows cp [OPTIONS] SRC... DST")]
+#[command(after_long_help = CP_HELP, override_usage = "narrows cp [OPTIONS] SRC... DST", args_override_self = true)]
 pub(crate) struct CpArgs {
     /// Sources, then the target: PATH, [USER@]HOST:PATH, ssh://[USER@]HOST[:PORT]/PATH,
     /// narrows://HOST[:PORT]/PATH, s3://BUCKET/KEY (gs://, az://), or - for stdin or stdout
     #[arg(value_name = "SRC... DST", required = true, num_args = 1..)]
     pub(crate) paths: Vec<OsString>,
     /// Copy folders and everything in them
-    #[arg(short = 'r', short_alias = 'R', short_alias = 'a', long)]
+    #[arg(short = 'r', short_alias = 'R', long)]
     pub(crate) recursive: bool,
     /// Leave out paths that match PATTERN, with the syntax of .gitignore; may be repeated
     #[arg(long, value_name = "PATTERN")]
@@ -327,7 +338,7 @@ pub(crate) struct CpArgs {
     pub(crate) include: Vec<String>,
     /// When everything is copied, remove from the copied folders at the target what the sources do
     /// not have
-    #[arg(long, requires = "recursive")]
+    #[arg(long)]
     pub(crate) delete: bool,
     /// Remove nothing if --delete would remove more than N files and folders
     #[arg(long, value_name = "N", requires = "delete")]
@@ -372,7 +383,7 @@ pub(crate) struct CpArgs {
     #[arg(long, value_name = "N", default_value_t = CARRIERS, value_parser = clap::value_parser!(u8).range(1..=8))]
     pub(crate) carriers: u8,
     /// Also copy fifos and devices
-    #[arg(long)]
+    #[arg(short = 'D', long)]
     pub(crate) devices: bool,
     /// Give up after this time without progress; 0 = never
     #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = parse_seconds)]
@@ -394,6 +405,8 @@ pub(crate) struct CpArgs {
     pub(crate) plain: bool,
     #[command(flatten)]
     pub(crate) hint: hint::HintArgs,
+    #[command(flatten)]
+    pub(crate) habits: copying::HabitArgs,
     /// To or from a store: files that are copied at a time
     #[arg(long, value_name = "N", default_value_t = TRANSFERS, value_parser = clap::value_parser!(u8).range(1..=64))]
     pub(crate) transfers: u8,

@@ -312,7 +312,8 @@ impl Scan<'_> {
             Some(listed) => {
                 let mut walked: Option<&[u8]> = None;
                 listed.0.iter().all(|(path, depth)| {
-                    let is_in = |top: &[u8]| top.is_empty() || path.starts_with(top) && path.get(top.len()) == Some(&b'/');
+                    let is_in =
+                        |top: &[u8]| top.is_empty() || path.starts_with(top) && path.get(top.len()) == Some(&b'/');
                     if walked.is_some_and(is_in) {
                         return true;
                     }

@@ -17,10 +17,10 @@ use super::error::{Blame, Error, Result, cannot_store, is_link_lost};
 use super::filter::Filter;
 use super::frames::{Form, FramesOptions, SUFFIX};
 use super::hello::{Fsync, GetTask, StoreOptions, Task};
-use super::scan::{Listed, Picks};
 use super::outlet::Outlet;
 use super::remote_path;
 use super::scan::{self, Root};
+use super::scan::{Listed, Picks};
 use super::served::Served;
 use super::source::{EntrySource, Input, SourceOptions};
 use super::special::{self, Special};
@@ -412,7 +412,8 @@ fn get(
     }
     let may_read = unopened.is_empty() || !habits.remove_sources;
     let sources = if may_read { &what.sources[..] } else { &[] };
-    let (roots, failed) = reachable.roots(sources, what.recursive || habits.files.is_some(), what.frames, habits.follow);
+    let (roots, failed) =
+        reachable.roots(sources, what.recursive || habits.files.is_some(), what.frames, habits.follow);
     let listed = habits.files.as_ref().map(|files| Listed::new(files, what.recursive)).transpose();
     let listed = listed.map_err(|text| Error::Protocol(text.into()))?;
     let link = if habits.rate > 0 { link.limited(habits.rate) } else { link };
@@ -447,7 +448,7 @@ fn get(
         let sent = stream::send(source.reader(), link, options);
         source.stop();
         sent?;
-        source.remove_sources(&|text| narrows_host::words::note(text));
+        source.remove_sources(None, &|text| narrows_host::words::note(text));
         return Ok(());
     }
     let reach = if manner == Manner::Local { 0 } else { reachable.reach() };
@@ -456,13 +457,15 @@ fn get(
     let sent = stream::send(source.reader(), link, options);
     source.stop();
     sent?;
-    source.remove_sources(&|text| narrows_host::words::note(text));
+    source.remove_sources(None, &|text| narrows_host::words::note(text));
     Ok(())
 }
 
-/// Opens the sources; also returns the errors of those that could not be opened.
-pub fn open_roots(sources: &[PathBuf], recursive: bool) -> (Vec<Root>, Vec<String>) {
-    open_each(sources, |path| Root::open(path, recursive))
+/// Opens the sources; also returns the errors of those that could not be opened. `follow`: symbolic links
+/// are followed everywhere.
+pub fn open_roots(sources: &[PathBuf], recursive: bool, follow: bool) -> (Vec<Root>, Vec<String>) {
+    let open = if follow { Root::following } else { Root::open };
+    open_each(sources, |path| open(path, recursive))
 }
 
 fn open_each(sources: &[PathBuf], open: impl Fn(&Path) -> io::Result<Root>) -> (Vec<Root>, Vec<String>) {

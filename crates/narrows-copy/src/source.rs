@@ -14,14 +14,15 @@ use super::delta::DELTA_MIN;
 use super::filter::Filter;
 use super::frames::{Encoder, FramesOptions, OverError, SUFFIX};
 use super::scan::{Found, Picks, Root, walk_picked};
+use super::tree::Tree;
 
 mod doubts;
 mod producer;
 mod removable;
 
 use doubts::{Doubted, Doubts};
-use removable::Removable;
 use producer::{CHUNK_ANSWERS_MAX, Over, Producer, Told};
+use removable::Removable;
 
 /// Maximum number of entries that the scan is ahead: enough that it never waits for the link, in
 /// less than 1 MiB.
@@ -209,7 +210,8 @@ enum Content {
 impl EntrySource {
     /// Starts scanning and sending.
     pub fn start(input: Input, options: SourceOptions) -> io::Result<Self> {
-        let SourceOptions { dry_run, on_failure, on_file, names, totals, on_removed, answers_within, frames, .. } = options;
+        let SourceOptions { dry_run, on_failure, on_file, names, totals, on_removed, answers_within, frames, .. } =
+            options;
         let (picks, itemized) = (options.picks, options.itemized);
         let removable = (options.removes && !dry_run).then(Removable::default);
         let state = Mutex::new(State { removable, ..State::default() });
@@ -285,9 +287,11 @@ impl EntrySource {
 
     /// Removes the sources that are stored at the other end, which has confirmed everything. Returns how
     /// many, and reports those that cannot be removed.
-    pub fn remove_sources(&mut self, on_failure: &dyn Fn(&str)) -> u64 {
+    /// `target`: the folder on this host that they were copied into, and the name of a single file. What was
+    /// copied onto itself stays.
+    pub fn remove_sources(&mut self, target: Option<(Tree, Option<Vec<u8>>)>, on_failure: &dyn Fn(&str)) -> u64 {
         let removable = self.shared.lock().removable.take();
-        removable.map_or(0, |removable| removable.remove(&mut self.removed_from, on_failure))
+        removable.map_or(0, |removable| removable.remove(&mut self.removed_from, target, on_failure))
     }
 
     /// A function that returns the current progress.

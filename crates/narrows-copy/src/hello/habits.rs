@@ -165,7 +165,9 @@ impl Backup {
     pub(crate) fn patterns(&self) -> Vec<String> {
         let escape = |text: &str| {
             let special = |c: char| "\\*?[]!# ".contains(c);
-            text.chars().fold(String::new(), |all, c| if special(c) { all + "\\" + &c.to_string() } else { all + &c.to_string() })
+            text.chars().fold(String::new(), |all, c| {
+                if special(c) { all + "\\" + &c.to_string() } else { all + &c.to_string() }
+            })
         };
         match self.dir.as_ref().and_then(|dir| self.dir_path(dir).ok()) {
             Some(dir) => vec![format!("/{}", escape(&String::from_utf8_lossy(&dir)))],
@@ -247,7 +249,14 @@ mod tests {
 
     #[test]
     fn backups_stay_below_the_target() {
-        for bad in [("", None), ("a/b", None), ("~", Some("/etc")), ("", Some("../up")), ("", Some("a/../../b")), ("", Some("."))] {
+        for bad in [
+            ("", None),
+            ("a/b", None),
+            ("~", Some("/etc")),
+            ("", Some("../up")),
+            ("", Some("a/../../b")),
+            ("", Some(".")),
+        ] {
             let bad = backup(bad.0, bad.1);
             assert!(bad.check().is_err(), "{bad:?}");
             let asked = StoreHabits { backup: Some(bad), ..StoreHabits::default() };
@@ -281,7 +290,9 @@ mod tests {
         };
         assert_eq!(SourceHabits::from_json(&source.to_json()).unwrap(), source);
         assert_eq!(StoreHabits::from_json(&Value::Null).unwrap(), StoreHabits::default());
-        for bad in [json!({ "later": true }), json!([]), json!({ "link_dest": vec!["x"; 21] }), json!({ "backup": true })] {
+        for bad in
+            [json!({ "later": true }), json!([]), json!({ "link_dest": vec!["x"; 21] }), json!({ "backup": true })]
+        {
             assert!(StoreHabits::from_json(&bad).is_err(), "{bad}");
         }
         for bad in [json!({ "later": true }), json!(7), json!({ "files": [""] }), json!({ "files": [7] })] {

@@ -2,12 +2,15 @@
 //! (`--remove-source-files`).
 
 use std::collections::{HashMap, HashSet};
+use std::ffi::OsStr;
+use std::os::fd::OwnedFd;
 
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
 use super::{Content, File};
 use crate::scan::Root;
+use crate::tree::Tree;
 use crate::{e_text, shown};
 
 /// Entries that may be removed, by number.
@@ -51,7 +54,12 @@ impl Removable {
     }
 
     /// Removes them; returns how many.
-    pub(super) fn remove(self, roots: &mut [Root], on_failure: &dyn Fn(&str)) -> u64 {
+    pub(super) fn remove(
+        self,
+        roots: &mut [Root],
+        mut target: Option<(Tree, Option<Vec<u8>>)>,
+        on_failure: &dyn Fn(&str),
+    ) -> u64 {
         let mut removed = 0;
         let is_stored = |id: &u64| !self.failed.contains(id);
         for (id, Entry { root, path, mtime, of }) in &self.entries {
@@ -64,6 +72,9 @@ impl Removable {
                 if mtime.is_some_and(|mtime| mtime != (stat.st_mtime, stat.st_mtime_nsec as u32)) {
                     return Err(std::io::Error::other("it changed since it was read"));
                 }
+                if target.as_mut().is_some_and(|target| is_target(target, path, &folder, &name)) {
+                    return Err(std::io::Error::other("it is the target itself"));
+                }
                 Ok(rustix::fs::unlinkat(&folder, &name, AtFlags::empty())?)
             });
             match taken {
@@ -74,4 +85,12 @@ impl Removable {
         }
         removed
     }
+}
+
+/// Whether the name in a source folder is the one that `path` has in the target.
+fn is_target(target: &mut (Tree, Option<Vec<u8>>), path: &[u8], folder: &OwnedFd, name: &OsStr) -> bool {
+    let (tree, rename) = target;
+    let place = |folder: &OwnedFd| rustix::fs::fstat(folder).map(|s| (s.st_dev, s.st_ino));
+    let there = tree.parent(rename.as_deref().unwrap_or(path));
+    there.is_ok_and(|(there, its)| its == name && place(&there).is_ok_and(|there| place(folder) == Ok(there)))
 }

@@ -76,7 +76,9 @@ impl Target {
         }
         let path = entry.path.clone();
         let result = match &entry.kind {
-            EntryKind::File { .. } | EntryKind::Stream => return self.announced_file(id, entry, digest.as_ref(), answers),
+            EntryKind::File { .. } | EntryKind::Stream => {
+                return self.announced_file(id, entry, digest.as_ref(), answers);
+            }
             EntryKind::Folder => self.make_folder(id, entry, answers),
             EntryKind::HardLink { of } if self.options.dry_run => {
                 let of = *of;

@@ -11,8 +11,8 @@ use rustix::io::Errno;
 
 use super::answers::Answers;
 use super::batch::WholeFile;
-use super::habits::{Beside, beside_files};
 use super::framed::{Framed, Here, RESUMED_MIN, stored_len};
+use super::habits::{Beside, beside_files};
 use super::partial::{self, PRIVATE, Partial};
 use super::plan::DeltaPlan;
 use super::{Target, stream};

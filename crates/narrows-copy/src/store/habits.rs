@@ -122,13 +122,11 @@ impl Target {
 }
 
 /// The versions of `path` in earlier copies.
-pub(super) fn beside_files<'a>(
-    beside: &'a mut [Beside],
-    path: &'a [u8],
-) -> impl Iterator<Item = OwnedFd> + use<'a> {
+pub(super) fn beside_files<'a>(beside: &'a mut [Beside], path: &'a [u8]) -> impl Iterator<Item = OwnedFd> + use<'a> {
     beside.iter_mut().filter_map(move |Beside(tree)| {
         let file = tree.open_below(path, OFlags::RDONLY | OFlags::NONBLOCK).ok()?;
-        let is_file = rustix::fs::fstat(&file).is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::RegularFile);
+        let is_file =
+            rustix::fs::fstat(&file).is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::RegularFile);
         is_file.then_some(file)
     })
 }

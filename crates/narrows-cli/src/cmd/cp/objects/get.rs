@@ -289,7 +289,7 @@ impl Get<'_> {
             return Ok(Removed { count: 0, why_not: Some(why) });
         }
         let root = folder.join("");
-        let (roots, _) = open_roots(std::slice::from_ref(&root), true);
+        let (roots, _) = open_roots(std::slice::from_ref(&root), true, false);
         let claimed = lock(&self.claimed);
         let mut others = Vec::new();
         walk(&roots as &[Root], filter, |found| {

@@ -68,7 +68,7 @@ impl From<anyhow::Error> for Failure {
 pub(super) fn put(copy: &Copy<'_>, sources: &[PathBuf], url: &Url) -> Result<Removed> {
     let args = copy.args;
     let filter = Filter::new(&patterns(args))?;
-    let (roots, unopened) = open_roots(sources, args.recursive);
+    let (roots, unopened) = open_roots(sources, args.recursive, false);
     unopened.iter().for_each(|text| copy.failed(text));
     if roots.is_empty() {
         return Ok(Removed::default());
