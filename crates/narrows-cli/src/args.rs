@@ -341,7 +341,7 @@ pub(crate) struct CpArgs {
     #[arg(long)]
     pub(crate) delete: bool,
     /// Remove nothing if --delete would remove more than N files and folders
-    #[arg(long, value_name = "N", requires = "delete")]
+    #[arg(long, value_name = "N")]
     pub(crate) max_delete: Option<u64>,
     /// Try to preserve owners even if the storing end does not run as root, and report where that
     /// fails

@@ -97,8 +97,10 @@ fn what_is_always_on_is_accepted() {
     let output = world.cp(Way::Put, &["-P", "2222"], &["from/a"], "x");
     assert_eq!(code(&output), 2, "{}", stderr(&output));
     assert!(stderr(&output).contains("works only with ssh"), "{}", stderr(&output));
-    let output = world.cp(Way::Local, &["-avP"], &["from/"], "x");
-    assert!(code(&output) == 2 && stderr(&output).contains("as scp does"), "{}", stderr(&output));
+    for args in [["-avP", "from/", "x", "-q"], ["-avP", "--delete", "from/", "x"]] {
+        let output = finish(narrows(world.home.path()).arg("cp").args(args).spawn().unwrap());
+        assert!(code(&output) == 2 && stderr(&output).contains("as scp does"), "{}", stderr(&output));
+    }
 }
 
 #[test]
@@ -162,7 +164,7 @@ fn links_are_followed_with_copy_links() {
     let world = World::new();
     let from = source(&world);
     put(&world.path("elsewhere/e"), "from elsewhere", 1_500_000_000);
-    symlink("../elsewhere", from.join("sub/folder")).unwrap();
+    symlink("../../elsewhere", from.join("sub/folder")).unwrap();
     symlink("../../elsewhere/e", from.join("sub/file")).unwrap();
     let ways = [Way::Local, Way::Put, Way::Get, Way::PutDirect];
     as_rsync(&world, &ways, "-aL", "from/", |_| ());
@@ -285,6 +287,8 @@ fn files_of_an_earlier_copy_become_links_with_link_dest() {
         assert_eq!(inode(world.path("by-rsync/a")), inode(world.path("day1/a")));
         assert_ne!(inode(world.path("by-rsync/b")), inode(world.path("day1/b")));
     }
+    // There is none before the first copy.
+    world.copies(Way::Put, &["-a", "--link-dest=../day0"], &["from/"], "day1 of another");
     // A server leaves its folder for nobody; .. is taken from the target by name.
     for bad in ["../../x", "../../../../etc"] {
         let output = world.cp(Way::PutDirect, &["-a", "--link-dest", bad], &["from/"], "refused");

@@ -122,7 +122,7 @@ impl Reachable<'_> {
             Self::Within(served, _) => served.beside(target, dir),
             Self::Busy => Err(Error::Local(BUSY.into())),
         };
-        store.habits.link_dest.iter().map(open).collect()
+        store.habits.link_dest.iter().filter_map(|dir| open(dir).transpose()).collect()
     }
 
     fn roots(&self, sources: &[PathBuf], recursive: bool, of_stored: bool, follow: bool) -> (Vec<Root>, Vec<String>) {
@@ -379,11 +379,20 @@ pub fn open_target(target: &Path, single: bool, dry_run: bool, makes_parents: bo
     Ok(Opened::from((tree, Some(name))))
 }
 
-/// Opens a folder of `--link-dest`, which is relative to the target folder.
-pub fn open_beside(target: &Path, dir: &Path) -> Result<Tree> {
+/// Opens a folder of `--link-dest`, which is relative to the target folder; `None` if there is none, as
+/// before the first copy.
+pub fn open_beside(target: &Path, dir: &Path) -> Result<Option<Tree>> {
     let dir = target.join(dir);
     let cannot = format!("cannot open {} (--link-dest)", shown(dir.as_os_str().as_bytes()));
-    Tree::open(&dir).blame_for(Error::Local, cannot)
+    found(Tree::open(&dir)).blame_for(Error::Local, cannot)
+}
+
+/// What was opened, `None` if it does not exist.
+pub(super) fn found<T>(opened: io::Result<T>) -> io::Result<Option<T>> {
+    match opened {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        opened => opened.map(Some),
+    }
 }
 
 /// Whether the source decides if the target becomes a file or a folder: no folder exists there, and

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 
 use super::error::{Blame, Error, Result, cannot_store};
 use super::scan::{self, Root};
+use super::serve::found;
 use super::store::shared_memory;
 use super::tree::{Tree, split};
 use narrows_host::shares::{Share, Shares};
@@ -120,7 +121,7 @@ impl Served {
     }
 
     /// Opens a folder of `--link-dest`. It is relative to the target, and stays inside as that does.
-    pub fn beside(&self, target: &Path, dir: &Path) -> Result<Tree> {
+    pub fn beside(&self, target: &Path, dir: &Path) -> Result<Option<Tree>> {
         let cannot = format!("cannot open {} (--link-dest)", crate::shown(dir.as_os_str().as_bytes()));
         let mut parts: Vec<Component<'_>> = Vec::new();
         let whole = target.join(dir);
@@ -136,7 +137,7 @@ impl Served {
         let path: std::path::PathBuf = parts.iter().collect();
         let path = inside(&path).map_err(|e| e.context(&cannot))?;
         let mut tree = self.tree.try_clone().blame(Error::Local)?;
-        tree.at(&path).map_err(told).blame_for(Error::Local, &cannot)
+        found(tree.at(&path)).map_err(told).blame_for(Error::Local, &cannot)
     }
 
     /// Whether clients can change nothing.

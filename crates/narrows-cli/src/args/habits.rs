@@ -8,7 +8,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 pub(super) fn refuse(error: &clap::Error) -> ! {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
     let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
-    if let Some(advice) = advice(error, &words) {
+    if let Some(advice) = about_port(error).or_else(|| advice(error, &words)) {
         narrows_host::words::note(advice);
         std::process::exit(2);
     }
@@ -30,6 +30,15 @@ pub(super) fn without_readable(mut words: Vec<OsString>) -> Vec<OsString> {
         }
     }
     words
+}
+
+/// What to do about `-P` without a port, which is an option of rsync.
+fn about_port(error: &clap::Error) -> Option<String> {
+    let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else { return None };
+    let is_port = option.starts_with("-P ") && error.kind() != ErrorKind::UnknownArgument;
+    is_port.then(|| {
+        "-P takes a port, as scp does; rsync's -P, progress and resuming, is always on: leave it out".to_owned()
+    })
 }
 
 fn advice(error: &clap::Error, words: &[impl AsRef<str>]) -> Option<String> {

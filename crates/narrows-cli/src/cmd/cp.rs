@@ -156,6 +156,9 @@ fn normal(args: &CpArgs) -> Result<CpArgs> {
     if args.delete && !args.recursive {
         return misuse("--delete is for folders: give -r too");
     }
+    if args.max_delete.is_some() && !args.delete {
+        return misuse("--max-delete limits --delete: give that too");
+    }
     if habits.files_from.is_some() && args.delete {
         return misuse("--delete would remove what the list of --files-from does not name; copy without one of them");
     }
@@ -302,7 +305,8 @@ fn open_local(args: &CpArgs, target: &Place, single: bool, input: &mut Input) ->
 
 /// Opens the folders of --link-dest on this host.
 fn beside(args: &CpArgs, target: &Path) -> Result<Vec<Tree>> {
-    args.habits.link_dest.iter().map(|dir| Ok(open_beside(target, dir)?)).collect()
+    let opened = args.habits.link_dest.iter().map(|dir| Ok(open_beside(target, dir)?));
+    opened.filter_map(Result::transpose).collect()
 }
 
 fn send(args: &CpArgs, input: Input, single: bool, target: &Place, tell: &Tell) -> Result<Outcome> {
@@ -444,14 +448,14 @@ fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<O
     Filter::new(&patterns)?;
     let may_be_file = paths.len() == 1 && !several && scan::top(&paths[0]).is_some();
     let undecided = args.recursive && may_be_file && is_undecided(target);
+    let permitted = match &files {
+        Some(files) => Permitted::Listed(Listed::new(files, args.recursive).map_err(narrows::Error::misuse)?),
+        None => Permitted::tops(&paths, args.recursive),
+    };
     let (tree, rename) = match open_target(target, single || undecided, args.dry_run, args.habits.mkpath)?.into {
         Into::Tree(tree, _) if undecided => (tree, None),
         Into::Tree(tree, rename) => (tree, rename),
         Into::Special(special) => return stdio::get_into(args, from, &special, target, tell),
-    };
-    let permitted = match &files {
-        Some(files) => Permitted::Listed(Listed::new(files, args.recursive).map_err(narrows::Error::misuse)?),
-        None => Permitted::tops(&paths, args.recursive),
     };
     let has_list = files.is_some();
     let what = GetTask {
@@ -613,7 +617,7 @@ fn store_options(args: &CpArgs, within_host: bool) -> StoreOptions {
         delete: args.delete.then(|| Delete {
             exclude: patterns(args),
             max: args.max_delete,
-            names: names_wanted(args),
+            names: names_wanted(args) || itemizes(args) || args.habits.removals.is_some(),
         }),
         names: names_wanted(args),
         set_id: args.set_id || within_host,
