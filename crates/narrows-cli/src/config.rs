@@ -2,7 +2,7 @@
 //! configurations, or the file that `NARROWS_CONFIG` names.
 
 use std::ffi::{OsStr, OsString};
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
@@ -71,7 +71,10 @@ fn read() -> Result<Option<(PathBuf, String)>> {
         }
     };
     let file = match std::fs::File::open(&path) {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound && named.is_none() => return Ok(None),
+        // Another user's, where `su` or `sudo` has left HOME as it was.
+        Err(e) if named.is_none() && [ErrorKind::NotFound, ErrorKind::PermissionDenied].contains(&e.kind()) => {
+            return Ok(None);
+        }
         file => file.with_context(|| format!("cannot read {}", path.display()))?,
     };
     let mut text = String::new();

@@ -1,7 +1,7 @@
 //! Walks the sources: every folder before its content, names in order. For each level, only the
 //! names of one folder are in memory.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -15,6 +15,11 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::filter::Filter;
 use super::tree::Tree;
 use super::{e_text, meta, shown};
+
+mod listed;
+
+use listed::Depth;
+pub use listed::Listed;
 
 /// One source of a copy.
 pub struct Root {
@@ -71,71 +76,6 @@ pub struct Picks {
     pub checksum: bool,
     /// Only these paths, and the folders above them.
     pub listed: Option<Listed>,
-}
-
-/// How a folder is walked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Depth {
-    /// The folder alone.
-    Nothing,
-    /// The entries in it, but not what is in those.
-    Children,
-    All,
-}
-
-/// The paths of `--files-from`, below the only source.
-#[derive(Debug, Clone)]
-pub struct Listed(BTreeMap<Vec<u8>, Depth>);
-
-impl Listed {
-    /// The paths as the user wrote them: a slash in front of one is the source itself, and one behind a
-    /// folder means what is in it. `recursive`: everything in listed folders.
-    ///
-    /// # Errors
-    /// A path leads out of the source.
-    pub fn new(paths: &[std::path::PathBuf], recursive: bool) -> Result<Self, String> {
-        let mut all = BTreeMap::new();
-        for path in paths {
-            let bytes = path.as_os_str().as_bytes();
-            let mut inner = Vec::new();
-            for part in path.components() {
-                match part {
-                    Component::Normal(name) => {
-                        if !inner.is_empty() {
-                            all.entry(inner.clone()).or_insert(Depth::Nothing);
-                            inner.push(b'/');
-                        }
-                        inner.extend_from_slice(name.as_bytes());
-                    }
-                    Component::RootDir | Component::CurDir => {}
-                    Component::ParentDir | Component::Prefix(_) => {
-                        return Err(format!("{} leads out of the source", shown(bytes)));
-                    }
-                }
-            }
-            check_path(&inner).map_err(|e| format!("{}: {e}", shown(bytes)))?;
-            let depth = match recursive {
-                true => Depth::All,
-                false if inner.is_empty() || bytes.ends_with(b"/") || bytes.ends_with(b"/.") => Depth::Children,
-                false => Depth::Nothing,
-            };
-            let before = all.entry(inner).or_insert(depth);
-            if *before == Depth::Nothing || depth == Depth::All {
-                *before = depth;
-            }
-        }
-        Ok(Self(all))
-    }
-
-    /// Whether an entry with this path may come.
-    pub(crate) fn allows(&self, path: &[u8]) -> bool {
-        let above = |at: usize| if at == 0 { &path[..0] } else { &path[..at] };
-        let ends = path.iter().enumerate().filter(|(_, b)| **b == b'/').map(|(at, _)| at);
-        let parent = super::tree::split(path).0;
-        self.0.contains_key(path)
-            || self.0.get(parent).is_some_and(|depth| *depth != Depth::Nothing && !path.is_empty())
-            || ends.chain([0]).any(|at| self.0.get(above(at)) == Some(&Depth::All))
-    }
 }
 
 /// An item that a walk hands over.

@@ -2,14 +2,13 @@
 //! within this one.
 
 use std::cell::Cell;
-use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -18,7 +17,6 @@ use narrows::policy::PolicySpec;
 use narrows::receiver::RecvSummary;
 use narrows::stream::{self, Control, Notes, ReceiveOptions};
 use narrows::transport::Link;
-use serde_json::json;
 
 use crate::args::copying::contents_of;
 use crate::args::{CpArgs, reach};
@@ -49,9 +47,12 @@ use narrows_host::{means, signals};
 
 mod fallback;
 mod objects;
+mod say;
 mod stdio;
 pub(crate) mod sync;
 
+pub(super) use say::teller;
+use say::{itemizes, names, names_wanted, recording, removed_names, say, sent_names, telling};
 use stdio::Dash;
 
 /// Exit status: nothing was copied.
@@ -63,10 +64,6 @@ const CHANGED: u8 = 4;
 /// Exit status: the other end could not be reached, or it or the link was lost; the same command
 /// resumes the copy.
 const LOST: u8 = 5;
-/// Failures that are reported one by one; further ones are only counted.
-const TOLD_MAX: usize = 100;
-/// Prefix of the names of removed entries, as in the output of rsync.
-const DELETING: &str = "deleting ";
 
 /// Reports a failure to the user.
 pub(super) type Tell = Arc<dyn Fn(&str) + Send + Sync>;
@@ -154,7 +151,7 @@ fn normal(args: &CpArgs) -> Result<CpArgs> {
     // As with rsync, -a does not make a list recursive.
     args.recursive |= habits.archive && habits.files_from.is_none();
     if args.delete && !args.recursive {
-        return misuse("--delete is for folders: give -r too");
+        return misuse("--delete is for folders: give --recursive (-r) too");
     }
     if args.max_delete.is_some() && !args.delete {
         return misuse("--max-delete limits --delete: give that too");
@@ -657,152 +654,4 @@ fn is_inside(path: &Path, folder: &Path) -> bool {
 fn patterns(args: &CpArgs) -> Vec<String> {
     let include = args.include.iter().map(|p| format!("!{p}"));
     args.exclude.iter().cloned().chain(include).collect()
-}
-
-/// Whether the name of every file is printed.
-fn names_wanted(args: &CpArgs) -> bool {
-    (args.verbosity.verbose || args.dry_run) && !args.verbosity.json
-}
-
-/// Whether each change is printed.
-fn itemizes(args: &CpArgs) -> bool {
-    args.habits.itemize_changes && !args.verbosity.json
-}
-
-/// Prints what is copied. `received`: this end stores it, which rsync's letters show.
-fn sent_names(args: &CpArgs, received: bool) -> Box<dyn Fn(&str) + Send + Sync> {
-    if args.habits.removals.is_some() {
-        return Box::new(|_| ());
-    }
-    if !itemizes(args) {
-        return Box::new(names(args, ""));
-    }
-    Box::new(move |line| {
-        let _ = match line.strip_prefix('>').filter(|_| !received) {
-            Some(rest) => report::out(format_args!("<{rest}")),
-            None => report::out(line),
-        };
-    })
-}
-
-/// Prints what is removed, or collects it for a question.
-fn removed_names(args: &CpArgs) -> Box<dyn Fn(&str) + Send + Sync> {
-    match &args.habits.removals {
-        Some(removals) => {
-            let removals = removals.clone();
-            Box::new(move |name| sync::collect(&removals, name))
-        }
-        None if itemizes(args) => Box::new(|name| {
-            let _ = report::out(format_args!("*deleting   {name}"));
-        }),
-        None => Box::new(names(args, DELETING)),
-    }
-}
-
-/// Prints the name of every file if requested; to stdout, since the names are the output of a dry
-/// run.
-fn names(args: &CpArgs, before: &'static str) -> impl Fn(&str) + Send + Sync + use<> {
-    let wanted = names_wanted(args);
-    move |name| {
-        if wanted {
-            let _ = report::out(format_args!("{before}{name}"));
-        }
-    }
-}
-
-/// Reports failures, one line each and no line twice, and at most [`TOLD_MAX`] of them.
-pub(super) fn teller() -> Tell {
-    let told = Mutex::new(HashSet::new());
-    Arc::new(move |text| {
-        let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = told.len();
-        if before <= TOLD_MAX && told.insert(text.to_owned()) {
-            report::note(if before < TOLD_MAX { text } else { "more failures follow; they are counted at the end" });
-        }
-    })
-}
-
-/// The failures that were reported, for the summary in JSON.
-type Failures = Arc<Mutex<(Vec<String>, u64)>>;
-
-/// Most failures in the summary; the rest is counted.
-const FAILURES_MAX: usize = 10_000;
-
-/// Reports failures and keeps them.
-fn recording() -> (Tell, Failures) {
-    let (told, failures) = (teller(), Failures::default());
-    let kept = Arc::clone(&failures);
-    let tell = move |text: &str| {
-        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-        match kept.0.len() < FAILURES_MAX {
-            true => kept.0.push(text.to_owned()),
-            false => kept.1 += 1,
-        }
-        drop(kept);
-        told(text);
-    };
-    (Arc::new(tell), failures)
-}
-
-fn telling(tell: &Tell) -> Box<dyn Fn(&str) + Send + Sync> {
-    let tell = Arc::clone(tell);
-    Box::new(move |text| tell(text))
-}
-
-fn say(args: &CpArgs, dash: Dash, o: &Outcome, failures: &Failures, elapsed: Duration) -> Result<()> {
-    if let Some(why) = &o.not_removed {
-        report::note(why);
-    }
-    if args.verbosity.json {
-        let failures = failures.lock().unwrap_or_else(PoisonError::into_inner);
-        // If nothing was started there are no transfer figures, but the counts of files are still
-        // given.
-        let mut all = o.json.as_object().cloned().unwrap_or_default();
-        let own = json!({
-            "files": o.files,
-            "files_same": o.files_same,
-            "repeated_bytes": o.repeated,
-            "files_failed": o.failed,
-            "files_changed": o.changed,
-            "failures": failures.0,
-            "failures_left_out": failures.1,
-            "not_kept": o.losses,
-            "deleted": o.removed,
-            "not_deleted": o.not_removed,
-            "total_seconds": elapsed.as_secs_f64(),
-        });
-        all.extend(own.as_object().cloned().unwrap_or_default());
-        let all = serde_json::Value::from(all);
-        if dash == Dash::Target {
-            // stdout carries the file.
-            report::note_json(&all);
-            return Ok(());
-        }
-        return report::out(all);
-    }
-    if args.verbosity.quiet || o.unstarted {
-        return Ok(());
-    }
-    let would = if args.dry_run { "would copy " } else { "" };
-    let mut line = format!("{would}{} {}", o.files, if o.files == 1 { "file" } else { "files" });
-    if o.files_same > 0 {
-        line += &format!(", {} already there", o.files_same);
-    }
-    if o.repeated > 0 {
-        line += &format!(", {} of repeats not sent again", report::bytes(o.repeated as f64));
-    }
-    if o.removed > 0 {
-        line += &format!(", {} {}removed", o.removed, if args.dry_run { "to be " } else { "" });
-    }
-    if o.failed > 0 {
-        line += &format!(", {} failed", o.failed);
-    }
-    report::note(format_args!("{line}; {}", o.line));
-    if args.verbosity.verbose && !o.mix.is_empty() {
-        report::note(format_args!("methods: {}", o.mix));
-    }
-    if let Some(losses) = &o.losses {
-        report::note(format_args!("not kept: {losses}"));
-    }
-    Ok(())
 }
