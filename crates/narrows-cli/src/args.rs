@@ -469,6 +469,11 @@ room for it: a folder together with the rest, a file or link immediately. -n lis
 STORED COMPRESSED
   With --store-compressed this end encodes each file into blocks that stand alone, as fast as the link needs them, and the other end stores them as they come, without decoding them: FILE becomes FILE.nrw, a file that `narrows cat`, `narrows check` and `narrows -d` read. Every file gets this suffix, those that have it already too. On a link that is faster than any compression, files are stored as they are; --mode or another hint, which then is that of all files, compresses them whatever the link is. The other end compares all lengths, checks and indexes with one another, but only who decodes a block knows that its content is right: `cp --store-compressed` back, `cat`, and `check` compare every block. Copying back takes one suffix away, and SRC is named without it. A server that was started with `serve --store-as-is` makes all copies such ones. Works neither within a host, nor with - as DST, --long and tar.
 
+DEFAULT OPTIONS
+  $XDG_CONFIG_HOME/narrows/config.toml (or ~/.config/narrows/config.toml, or the file that $NARROWS_CONFIG names) has options \
+of cp and sync: [cp] with options = [\"--exclude\", \"*.o\"] for all copies, [hosts.NAME] for those with a host. The command \
+line counts more. --no-config ignores the file.
+
 SECURITY
   Encryption hides the content of a copy, but not its length. If somebody who observes the link can also choose a part of the \
 copied data, the lengths of compressed blocks reveal the rest to them, bit by bit. --policy fixed:store disables compression \
@@ -488,7 +493,8 @@ EXAMPLES
   narrows cp -rn --delete --exclude '*.o' project/ me@host:project
   pg_dump base | narrows cp - me@host:base.sql
   narrows cp me@host:base.sql - | psql base
-  narrows cp -e 'ssh -p 2222' file host:
+  narrows cp -P 2222 file host:
+  narrows cp -a --link-dest=../monday home/ host:backup/tuesday
   narrows cp -r --store-compressed results host:archive/
   narrows cp -r --store-compressed host:archive/results .
   narrows cp --token-file token file narrows://host/";
