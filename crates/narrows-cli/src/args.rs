@@ -15,6 +15,7 @@ use crate::version;
 
 pub(crate) mod agent;
 pub(crate) mod array;
+pub(crate) mod copying;
 pub(crate) mod doctor;
 pub(crate) mod file;
 mod habits;
@@ -29,6 +30,7 @@ pub(crate) mod run;
 pub(crate) mod shell;
 pub(crate) mod status;
 pub(crate) mod store;
+pub(crate) mod sync;
 pub(crate) mod top;
 pub(crate) mod train;
 pub(crate) mod tunnel;
@@ -135,7 +137,9 @@ pub(crate) enum Command {
     /// Encode files anew with slower methods, in place: smaller, with the same bytes
     Repack(repack::RepackArgs),
     /// Copy files and folders between hosts (over ssh or directly) or within this host
-    Cp(CpArgs),
+    Cp(Box<CpArgs>),
+    /// Make a folder the same as another one, and remove what that does not have
+    Sync(Box<sync::SyncArgs>),
     /// Serve copies: the remote end that `cp` starts, or a server that listens
     Serve(ServeArgs),
     /// Run a program and compress its TCP connections, through a supervisor
@@ -197,7 +201,14 @@ pub(crate) fn of_process() -> Args {
         let args = file::FileArgs::from_arg_matches(&found).unwrap_or_else(|e| e.exit());
         return Args { command: Command::File(args) };
     }
-    Args::try_parse().unwrap_or_else(|e| habits::refuse(&e))
+    let words = match crate::config::with_defaults(habits::without_readable(std::env::args_os().collect())) {
+        Ok(words) => words,
+        Err(e) => {
+            narrows_host::words::note(crate::report::one_line(&e));
+            std::process::exit(2);
+        }
+    };
+    Args::try_parse_from(words).unwrap_or_else(|e| habits::refuse(&e))
 }
 
 /// Whether the command line is `narrows [OPTIONS] [FILE...]`: its first word is no command and asks
@@ -315,14 +326,14 @@ impl From<FsyncArg> for narrows_copy::hello::Fsync {
 }
 
 #[derive(ClapArgs, Clone)]
-#[command(after_long_help = CP_HELP, override_usage = "narrows cp [OPTIONS] SRC... DST")]
+#[command(after_long_help = CP_HELP, override_usage = "narrows cp [OPTIONS] SRC... DST", args_override_self = true)]
 pub(crate) struct CpArgs {
     /// Sources, then the target: PATH, [USER@]HOST:PATH, ssh://[USER@]HOST[:PORT]/PATH,
     /// narrows://HOST[:PORT]/PATH, s3://BUCKET/KEY (gs://, az://), or - for stdin or stdout
     #[arg(value_name = "SRC... DST", required = true, num_args = 1..)]
     pub(crate) paths: Vec<OsString>,
     /// Copy folders and everything in them
-    #[arg(short = 'r', short_alias = 'R', short_alias = 'a', long)]
+    #[arg(short = 'r', short_alias = 'R', long)]
     pub(crate) recursive: bool,
     /// Leave out paths that match PATTERN, with the syntax of .gitignore; may be repeated
     #[arg(long, value_name = "PATTERN")]
@@ -332,10 +343,10 @@ pub(crate) struct CpArgs {
     pub(crate) include: Vec<String>,
     /// When everything is copied, remove from the copied folders at the target what the sources do
     /// not have
-    #[arg(long, requires = "recursive")]
+    #[arg(long)]
     pub(crate) delete: bool,
     /// Remove nothing if --delete would remove more than N files and folders
-    #[arg(long, value_name = "N", requires = "delete")]
+    #[arg(long, value_name = "N")]
     pub(crate) max_delete: Option<u64>,
     /// Try to preserve owners even if the storing end does not run as root, and report where that
     /// fails
@@ -377,7 +388,7 @@ pub(crate) struct CpArgs {
     #[arg(long, value_name = "N", default_value_t = CARRIERS, value_parser = clap::value_parser!(u8).range(1..=8))]
     pub(crate) carriers: u8,
     /// Also copy fifos and devices
-    #[arg(long)]
+    #[arg(short = 'D', long)]
     pub(crate) devices: bool,
     /// Give up after this time without progress; 0 = never
     #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = parse_seconds)]
@@ -399,6 +410,8 @@ pub(crate) struct CpArgs {
     pub(crate) plain: bool,
     #[command(flatten)]
     pub(crate) hint: hint::HintArgs,
+    #[command(flatten)]
+    pub(crate) habits: copying::HabitArgs,
     /// To or from a store: files that are copied at a time
     #[arg(long, value_name = "N", default_value_t = TRANSFERS, value_parser = clap::value_parser!(u8).range(1..=64))]
     pub(crate) transfers: u8,
@@ -461,6 +474,11 @@ room for it: a folder together with the rest, a file or link immediately. -n lis
 STORED COMPRESSED
   With --store-compressed this end encodes each file into blocks that stand alone, as fast as the link needs them, and the other end stores them as they come, without decoding them: FILE becomes FILE.nrw, a file that `narrows cat`, `narrows check` and `narrows -d` read. Every file gets this suffix, those that have it already too. On a link that is faster than any compression, files are stored as they are; --mode or another hint, which then is that of all files, compresses them whatever the link is. The other end compares all lengths, checks and indexes with one another, but only who decodes a block knows that its content is right: `cp --store-compressed` back, `cat`, and `check` compare every block. Copying back takes one suffix away, and SRC is named without it. A server that was started with `serve --store-as-is` makes all copies such ones. Works neither within a host, nor with - as DST, --long and tar.
 
+DEFAULT OPTIONS
+  $XDG_CONFIG_HOME/narrows/config.toml (or ~/.config/narrows/config.toml, or the file that $NARROWS_CONFIG names) has options \
+of cp and sync: [cp] with options = [\"--exclude\", \"*.o\"] for all copies, [hosts.NAME] for those with a host. The command \
+line counts more. --no-config ignores the file.
+
 SECURITY
   Encryption hides the content of a copy, but not its length. If somebody who observes the link can also choose a part of the \
 copied data, the lengths of compressed blocks reveal the rest to them, bit by bit. --policy fixed:store disables compression \
@@ -480,7 +498,8 @@ EXAMPLES
   narrows cp -rn --delete --exclude '*.o' project/ me@host:project
   pg_dump base | narrows cp - me@host:base.sql
   narrows cp me@host:base.sql - | psql base
-  narrows cp -e 'ssh -p 2222' file host:
+  narrows cp -P 2222 file host:
+  narrows cp -a --link-dest=../monday home/ host:backup/tuesday
   narrows cp -r --store-compressed results host:archive/
   narrows cp -r --store-compressed host:archive/results .
   narrows cp --token-file token file narrows://host/";

@@ -44,6 +44,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     match args.command {
         // It has more exit statuses than success and failure.
         Command::Cp(args) => return cp::run(&args),
+        Command::Sync(args) => return cp::sync::run(&args),
         Command::File(args) => return file::run(&args),
         Command::Pipe(args) => return pipe::run(&args),
         Command::Cat(args) => return cat::run(&args),

@@ -7,6 +7,7 @@ use narrows_host::signals;
 mod args;
 mod bottleneck;
 mod cmd;
+mod config;
 mod counts;
 mod damage;
 mod dictionary;

@@ -281,7 +281,7 @@ pub fn shell_for(shell: &OsStr, place: &Place) -> Result<OsString> {
     if let Place::Ssh { port: Some(port), .. } = place {
         if !is_ssh(&shell_command(&shell)?) {
             return Err(Error::Usage(
-                "the port of an ssh:// address works only with ssh; pass it to the program of -e by its own flag"
+                "a port (-P, or of an ssh:// address) works only with ssh; pass it to the program of -e by its own flag"
                     .into(),
             ));
         }

@@ -296,7 +296,7 @@ pub fn get(order: &Order<'_>, sources: &[PathBuf], target: &Path) -> Result<Copi
     // Whether the target becomes a file or a folder is known only when the source has arrived.
     let undecided = order.recursive && sources.len() == 1 && !contents && is_undecided(target);
     let single = sources.len() == 1 && !order.recursive || undecided;
-    let Into::Tree(mut tree, mut rename) = open_target(target, single, false)?.into else {
+    let Into::Tree(mut tree, mut rename) = open_target(target, single, false, false)?.into else {
         let target = shown(target.as_os_str().as_bytes());
         let text = format!("{target} is a device or fifo; to write into it, narrows is needed there too");
         return Err(Error::Program(text.into()));

@@ -1,6 +1,11 @@
 //! Hashing of file content, with several threads if available.
 
+use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
+
+use narrows::entry::DIGEST_LEN;
+use rustix::io::Errno;
 
 /// Length in bytes from which several threads hash faster than one.
 const PARALLEL_LEN: usize = 512 << 10;
@@ -11,6 +16,25 @@ pub(super) fn update(hash: &mut blake3::Hasher, bytes: &[u8]) {
         hash.update_rayon(bytes);
     } else {
         hash.update(bytes);
+    }
+}
+
+/// Length of the reads of [`of_file`], in bytes.
+const READ_LEN: usize = 1 << 20;
+
+/// The digest of the content of a file.
+pub(super) fn of_file(file: OwnedFd) -> io::Result<[u8; DIGEST_LEN]> {
+    let (mut hash, mut buffer, mut at) = (blake3::Hasher::new(), vec![0; READ_LEN], 0);
+    loop {
+        match rustix::io::pread(&file, &mut buffer[..], at) {
+            Ok(0) => return Ok(hash.finalize().into()),
+            Ok(n) => {
+                update(&mut hash, &buffer[..n]);
+                at += n as u64;
+            }
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
     }
 }
 

@@ -11,17 +11,21 @@ use serde_json::{Value, json};
 use super::error::{Blame, Error, Reason, Result};
 use super::frames::Form;
 
+mod habits;
+
+pub use habits::{Backup, LINK_DEST_MAX, SourceHabits, StoreHabits};
+
 /// Magic bytes: not text, damaged by any conversion of line ends, and different from the beginning
 /// of the wire format.
 const MAGIC: [u8; 8] = *b"\x93NRSV\r\n\x1a";
 /// Newest version of the request and of the entry stream that this program supports; it supports
 /// all earlier ones too. A request names the oldest version that has everything it asks for, so
 /// that an older server refuses it instead of doing only a part.
-const VERSION: u64 = 4;
+const VERSION: u64 = 5;
 /// Oldest version.
 const VERSION_FIRST: u64 = 1;
-/// Maximum length of a request in bytes; it contains a few paths of 4,095 bytes, escaped.
-const LEN_MAX: u32 = 1 << 20;
+/// Maximum length of a request in bytes: a list of `--files-from` with about a hundred thousand paths.
+const LEN_MAX: u32 = 8 << 20;
 /// Limits on patterns, which take time and memory to compile; far more than anybody writes.
 const PATTERNS_MAX: usize = 4096;
 const PATTERNS_LEN_MAX: usize = 64 << 10;
@@ -60,6 +64,8 @@ pub struct GetTask {
     pub stored: bool,
     /// The sources are stored files, and content goes as frames.
     pub frames: bool,
+    /// Which entries are picked, and what becomes of them.
+    pub habits: SourceHabits,
 }
 
 /// Options of the storing end.
@@ -82,6 +88,8 @@ pub struct StoreOptions {
     pub set_id: bool,
     /// How content comes and is stored.
     pub form: Form,
+    /// What is done with files that are there already.
+    pub habits: StoreHabits,
 }
 
 /// Options of `--delete`.
@@ -173,8 +181,12 @@ pub fn read(mut from: impl Read) -> Result<Request> {
     if len > LEN_MAX {
         return wrong("the client's request is too long");
     }
-    let mut words = vec![0; len as usize];
-    from.read_exact(&mut words).blame_for(Error::Link, "the client disconnected within its request")?;
+    // Grows as the request arrives.
+    let mut words = Vec::new();
+    from.by_ref().take(len.into()).read_to_end(&mut words).blame(Error::Link)?;
+    if words.len() < len as usize {
+        return Err(Error::Link("the client disconnected within its request".into()));
+    }
     let words = serde_json::from_slice(&words);
     let words: Value = words.blame_for(Error::Protocol, "the client's request is malformed")?;
     let task = from_json(&words)?;
@@ -194,6 +206,8 @@ fn needed<T>(field: Option<T>, otherwise: &str) -> Result<T> {
 /// The oldest version that supports everything in the task.
 fn version(task: &Task) -> u64 {
     match task {
+        Task::Get(what) if what.habits.is_asked() => 5,
+        Task::Put { store, .. } if store.habits.is_asked() => 5,
         Task::Get(GetTask { frames: true, .. }) => 4,
         Task::Put { store, .. } if store.form == Form::AsTheyCame => 4,
         Task::Get(GetTask { stored: true, .. }) => 3,
@@ -216,9 +230,10 @@ fn to_json(task: &Task) -> Value {
             "names": store.names,
             "set_id": store.set_id,
             "frames": store.form == Form::AsTheyCame,
+            "habits": store.habits.to_json(),
             "delete": store.delete.as_ref().map(|d| json!({ "exclude": d.exclude, "max": d.max, "names": d.names })),
         }),
-        Task::Get(GetTask { sources, recursive, exclude, dry_run, totals, stored, frames }) => json!({
+        Task::Get(GetTask { sources, recursive, exclude, dry_run, totals, stored, frames, habits }) => json!({
             "version": version(task),
             "task": "get",
             "sources": sources.iter().map(|p| escaped(p)).collect::<Vec<_>>(),
@@ -228,6 +243,7 @@ fn to_json(task: &Task) -> Value {
             "totals": totals,
             "stored": stored,
             "frames": frames,
+            "habits": habits.to_json(),
         }),
     }
 }
@@ -261,6 +277,7 @@ fn from_json(words: &Value) -> Result<Option<Task>> {
                 names: flag("names"),
                 set_id: flag("set_id"),
                 form: if flag("frames") { Form::AsTheyCame } else { Form::Raw },
+                habits: StoreHabits::from_json(&words["habits"])?,
             },
         })),
         Some("get") => {
@@ -273,6 +290,7 @@ fn from_json(words: &Value) -> Result<Option<Task>> {
                 totals: flag("totals"),
                 stored: flag("stored"),
                 frames: flag("frames"),
+                habits: SourceHabits::from_json(&words["habits"])?,
             })))
         }
         _ => wrong("the client requests a task that this program does not know; upgrade it"),
@@ -354,6 +372,7 @@ mod tests {
             names: false,
             set_id: true,
             form: Form::AsTheyCame,
+            habits: StoreHabits::default(),
         };
         let delete = |max| Some(Delete { exclude: vec!["*.o".into(), "!a.o".into()], max, names: true });
         let odd = PathBuf::from(OsString::from_vec(b"a %/\n\xff\xc3\xa9".to_vec()));
@@ -378,6 +397,7 @@ mod tests {
                 totals: true,
                 stored: true,
                 frames: true,
+                habits: SourceHabits { rate: 7, ..SourceHabits::default() },
             }),
         ] {
             let request = Request::Copy(task, session);
@@ -411,12 +431,15 @@ mod tests {
             names: false,
             set_id: false,
             form: Form::Raw,
+            habits: StoreHabits::default(),
         };
         let delete = Some(Delete { exclude: Vec::new(), max: None, names: false });
         let put = |store| to_json(&Task::Put { target: "t".into(), single: false, store });
         assert_eq!(put(plain.clone())["version"], 1, "older programs still do what they know");
         assert_eq!(put(StoreOptions { form: Form::AsTheyCame, ..plain.clone() })["version"], 4);
         assert_eq!(put(StoreOptions { owner: Some(true), ..plain.clone() })["version"], 2);
+        let habits = StoreHabits { update: true, ..StoreHabits::default() };
+        assert_eq!(put(StoreOptions { habits, ..plain.clone() })["version"], 5);
         let words = put(StoreOptions { delete, ..plain });
         assert_eq!(words["version"], 2);
         let refused = |name: &str, value: Value| {

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::OnceLock;
 
-use narrows::entry::{Entry, EntryKind};
+use narrows::entry::{DIGEST_LEN, Entry, EntryKind};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 
@@ -57,6 +57,34 @@ pub(crate) fn take_link(entry: &mut Entry) -> Option<u64> {
     let at = entry.xattrs.iter().position(|(name, _)| name == LINK)?;
     let (_, number) = entry.xattrs.remove(at);
     std::str::from_utf8(&number).ok()?.parse().ok()
+}
+
+/// Name of a pseudo-attribute: the digest of the content of a file (section 8.2 of `docs/format.md`).
+const DIGEST: &[u8] = b"narrows.digest";
+/// Name of a pseudo-attribute of a folder in which another file system is mounted, which did not come.
+const MOUNT: &[u8] = b"narrows.mount";
+
+/// Adds the digest of the content.
+pub(crate) fn put_digest(entry: &mut Entry, digest: &[u8; DIGEST_LEN]) {
+    entry.xattrs.push((DIGEST.to_vec(), digest.to_vec()));
+}
+
+/// Removes what [`put_digest`] added and returns it.
+pub(crate) fn take_digest(entry: &mut Entry) -> Option<[u8; DIGEST_LEN]> {
+    let at = entry.xattrs.iter().position(|(name, _)| name == DIGEST)?;
+    entry.xattrs.remove(at).1.try_into().ok()
+}
+
+/// Marks a folder whose contents are left out.
+pub(crate) fn put_mount(entry: &mut Entry) {
+    entry.xattrs.push((MOUNT.to_vec(), Vec::new()));
+}
+
+/// Removes the mark of [`put_mount`]; returns whether it was there.
+pub(crate) fn take_mount(entry: &mut Entry) -> bool {
+    let before = entry.xattrs.len();
+    entry.xattrs.retain(|(name, _)| name != MOUNT);
+    entry.xattrs.len() < before
 }
 
 /// Which owners and groups are set. A failed attempt to set one is a loss.
@@ -117,6 +145,21 @@ pub(crate) fn entry(parent: &OwnedFd, name: &OsStr, path: Vec<u8>, stat: &Stat) 
         mtime_s: stat.st_mtime,
         mtime_ns: stat.st_mtime_nsec as u32,
         xattrs: xattrs(parent, name),
+    }))
+}
+
+/// As [`entry`], of what a symbolic link leads to; `stat` is of that too.
+pub(crate) fn entry_followed(parent: &OwnedFd, name: &OsStr, path: Vec<u8>, stat: &Stat) -> io::Result<Option<Entry>> {
+    let entry = entry(parent, name, path, stat)?;
+    Ok(entry.map(|entry| {
+        let path = by_descriptor(parent, name);
+        let mut xattrs = read_xattrs_by(
+            |names| rustix::fs::listxattr(&path[..], names),
+            |name, value| rustix::fs::getxattr(&path[..], name, value),
+        )
+        .unwrap_or_default();
+        xattrs.sort_unstable();
+        Entry { xattrs, ..entry }
     }))
 }
 
@@ -285,11 +328,16 @@ fn remove_others(fd: BorrowedFd<'_>, entry: &Entry, losses: &mut Losses) {
     }
 }
 
+/// Whether the owner and the group are to be set and differ.
+pub(crate) fn owners_differ(stat: &Stat, entry: &Entry, ownership: Ownership) -> (bool, bool) {
+    let owner = stat.st_uid != entry.uid && ownership.owner;
+    (owner, stat.st_gid != entry.gid && ownership.may_set_group(entry.gid))
+}
+
 /// Whether everything that [`apply`] sets is already set, as far as `stat` shows.
 pub(crate) fn is_applied(stat: &Stat, entry: &Entry, ownership: Ownership) -> bool {
     stat.st_mode & 0o7777 == entry.mode
-        && (stat.st_uid == entry.uid || !ownership.owner)
-        && (stat.st_gid == entry.gid || !ownership.may_set_group(entry.gid))
+        && owners_differ(stat, entry, ownership) == (false, false)
         && same_time(stat, entry)
 }
 

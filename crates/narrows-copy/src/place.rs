@@ -130,6 +130,16 @@ impl Place {
         Some(Self::Direct { host: host.to_owned(), port, path })
     }
 
+    /// The same location, at this port unless it names one itself.
+    #[must_use]
+    pub fn with_port(self, given: Option<u16>) -> Self {
+        match self {
+            Self::Ssh { host, port, path } => Self::Ssh { host, port: port.or(given), path },
+            Self::Direct { host, port: PORT, path } => Self::Direct { host, port: given.unwrap_or(PORT), path },
+            other => other,
+        }
+    }
+
     /// The path on its host.
     pub fn path(&self) -> &PathBuf {
         match self {

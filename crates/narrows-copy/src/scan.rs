@@ -16,6 +16,11 @@ use super::filter::Filter;
 use super::tree::Tree;
 use super::{e_text, meta, shown};
 
+mod listed;
+
+use listed::Depth;
+pub use listed::Listed;
+
 /// One source of a copy.
 pub struct Root {
     /// The folder below which entries are looked up.
@@ -59,6 +64,20 @@ impl TargetFolder {
     }
 }
 
+/// What a walk does beyond finding everything.
+#[derive(Debug, Clone, Default)]
+pub struct Picks {
+    /// Symbolic links are replaced by what they lead to. Roots have to follow them too
+    /// ([`Root::following`]).
+    pub follow: bool,
+    /// Other file systems that are mounted in a source are left out.
+    pub one_file_system: bool,
+    /// Entries of files get the digests of their contents.
+    pub checksum: bool,
+    /// Only these paths, and the folders above them.
+    pub listed: Option<Listed>,
+}
+
 /// An item that a walk hands over.
 pub enum Found {
     /// An entry of the root with this number.
@@ -90,24 +109,36 @@ impl Root {
     /// Opens a source. `path/` and `path/.` are the contents of the folder, `path` is the folder or
     /// file itself, as with rsync.
     pub fn open(path: &Path, recursive: bool) -> io::Result<Self> {
-        let contents = top(path).is_none();
         // Without -r only files are copied, and links are followed, as with cp and scp.
-        let data = if recursive && !contents { path.symlink_metadata()? } else { path.metadata()? };
+        Self::open_as(path, recursive, false)
+    }
+
+    /// As [`Root::open`]; links are followed wherever they are, so that the source has none.
+    pub fn following(path: &Path, recursive: bool) -> io::Result<Self> {
+        Self::open_as(path, recursive, true)
+    }
+
+    fn open_as(path: &Path, recursive: bool, follow: bool) -> io::Result<Self> {
+        let contents = top(path).is_none();
+        let data = if recursive && !contents && !follow { path.symlink_metadata()? } else { path.metadata()? };
         if data.is_dir() && !recursive {
             return Err(needs_recursive());
         }
         if contents {
-            return Ok(Self::new(Tree::open(path)?, Vec::new()));
+            let tree = Tree::open(path)?;
+            return Ok(Self::new(if follow { tree.following() } else { tree }, Vec::new()));
         }
         let real;
-        let (place, name) = if recursive {
+        let (place, name) = if recursive || follow {
             (path, path.file_name())
         } else {
             real = path.canonicalize()?;
             (real.as_path(), path.file_name())
         };
         let parent = place.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let mut root = Self::new(Tree::open(parent)?, name.unwrap_or_default().as_bytes().to_vec());
+        let tree = Tree::open(parent)?;
+        let tree = if follow { tree.following() } else { tree };
+        let mut root = Self::new(tree, name.unwrap_or_default().as_bytes().to_vec());
         if let Some(there) = place.file_name().filter(|n| Some(*n) != name) {
             root.tree.alias(&root.top, there.as_bytes());
         }
@@ -133,7 +164,7 @@ impl Root {
     pub fn place(&self) -> Option<(u64, u64)> {
         let stat = match &self.top[..] {
             [] => rustix::fs::fstat(self.tree.root()),
-            name => rustix::fs::statat(self.tree.root(), name, AtFlags::SYMLINK_NOFOLLOW),
+            name => rustix::fs::statat(self.tree.root(), name, nofollow(self.tree.follows())),
         };
         let folder = stat.ok().filter(|s| FileType::from_raw_mode(s.st_mode) == FileType::Directory);
         folder.map(|s| (s.st_dev, s.st_ino))
@@ -156,16 +187,27 @@ pub fn top(path: &Path) -> Option<Vec<u8>> {
     }
 }
 
+fn nofollow(follow: bool) -> AtFlags {
+    if follow { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW }
+}
+
 /// A folder that is being walked, with its remaining names.
 struct Level {
     path: Vec<u8>,
+    /// Device and inode.
+    place: (u64, u64),
     names: std::vec::IntoIter<OsString>,
 }
 
 /// Walks `roots` and passes every item to `on_found`, until that returns false.
-pub fn walk(roots: &[Root], filter: &Filter, mut on_found: impl FnMut(Found) -> bool) {
-    let came = (roots.len() > 1).then(HashMap::new);
-    let mut scan = Scan { filter, entries: 0, linked: HashMap::new(), came };
+pub fn walk(roots: &[Root], filter: &Filter, on_found: impl FnMut(Found) -> bool) {
+    walk_picked(roots, filter, &Picks::default(), on_found);
+}
+
+/// As [`walk`], with what the user picks.
+pub fn walk_picked(roots: &[Root], filter: &Filter, picks: &Picks, mut on_found: impl FnMut(Found) -> bool) {
+    let came = (roots.len() > 1 || picks.listed.is_some()).then(HashMap::new);
+    let mut scan = Scan { filter, picks, entries: 0, linked: HashMap::new(), came };
     for (index, root) in roots.iter().enumerate() {
         if !scan.root(index, root, &mut on_found) {
             return;
@@ -175,6 +217,7 @@ pub fn walk(roots: &[Root], filter: &Filter, mut on_found: impl FnMut(Found) -> 
 
 struct Scan<'a> {
     filter: &'a Filter,
+    picks: &'a Picks,
     /// Number of entries handed over so far, which is the number of the next one.
     entries: u64,
     /// Files with several names: the number of the first name by device and inode.
@@ -203,8 +246,39 @@ impl Scan<'_> {
             Ok(tree) => tree,
             Err(e) => return on_found(Found::Failed(format!("{}: {}", shown(&root.top), e_text(&e)))),
         };
+        let device = root.place().map(|(device, _)| device);
+        match &self.picks.listed {
+            None => self.below(index, root, &mut tree, (root.top.clone(), Depth::All), device, on_found),
+            Some(listed) => {
+                let mut walked: Option<&[u8]> = None;
+                listed.0.iter().all(|(path, depth)| {
+                    let is_in =
+                        |top: &[u8]| top.is_empty() || path.starts_with(top) && path.get(top.len()) == Some(&b'/');
+                    if walked.is_some_and(is_in) {
+                        return true;
+                    }
+                    if *depth == Depth::All {
+                        walked = Some(path);
+                    }
+                    self.below(index, root, &mut tree, (path.clone(), *depth), device, on_found)
+                })
+            }
+        }
+    }
+
+    /// Hands over the entry `start.0`, and what is in it; false to stop.
+    fn below(
+        &mut self,
+        index: usize,
+        root: &Root,
+        tree: &mut Tree,
+        start: (Vec<u8>, Depth),
+        device: Option<u64>,
+        on_found: &mut impl FnMut(Found) -> bool,
+    ) -> bool {
         let mut levels: Vec<Level> = Vec::new();
-        let mut next = Some(root.top.clone());
+        let (first, depth) = start;
+        let mut next = Some(first);
         loop {
             let Some(path) = next.take().or_else(|| next_path(&mut levels)) else { return true };
             if path.len() > PATH_LEN_MAX {
@@ -213,11 +287,16 @@ impl Scan<'_> {
                 }
                 continue;
             }
-            match self.look(&mut tree, path) {
+            match self.look(tree, path) {
                 Ok(None) => {}
                 Ok(Some((entry, _))) if self.filter.leaves_out(&entry.path, entry.kind == EntryKind::Folder) => {}
                 Ok(Some((mut entry, stat))) => {
+                    let mut is_again = false;
                     match self.again(&entry, &stat) {
+                        // Listed once more: now for what is in it.
+                        Some(Again::Same) if self.picks.listed.is_some() && entry.kind == EntryKind::Folder => {
+                            is_again = true;
+                        }
                         Some(Again::Same) => continue,
                         Some(Again::Conflict) => {
                             let text =
@@ -240,13 +319,36 @@ impl Scan<'_> {
                         }
                         continue;
                     }
-                    self.find_links(&mut entry, &stat);
-                    self.entries += 1;
-                    if !on_found(Found::Entry { root: index, entry }) {
-                        return false;
+                    let place = (stat.st_dev, stat.st_ino);
+                    let is_elsewhere = folder.is_some() && device.is_some_and(|device| device != stat.st_dev);
+                    let is_elsewhere = self.picks.one_file_system && is_elsewhere;
+                    if is_elsewhere {
+                        meta::put_mount(&mut entry);
                     }
-                    if let Some(path) = folder {
-                        match names(&mut tree, &path) {
+                    if folder.is_some() && self.picks.follow && levels.iter().any(|level| level.place == place) {
+                        let name = shown(&entry.path);
+                        if !on_found(Found::Failed(format!("left out {name}: it leads to a folder that contains it"))) {
+                            return false;
+                        }
+                        continue;
+                    }
+                    if !is_again {
+                        self.find_links(&mut entry, &stat);
+                        if self.picks.checksum {
+                            digest(tree, &mut entry);
+                        }
+                        self.entries += 1;
+                        if !on_found(Found::Entry { root: index, entry }) {
+                            return false;
+                        }
+                    }
+                    let goes_on = match depth {
+                        Depth::Nothing => false,
+                        Depth::Children => levels.is_empty(),
+                        Depth::All => true,
+                    };
+                    if let Some(path) = folder.filter(|_| goes_on && !is_elsewhere) {
+                        match names(tree, &path) {
                             Ok(mut names) => {
                                 for (top, was_there) in target.iter().flat_map(|t| &t.tops) {
                                     names.retain(|name| name.as_bytes() != top);
@@ -255,7 +357,7 @@ impl Scan<'_> {
                                         return false;
                                     }
                                 }
-                                levels.push(Level { path, names: names.into_iter() });
+                                levels.push(Level { path, place, names: names.into_iter() });
                             }
                             Err(e) => {
                                 let name = if path.is_empty() { ".".into() } else { shown(&path) };
@@ -278,7 +380,10 @@ impl Scan<'_> {
 
     fn look(&mut self, tree: &mut Tree, path: Vec<u8>) -> Result<Option<(Entry, Stat)>, LeftOut> {
         let cannot = |path: &[u8], e: io::Error| match e.kind() {
-            // It existed when its folder was read.
+            // It existed when its folder was read, unless a list names it or a link leads nowhere.
+            io::ErrorKind::NotFound if self.picks.follow || self.picks.listed.is_some() => {
+                LeftOut::Failed(format!("cannot find {}", shown(path)))
+            }
             io::ErrorKind::NotFound => LeftOut::Failed(format!("{} has vanished", shown(path))),
             _ => LeftOut::Failed(format!("cannot examine {}: {}", shown(path), e_text(&e))),
         };
@@ -290,8 +395,10 @@ impl Scan<'_> {
             return Ok(entry.map(|entry| (entry, stat)));
         }
         let found = tree.parent(&path).and_then(|(parent, name)| {
-            let stat = rustix::fs::statat(&parent, &name, AtFlags::SYMLINK_NOFOLLOW)?;
-            Ok((meta::entry(&parent, &name, path.clone(), &stat)?, stat))
+            let follow = self.picks.follow;
+            let stat = rustix::fs::statat(&parent, &name, nofollow(follow))?;
+            let entry = if follow { meta::entry_followed } else { meta::entry };
+            Ok((entry(&parent, &name, path.clone(), &stat)?, stat))
         });
         let (entry, stat) = found.map_err(|e| cannot(&path, e))?;
         match entry {
@@ -347,6 +454,17 @@ fn next_path(levels: &mut Vec<Level>) -> Option<Vec<u8>> {
             return Some(path);
         }
         levels.pop();
+    }
+}
+
+/// Adds the digest of its content to the entry of a file. One that cannot be read fails when it is sent.
+fn digest(tree: &mut Tree, entry: &mut Entry) {
+    if !matches!(entry.kind, EntryKind::File { .. }) {
+        return;
+    }
+    let opened = tree.open_below(&entry.path, OFlags::RDONLY | OFlags::NONBLOCK);
+    if let Ok(digest) = opened.and_then(super::hash::of_file) {
+        meta::put_digest(entry, &digest);
     }
 }
 

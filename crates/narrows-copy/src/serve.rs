@@ -20,6 +20,7 @@ use super::hello::{Fsync, GetTask, StoreOptions, Task};
 use super::outlet::Outlet;
 use super::remote_path;
 use super::scan::{self, Root};
+use super::scan::{Listed, Picks};
 use super::served::Served;
 use super::source::{EntrySource, Input, SourceOptions};
 use super::special::{self, Special};
@@ -105,15 +106,26 @@ impl Reachable<'_> {
         (sources, failed)
     }
 
-    fn target(&self, target: &Path, single: bool, dry_run: bool) -> Result<Opened> {
+    fn target(&self, target: &Path, single: bool, store: &StoreOptions) -> Result<Opened> {
+        let (dry_run, makes) = (store.dry_run, store.habits.make_parents);
         match self {
-            Self::Everything => open_target(target, single, dry_run),
-            Self::Within(served, _) => served.target(target, single, dry_run).map(Opened::from),
+            Self::Everything => open_target(target, single, dry_run, makes),
+            Self::Within(served, _) => served.target(target, single, dry_run, makes).map(Opened::from),
             Self::Busy => Err(Error::Local(BUSY.into())),
         }
     }
 
-    fn roots(&self, sources: &[PathBuf], recursive: bool, of_stored: bool) -> (Vec<Root>, Vec<String>) {
+    /// Opens the folders of `--link-dest`, which are relative to `target`.
+    fn beside(&self, target: &Path, store: &StoreOptions) -> Result<Vec<Tree>> {
+        let open = |dir: &PathBuf| match self {
+            Self::Everything => open_beside(target, dir),
+            Self::Within(served, _) => served.beside(target, dir),
+            Self::Busy => Err(Error::Local(BUSY.into())),
+        };
+        store.habits.link_dest.iter().filter_map(|dir| open(dir).transpose()).collect()
+    }
+
+    fn roots(&self, sources: &[PathBuf], recursive: bool, of_stored: bool, follow: bool) -> (Vec<Root>, Vec<String>) {
         if matches!(self, Self::Within(..)) && sources.len() > SOURCES_MAX {
             return (
                 Vec::new(),
@@ -121,7 +133,9 @@ impl Reachable<'_> {
             );
         }
         let open = |path: &Path| match self {
+            Self::Everything if follow => Root::following(path, recursive),
             Self::Everything => Root::open(path, recursive),
+            Self::Within(..) if follow => Err(io::Error::other(NOT_FOLLOWED)),
             Self::Within(served, _) => served.root(path, recursive),
             Self::Busy => Err(io::Error::other(BUSY)),
         };
@@ -145,6 +159,8 @@ const TOLD_MAX: Duration = Duration::from_secs(10);
 
 /// Maximum number of sources of one client of a shared server; each keeps a folder open.
 const SOURCES_MAX: usize = 256;
+/// What a server answers that never leaves its folder.
+const NOT_FOLLOWED: &str = "a server does not follow symbolic links (-L); copy them as links";
 const BUSY: &str = "the server has too many copies; try again later";
 
 /// What a server says that keeps files as they come to a client that does not send or take them so.
@@ -183,7 +199,10 @@ pub fn run(
             let opened = if single && store.delete.is_some() {
                 Err(Error::Peer("--delete is for folders".into()))
             } else {
-                target.and_then(|target| reachable.target(&target, single, store.dry_run))
+                target.and_then(|target| {
+                    let opened = reachable.target(&target, single, &store)?;
+                    Ok(Opened { beside: reachable.beside(&target, &store)?, ..opened })
+                })
             };
             put(opened, store, link, manner, reachable, control)
         }
@@ -221,10 +240,11 @@ pub fn put(
                 Err(e) => refuse(e, link, receive),
             };
         }
-        Ok(Opened { into: Into::Tree(tree, rename), sources, .. }) => {
+        Ok(Opened { into: Into::Tree(tree, rename), sources, beside, .. }) => {
             let store = EntryStore::new(tree, rename, Permitted::Anything, options, notes, Observers::none());
             store.map(|store| {
                 store.protect(sources);
+                let store = store.beside(beside);
                 match reachable {
                     Reachable::Within(served, client) => store.sharing(served.memory_of(*client)),
                     Reachable::Everything | Reachable::Busy => store,
@@ -295,6 +315,8 @@ pub struct Opened {
     pub is_new: bool,
     /// Source folders on this host, by device and inode.
     pub sources: Vec<(u64, u64)>,
+    /// Earlier copies, whose files become hard links.
+    pub beside: Vec<Tree>,
 }
 
 /// Kind of a target.
@@ -307,13 +329,14 @@ pub enum Into {
 
 impl From<(Tree, Option<Vec<u8>>)> for Opened {
     fn from((tree, rename): (Tree, Option<Vec<u8>>)) -> Self {
-        Self { into: Into::Tree(tree, rename), name: PathBuf::new(), is_new: false, sources: Vec::new() }
+        let (sources, beside) = (Vec::new(), Vec::new());
+        Self { into: Into::Tree(tree, rename), name: PathBuf::new(), is_new: false, sources, beside }
     }
 }
 
 /// Opens the folder to store in, with the name for a single file if `target` is not a folder.
-/// Creates the folder if needed, unless this is a dry run.
-pub fn open_target(target: &Path, single: bool, dry_run: bool) -> Result<Opened> {
+/// Creates the folder if needed, unless this is a dry run. `makes_parents`: the folders above it too.
+pub fn open_target(target: &Path, single: bool, dry_run: bool, makes_parents: bool) -> Result<Opened> {
     let cannot = cannot_store(target);
     let is_folder = target.is_dir();
     let wants_folder = !single || target.as_os_str().as_bytes().ends_with(b"/");
@@ -326,7 +349,8 @@ pub fn open_target(target: &Path, single: bool, dry_run: bool) -> Result<Opened>
         }
         if !is_folder && !dry_run {
             // Only the last folder, so that a misspelt path creates no tree.
-            std::fs::create_dir(target).blame_for(Error::Local, &cannot)?;
+            let made = if makes_parents { std::fs::create_dir_all(target) } else { std::fs::create_dir(target) };
+            made.blame_for(Error::Local, &cannot)?;
         }
         // In a dry run, a folder that would be created counts as empty.
         let tree = if is_folder || !dry_run { Tree::open(target) } else { Tree::empty() };
@@ -339,13 +363,36 @@ pub fn open_target(target: &Path, single: bool, dry_run: bool) -> Result<Opened>
         Some(_) if dry_run => return Ok(Opened::from((Tree::empty().blame(Error::Local)?, Some(name)))),
         Some(special) => {
             let into = Into::Special(special);
-            return Ok(Opened { into, name: target.to_path_buf(), is_new: false, sources: Vec::new() });
+            let (sources, beside) = (Vec::new(), Vec::new());
+            return Ok(Opened { into, name: target.to_path_buf(), is_new: false, sources, beside });
         }
         None => {}
     }
     let parent = target.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if makes_parents && !parent.exists() {
+        if dry_run {
+            return Ok(Opened::from((Tree::empty().blame(Error::Local)?, Some(name))));
+        }
+        std::fs::create_dir_all(parent).blame_for(Error::Local, &cannot)?;
+    }
     let tree = Tree::open(parent).blame_for(Error::Local, &cannot)?;
     Ok(Opened::from((tree, Some(name))))
+}
+
+/// Opens a folder of `--link-dest`, which is relative to the target folder; `None` if there is none, as
+/// before the first copy.
+pub fn open_beside(target: &Path, dir: &Path) -> Result<Option<Tree>> {
+    let dir = target.join(dir);
+    let cannot = format!("cannot open {} (--link-dest)", shown(dir.as_os_str().as_bytes()));
+    found(Tree::open(&dir)).blame_for(Error::Local, cannot)
+}
+
+/// What was opened, `None` if it does not exist.
+pub(super) fn found<T>(opened: io::Result<T>) -> io::Result<Option<T>> {
+    match opened {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        opened => opened.map(Some),
+    }
 }
 
 /// Whether the source decides if the target becomes a file or a folder: no folder exists there, and
@@ -366,7 +413,19 @@ fn get(
     reachable: &Reachable<'_>,
     control: &Arc<Control>,
 ) -> Result<()> {
-    let (roots, failed) = reachable.roots(&what.sources, what.recursive, what.frames);
+    let habits = &what.habits;
+    if let (true, Reachable::Within(served, _)) = (habits.remove_sources, reachable)
+        && served.is_read_only()
+    {
+        unopened.push("this server removes nothing; it was started with --read-only".into());
+    }
+    let may_read = unopened.is_empty() || !habits.remove_sources;
+    let sources = if may_read { &what.sources[..] } else { &[] };
+    let (roots, failed) =
+        reachable.roots(sources, what.recursive || habits.files.is_some(), what.frames, habits.follow);
+    let listed = habits.files.as_ref().map(|files| Listed::new(files, what.recursive)).transpose();
+    let listed = listed.map_err(|text| Error::Protocol(text.into()))?;
+    let link = if habits.rate > 0 { link.limited(habits.rate) } else { link };
     unopened.extend(failed);
     let filter = Filter::new(&what.exclude)?.of_stored(what.frames);
     let quiet = SourceOptions {
@@ -381,8 +440,16 @@ fn get(
             let manner = if what.stored { Manner::Local } else { manner };
             FramesOptions::new(send_options(manner), control, true)
         }),
+        picks: Picks {
+            follow: habits.follow,
+            one_file_system: habits.one_file_system,
+            checksum: habits.checksum,
+            listed,
+        },
+        itemized: false,
+        removes: habits.remove_sources,
     };
-    let source = EntrySource::start(Input::Paths { roots, unopened, filter }, quiet).blame(Error::Local)?;
+    let mut source = EntrySource::start(Input::Paths { roots, unopened, filter }, quiet).blame(Error::Local)?;
     // If the client disabled compression, blocks are stored as within a process.
     let manner = if what.stored { Manner::Local } else { manner };
     if what.frames {
@@ -390,6 +457,7 @@ fn get(
         let sent = stream::send(source.reader(), link, options);
         source.stop();
         sent?;
+        source.remove_sources(None, &|text| narrows_host::words::note(text));
         return Ok(());
     }
     let reach = if manner == Manner::Local { 0 } else { reachable.reach() };
@@ -398,12 +466,15 @@ fn get(
     let sent = stream::send(source.reader(), link, options);
     source.stop();
     sent?;
+    source.remove_sources(None, &|text| narrows_host::words::note(text));
     Ok(())
 }
 
-/// Opens the sources; also returns the errors of those that could not be opened.
-pub fn open_roots(sources: &[PathBuf], recursive: bool) -> (Vec<Root>, Vec<String>) {
-    open_each(sources, |path| Root::open(path, recursive))
+/// Opens the sources; also returns the errors of those that could not be opened. `follow`: symbolic links
+/// are followed everywhere.
+pub fn open_roots(sources: &[PathBuf], recursive: bool, follow: bool) -> (Vec<Root>, Vec<String>) {
+    let open = if follow { Root::following } else { Root::open };
+    open_each(sources, |path| open(path, recursive))
 }
 
 fn open_each(sources: &[PathBuf], open: impl Fn(&Path) -> io::Result<Root>) -> (Vec<Root>, Vec<String>) {

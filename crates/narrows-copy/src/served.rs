@@ -11,6 +11,7 @@ use rustix::io::Errno;
 
 use super::error::{Blame, Error, Result, cannot_store};
 use super::scan::{self, Root};
+use super::serve::found;
 use super::store::shared_memory;
 use super::tree::{Tree, split};
 use narrows_host::shares::{Share, Shares};
@@ -59,7 +60,13 @@ impl Served {
     }
 
     /// Opens a target, as [`super::serve::open_target`].
-    pub fn target(&self, target: &Path, single: bool, dry_run: bool) -> Result<(Tree, Option<Vec<u8>>)> {
+    pub fn target(
+        &self,
+        target: &Path,
+        single: bool,
+        dry_run: bool,
+        makes_parents: bool,
+    ) -> Result<(Tree, Option<Vec<u8>>)> {
         if self.read_only {
             return Err(Error::Local("this server stores nothing; it was started with --read-only".into()));
         }
@@ -67,6 +74,13 @@ impl Served {
         let path = inside(target).map_err(|e| e.context(&cannot))?;
         let mut tree = self.tree.try_clone().blame(Error::Local)?;
         let wants_folder = !single || target.as_os_str().as_bytes().ends_with(b"/");
+        if makes_parents && !dry_run {
+            let above = split(&path).0;
+            self.make_folders(&mut tree, above).map_err(told).blame_for(Error::Local, &cannot)?;
+        } else if makes_parents && tree.at(split(&path).0).is_err_and(|e| e.kind() == io::ErrorKind::NotFound) {
+            let name = (!wants_folder).then(|| split(&path).1.to_vec());
+            return Ok((Tree::empty().blame(Error::Local)?, name));
+        }
         match tree.at(&path) {
             Ok(folder) => Ok((folder, None)),
             Err(e) if wants_folder && e.kind() == io::ErrorKind::NotFound => {
@@ -91,6 +105,44 @@ impl Served {
                 Ok((folder, Some(name.to_vec())))
             }
         }
+    }
+
+    /// Creates the missing folders of a path.
+    fn make_folders(&self, tree: &mut Tree, path: &[u8]) -> io::Result<()> {
+        let ends = path.iter().enumerate().filter(|(_, b)| **b == b'/').map(|(at, _)| at);
+        for end in ends.chain([path.len()]).filter(|end| *end > 0) {
+            let (parent, name) = tree.parent(&path[..end])?;
+            match rustix::fs::mkdirat(&parent, &name, Mode::from_raw_mode(0o777)) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens a folder of `--link-dest`. It is relative to the target, and stays inside as that does.
+    pub fn beside(&self, target: &Path, dir: &Path) -> Result<Option<Tree>> {
+        let cannot = format!("cannot open {} (--link-dest)", crate::shown(dir.as_os_str().as_bytes()));
+        let mut parts: Vec<Component<'_>> = Vec::new();
+        let whole = target.join(dir);
+        for part in whole.components() {
+            match part {
+                Component::ParentDir if parts.pop().is_none() => {
+                    return Err(Error::Protocol("the path leads out of the served folder".into()).context(&cannot));
+                }
+                Component::Normal(_) => parts.push(part),
+                _ => {}
+            }
+        }
+        let path: std::path::PathBuf = parts.iter().collect();
+        let path = inside(&path).map_err(|e| e.context(&cannot))?;
+        let mut tree = self.tree.try_clone().blame(Error::Local)?;
+        found(tree.at(&path)).map_err(told).blame_for(Error::Local, &cannot)
+    }
+
+    /// Whether clients can change nothing.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only
     }
 
     /// Opens a source, as [`Root::open`].
@@ -171,16 +223,16 @@ mod tests {
         assert!(served.root(Path::new("link"), false).is_err(), "a link would stand for its file");
         assert!(served.root(Path::new("a"), false).is_err() && served.root(Path::new("a/file"), false).is_ok());
         for bad in ["../x", "out/x", "out", "out/", "no/x"] {
-            assert!(served.target(Path::new(bad), false, false).is_err(), "{bad}");
+            assert!(served.target(Path::new(bad), false, false, false).is_err(), "{bad}");
         }
         for bad in ["../x", "out/x", "no/x", "link/x"] {
-            assert!(served.target(Path::new(bad), true, false).is_err(), "{bad}");
+            assert!(served.target(Path::new(bad), true, false, false).is_err(), "{bad}");
         }
-        let (_, name) = served.target(Path::new("/a/new"), true, false).unwrap();
+        let (_, name) = served.target(Path::new("/a/new"), true, false, false).unwrap();
         assert_eq!(name.as_deref(), Some(&b"new"[..]));
-        assert!(served.target(Path::new("a/folder/"), true, false).unwrap().1.is_none());
+        assert!(served.target(Path::new("a/folder/"), true, false, false).unwrap().1.is_none());
         assert!(root.join("a/folder").is_dir());
         let reading = Served::open(&root, true).unwrap();
-        assert!(reading.target(&PathBuf::from("a"), false, false).is_err());
+        assert!(reading.target(&PathBuf::from("a"), false, false, false).is_err());
     }
 }

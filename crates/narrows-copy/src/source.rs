@@ -13,13 +13,16 @@ use narrows::stream::{Control, OnNote};
 use super::delta::DELTA_MIN;
 use super::filter::Filter;
 use super::frames::{Encoder, FramesOptions, OverError, SUFFIX};
-use super::scan::{Found, Root, walk};
+use super::scan::{Found, Picks, Root, walk_picked};
+use super::tree::Tree;
 
 mod doubts;
 mod producer;
+mod removable;
 
 use doubts::{Doubted, Doubts};
 use producer::{CHUNK_ANSWERS_MAX, Never, Over, Producer, Told};
+use removable::Removable;
 
 /// Maximum number of entries that the scan is ahead: enough that it never waits for the link, in
 /// less than 1 MiB.
@@ -118,11 +121,19 @@ pub struct SourceOptions {
     pub answers_within: Option<Duration>,
     /// Content goes as frames, which are made like this.
     pub frames: Option<FramesOptions>,
+    /// What the scan picks.
+    pub picks: Picks,
+    /// The receiver reports every change, so `on_file` is not called for files by this end.
+    pub itemized: bool,
+    /// The sources can be removed when all is stored ([`EntrySource::remove_sources`]).
+    pub removes: bool,
 }
 
 /// The sending end of a copy.
 pub struct EntrySource {
     shared: Arc<Shared>,
+    /// The sources, if they are removed in the end.
+    removed_from: Vec<Root>,
 }
 
 struct Shared {
@@ -132,6 +143,7 @@ struct Shared {
     on_failure: OnWords,
     on_file: OnWords,
     names: bool,
+    itemized: bool,
     on_removed: Option<OnWords>,
     answers_within: Option<Duration>,
 }
@@ -158,6 +170,8 @@ struct State {
     answers: u64,
     /// The flow has ended: the reader is gone.
     over: bool,
+    /// Sources that may be removed in the end, if that was asked for.
+    removable: Option<Removable>,
     progress: Progress,
 }
 
@@ -196,8 +210,11 @@ enum Content {
 impl EntrySource {
     /// Starts scanning and sending.
     pub fn start(input: Input, options: SourceOptions) -> io::Result<Self> {
-        let SourceOptions { dry_run, on_failure, on_file, names, totals, on_removed, answers_within, frames } = options;
-        let state = Mutex::new(State::default());
+        let SourceOptions { dry_run, on_failure, on_file, names, totals, on_removed, answers_within, frames, .. } =
+            options;
+        let (picks, itemized) = (options.picks, options.itemized);
+        let removable = (options.removes && !dry_run).then(Removable::default);
+        let state = Mutex::new(State { removable, ..State::default() });
         let shared = Arc::new(Shared {
             state,
             changed: Condvar::new(),
@@ -205,6 +222,7 @@ impl EntrySource {
             on_failure,
             on_file,
             names,
+            itemized,
             on_removed,
             answers_within,
         });
@@ -216,7 +234,7 @@ impl EntrySource {
                 let scan = Arc::clone(&shared);
                 thread("narrows-scan").spawn(move || {
                     let _guard = StopOnPanic(Arc::clone(&scan));
-                    scan.scan(&copies, &filter);
+                    scan.scan(&copies, &filter, &picks);
                 })?;
                 roots
             }
@@ -229,6 +247,10 @@ impl EntrySource {
                 Vec::new()
             }
         };
+        let removed_from = match options.removes {
+            true => roots.iter().map(Root::try_clone).collect::<io::Result<Vec<_>>>()?,
+            false => Vec::new(),
+        };
         let produce = Arc::clone(&shared);
         let encoder = frames.map(|frames| start_encoder(&shared, frames)).transpose();
         let started = encoder.and_then(|encoder| {
@@ -237,7 +259,7 @@ impl EntrySource {
                 Producer::new(&produce, roots, totals, encoder).run();
             })
         });
-        let source = Self { shared };
+        let source = Self { shared, removed_from };
         if let Err(e) = started {
             // Otherwise the scanning thread would wait forever.
             source.stop();
@@ -261,6 +283,15 @@ impl EntrySource {
     pub fn stop(&self) {
         self.shared.lock().over = true;
         self.shared.changed.notify_all();
+    }
+
+    /// Removes the sources that are stored at the other end, which has confirmed everything. Returns how
+    /// many, and reports those that cannot be removed.
+    /// `target`: the folder on this host that they were copied into, and the name of a single file. What was
+    /// copied onto itself stays.
+    pub fn remove_sources(&mut self, target: Option<(Tree, Option<Vec<u8>>)>, on_failure: &dyn Fn(&str)) -> u64 {
+        let removable = self.shared.lock().removable.take();
+        removable.map_or(0, |removable| removable.remove(&mut self.removed_from, target, on_failure))
     }
 
     /// A function that returns the current progress.
@@ -328,6 +359,9 @@ impl State {
         self.progress.bytes_here = self.progress.bytes_here.saturating_sub(here);
         self.progress.bytes_repeated = self.progress.bytes_repeated.saturating_sub(repeated);
         self.progress.changed = self.progress.changed.saturating_sub(changed.into());
+        if let Some(removable) = &mut self.removable {
+            removable.again(file.id);
+        }
         file.may_repeat = false;
         file.in_chunks = file.len >= DELTA_MIN;
         self.wanted_bytes = self.wanted_bytes.saturating_add(file.len);
@@ -386,10 +420,10 @@ impl Shared {
         state
     }
 
-    fn scan(&self, roots: &[Root], filter: &Filter) {
+    fn scan(&self, roots: &[Root], filter: &Filter, picks: &Picks) {
         let mut in_hand = Vec::with_capacity(HANDED_MAX);
         let mut handed = Instant::now();
-        walk(roots, filter, |found| {
+        walk_picked(roots, filter, picks, |found| {
             in_hand.push(found);
             if in_hand.len() < HANDED_MAX && handed.elapsed() < HANDED_EVERY {
                 return true;
@@ -444,6 +478,12 @@ impl Shared {
                         ));
                     }
                     if matches!(wanted, Wanted::No | Wanted::Refused) {
+                        if let (Some(removable), Wanted::No) = (&mut state.removable, wanted) {
+                            removable.add(&file);
+                        }
+                        if let (Some(removable), Wanted::Refused) = (&mut state.removable, wanted) {
+                            removable.failed(file.id);
+                        }
                         state.progress.files_same += u64::from(wanted == Wanted::No);
                         state.progress.bytes_same += file.len;
                     } else {
@@ -494,6 +534,9 @@ impl Shared {
                 }
             }
             Answer::Failed { id, text } | Answer::NotStored { id, text } => {
+                if let Some(removable) = &mut state.removable {
+                    removable.failed(id);
+                }
                 let in_hand = state.doubts.failed(id);
                 state.progress.failed += 1;
                 if sent && !in_hand {
@@ -592,6 +635,9 @@ mod tests {
                 on_removed,
                 answers_within: None,
                 frames: None,
+                picks: Picks::default(),
+                itemized: false,
+                removes: false,
             };
             EntrySource::start(input, options).unwrap()
         };
@@ -645,6 +691,9 @@ mod tests {
                 on_removed: None,
                 answers_within: None,
                 frames: None,
+                picks: Picks::default(),
+                itemized: false,
+                removes: false,
             };
             let source = EntrySource::start(input, options).unwrap();
             let mut receiver = Self {

@@ -26,6 +26,7 @@ mod clock;
 mod content;
 mod folder;
 mod framed;
+mod habits;
 mod in_way;
 mod observers;
 pub(crate) mod partial;
@@ -43,6 +44,7 @@ use batch::Batch;
 use clock::Clocks;
 use content::OpenFile;
 use framed::Here;
+use habits::Beside;
 use in_way::Waiting;
 pub use observers::Observers;
 pub use permitted::Permitted;
@@ -74,6 +76,8 @@ struct Target {
     in_way: HashSet<u64>,
     /// Entries that arrived and wait for such a folder to be removed.
     waiting: Vec<Waiting>,
+    /// Earlier copies, whose files become hard links.
+    beside: Vec<Beside>,
     /// The name for a single file instead of its own.
     rename: Option<Vec<u8>>,
     /// The target while it is open whether it becomes a file or a folder: the first entry decides.
@@ -134,7 +138,8 @@ impl EntryStore {
             tree,
             permitted,
             seen: HashSet::new(),
-            removal: options.delete.as_ref().map(|asked| Removal::new(asked, options.form)).transpose()?,
+            removal: options.delete.as_ref().map(|asked| Removal::new(asked, &options)).transpose()?,
+            beside: Vec::new(),
             in_way: HashSet::new(),
             waiting: Vec::new(),
             rename,
@@ -202,6 +207,12 @@ impl EntryStore {
     /// Folders on this host, by device and inode, that the copy must never remove.
     pub fn protect(&self, folders: Vec<(u64, u64)>) {
         self.lock().target.removal.iter_mut().for_each(|removal| removal.protected.extend(&folders));
+    }
+
+    /// Files that are the same in one of these earlier copies become hard links to them.
+    pub fn beside(self, earlier: Vec<Tree>) -> Self {
+        self.lock().target.beside = habits::beside(earlier);
+        self
     }
 
     /// Uses a share of memory that other copies use too.

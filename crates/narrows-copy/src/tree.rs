@@ -22,6 +22,8 @@ pub struct Tree {
     no_openat2: bool,
     /// A name at the top and the name that it stands for, if the user named a link.
     alias: Option<(Vec<u8>, Vec<u8>)>,
+    /// Symbolic links below the root are followed, wherever they lead.
+    follows: bool,
 }
 
 impl Tree {
@@ -33,7 +35,7 @@ impl Tree {
             Err(Errno::ACCESS) => rustix::fs::open(root, flags | OFlags::PATH, Mode::empty()),
             opened => opened,
         }?;
-        Ok(Self { root: Arc::new(root), open: Vec::new(), no_openat2: false, alias: None })
+        Ok(Self { root: Arc::new(root), open: Vec::new(), no_openat2: false, alias: None, follows: false })
     }
 
     /// An empty folder, which is already removed.
@@ -47,7 +49,8 @@ impl Tree {
     /// The same folder for another thread.
     pub fn try_clone(&self) -> io::Result<Self> {
         let root = Arc::clone(&self.root);
-        Ok(Self { root, open: Vec::new(), no_openat2: self.no_openat2, alias: self.alias.clone() })
+        let alias = self.alias.clone();
+        Ok(Self { root, open: Vec::new(), no_openat2: self.no_openat2, alias, follows: self.follows })
     }
 
     /// A folder below this one as a separate root.
@@ -56,7 +59,8 @@ impl Tree {
             return self.try_clone();
         }
         let root = self.open_below(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
-        Ok(Self { root: Arc::new(root), open: Vec::new(), no_openat2: self.no_openat2, alias: None })
+        let (no_openat2, follows) = (self.no_openat2, self.follows);
+        Ok(Self { root: Arc::new(root), open: Vec::new(), no_openat2, alias: None, follows })
     }
 
     /// Opens the folder `path` for reading. If this user owns it and may not read or write it, its
@@ -83,6 +87,18 @@ impl Tree {
         self.open_below(path, OFlags::RDONLY | OFlags::DIRECTORY)
     }
 
+    /// The same folder, below which symbolic links are followed. Only for a source whose user may read
+    /// whatever they lead to.
+    #[must_use]
+    pub fn following(self) -> Self {
+        Self { follows: true, ..self }
+    }
+
+    /// Whether symbolic links below the root are followed.
+    pub fn follows(&self) -> bool {
+        self.follows
+    }
+
     /// Makes `name` at the top stand for `real`.
     pub fn alias(&mut self, name: &[u8], real: &[u8]) {
         self.alias = Some((name.to_vec(), real.to_vec()));
@@ -90,6 +106,11 @@ impl Tree {
 
     fn real<'p>(&'p self, path: &'p [u8]) -> &'p [u8] {
         self.alias.as_ref().filter(|(name, _)| name == path).map_or(path, |(_, real)| real)
+    }
+
+    /// The root folder, for others to keep open.
+    pub(crate) fn root_shared(&self) -> &Arc<OwnedFd> {
+        &self.root
     }
 
     /// The root folder.
@@ -129,10 +150,13 @@ impl Tree {
         Ok((self.folder(&folder)?, name))
     }
 
-    /// Opens `path` without following any symbolic link.
+    /// Opens `path` without following any symbolic link, unless the tree follows them.
     pub fn open_below(&mut self, path: &[u8], flags: OFlags) -> io::Result<OwnedFd> {
-        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let path = &self.real(path).to_vec()[..];
+        if self.follows {
+            return Ok(rustix::fs::openat(&self.root, path, flags | OFlags::CLOEXEC, Mode::empty())?);
+        }
+        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         if !self.no_openat2 {
             let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
             match rustix::fs::openat2(&self.root, path, flags, Mode::empty(), resolve) {

@@ -4,6 +4,7 @@
 
 pub mod cache;
 pub mod calibration;
+pub mod config;
 pub mod encrypted;
 pub mod hints;
 pub mod idle;

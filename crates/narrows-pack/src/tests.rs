@@ -11,7 +11,7 @@ use narrows::hint::{Hint, Mode};
 use narrows::stream::{Notes, ReceiveOptions};
 use narrows_copy::filter::Filter;
 use narrows_copy::frames::Form;
-use narrows_copy::hello::{Fsync, StoreOptions};
+use narrows_copy::hello::{Fsync, StoreHabits, StoreOptions};
 use narrows_copy::scan::Root;
 use narrows_copy::store::{EntryStore, Observers, Permitted};
 use narrows_copy::tree::Tree;
@@ -49,6 +49,7 @@ fn store_with(folder: &Path, dry_run: bool) -> EntryStore {
         names: false,
         set_id: false,
         form: Form::Raw,
+        habits: StoreHabits::default(),
     };
     let tree = Tree::open(folder).unwrap();
     let store = EntryStore::new(tree, None, Permitted::Anything, options, Notes::default(), Observers::none());

@@ -14,6 +14,7 @@ use crate::sys;
 
 pub mod bond;
 mod disk;
+mod limit;
 mod meter;
 mod noise;
 pub(crate) mod outbox;
@@ -121,6 +122,15 @@ impl Link {
     /// Any reader, one direction.
     pub fn reader(reader: impl Read + Send + 'static) -> Self {
         Self { write: None, read: Some(ReadHalf::new(Reader::Other(Box::new(reader)))) }
+    }
+
+    /// Writes at most `rate` bytes per second.
+    #[must_use]
+    pub fn limited(mut self, rate: u64) -> Self {
+        if let Some(write) = &mut self.write {
+            write.set_limit(rate);
+        }
+        self
     }
 
     /// Splits the link into two one-way links, the writing one first. Each carries its own stream,

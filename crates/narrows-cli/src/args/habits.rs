@@ -8,11 +8,37 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 pub(super) fn refuse(error: &clap::Error) -> ! {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
     let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
-    if let Some(advice) = advice(error, &words) {
+    if let Some(advice) = about_port(error).or_else(|| advice(error, &words)) {
         narrows_host::words::note(advice);
         std::process::exit(2);
     }
     error.exit()
+}
+
+/// Flags of `cp` without values, among which rsync's users write `h`, as in `-avh`.
+const FLAGS: &str = "rRapztlHAXSogvqnuLxibc0D";
+
+/// A command line without the `h` of `-avh`, which asks rsync for readable numbers and would ask for help
+/// here. `-h` alone does.
+pub(super) fn without_readable(mut words: Vec<OsString>) -> Vec<OsString> {
+    if words.get(1).is_some_and(|word| word == "cp" || word == "sync") {
+        for word in words.iter_mut().skip(2).take_while(|word| *word != "--") {
+            let flags = word.to_str().and_then(|word| word.strip_prefix('-')).filter(|flags| flags.len() > 1);
+            if let Some(flags) = flags.filter(|flags| flags.chars().all(|c| c == 'h' || FLAGS.contains(c))) {
+                *word = format!("-{}", flags.replace('h', "")).into();
+            }
+        }
+    }
+    words
+}
+
+/// What to do about `-P` without a port, which is an option of rsync.
+fn about_port(error: &clap::Error) -> Option<String> {
+    let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else { return None };
+    let is_port = option.starts_with("-P ") && error.kind() != ErrorKind::UnknownArgument;
+    is_port.then(|| {
+        "-P takes a port, as scp does; rsync's -P, progress and resuming, is always on: leave it out".to_owned()
+    })
 }
 
 fn advice(error: &clap::Error, words: &[impl AsRef<str>]) -> Option<String> {
@@ -75,6 +101,24 @@ fn instead(option: &str) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn readable_numbers_are_no_request_for_help() {
+        let of = |line: &str| {
+            let words = without_readable(line.split(' ').map(OsString::from).collect());
+            words.iter().map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(of("narrows cp -avh a b"), "narrows cp -av a b");
+        for same in [
+            "narrows cp -h",
+            "narrows cp -e ssh a b",
+            "narrows cp -essh a b",
+            "narrows cp -- -avh b",
+            "narrows pipe -ch",
+        ] {
+            assert_eq!(of(same), same);
+        }
+    }
 
     #[test]
     fn levels_are_found_in_the_words_that_have_them_and_in_no_others() {

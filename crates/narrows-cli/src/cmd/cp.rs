@@ -1,14 +1,14 @@
 //! `narrows cp`: copies files and folders from this host to another, from another to this one, or
 //! within this one.
 
-use std::collections::HashSet;
+use std::cell::Cell;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -17,8 +17,8 @@ use narrows::policy::PolicySpec;
 use narrows::receiver::RecvSummary;
 use narrows::stream::{self, Control, Notes, ReceiveOptions};
 use narrows::transport::Link;
-use serde_json::json;
 
+use crate::args::copying::contents_of;
 use crate::args::{CpArgs, reach};
 use crate::bottleneck::{Bottleneck, Part};
 use crate::files::Source;
@@ -34,19 +34,26 @@ use narrows_copy::frames::{Form, FramesOptions};
 use narrows_copy::hello::{Delete, GetTask, StoreOptions, Task};
 use narrows_copy::place::Place;
 use narrows_copy::remote_path;
-use narrows_copy::scan::{self, Root, TargetFolder};
-use narrows_copy::serve::{AS_IT_COMES, Into, Opened, carrier_options, is_undecided, open_roots, open_target};
+use narrows_copy::scan::{self, Listed, Picks, Root, TargetFolder};
+use narrows_copy::serve::{
+    AS_IT_COMES, Into, Opened, carrier_options, is_undecided, open_beside, open_roots, open_target,
+};
 use narrows_copy::source::{EntrySource, Input, SourceOptions};
 use narrows_copy::store::{EntryStore, Observers, Permitted};
+use narrows_copy::tree::Tree;
 use narrows_host::peers::Peer;
 use narrows_host::words::shown;
 use narrows_host::{means, signals};
 
 mod fallback;
 mod objects;
+mod say;
 mod stdio;
+pub(crate) mod sync;
 mod watched;
 
+pub(super) use say::teller;
+use say::{itemizes, names, names_wanted, recording, removed_names, say, sent_names, telling};
 use stdio::Dash;
 
 /// Exit status: nothing was copied.
@@ -58,10 +65,6 @@ const CHANGED: u8 = 4;
 /// Exit status: the other end could not be reached, or it or the link was lost; the same command
 /// resumes the copy.
 const LOST: u8 = 5;
-/// Failures that are reported one by one; further ones are only counted.
-const TOLD_MAX: usize = 100;
-/// Prefix of the names of removed entries, as in the output of rsync.
-const DELETING: &str = "deleting ";
 
 /// Reports a failure to the user.
 pub(super) type Tell = Arc<dyn Fn(&str) + Send + Sync>;
@@ -94,18 +97,22 @@ struct Outcome {
 pub(crate) fn run(args: &CpArgs) -> Result<ExitCode> {
     let begun = Instant::now();
     means::allow_descriptors();
+    let normal = normal(args)?;
+    let args = &normal;
     if args.flow.policy.is_some() && !args.hint.hint().is_empty() {
         let text = "--policy says which methods are used, and so do --mode and the other hints; give one of them";
         return Err(narrows::Error::misuse(text).into());
     }
     let dash = Dash::of(args)?;
-    let mut copied = copy(args, dash);
+    let (tell, failures) = recording();
+    let mut copied = copy(args, dash, &tell);
     if dash == Dash::Nowhere && !args.store_compressed && wants_frames(&copied) {
-        copied = copy(&CpArgs { store_compressed: true, ..args.clone() }, dash);
+        refuse_habits(args, "where files are kept as they come")?;
+        copied = copy(&CpArgs { store_compressed: true, ..args.clone() }, dash, &tell);
     }
     match copied {
         Ok(outcome) => {
-            say(args, dash, &outcome, begun.elapsed())?;
+            say(args, dash, &outcome, &failures, begun.elapsed())?;
             Ok(ExitCode::from(match &outcome {
                 o if o.failed > 0 && o.files + o.files_same + o.removed == 0 && !o.begun => NOTHING,
                 o if o.failed > 0 || o.not_removed.is_some() => SOME_FAILED,
@@ -136,6 +143,38 @@ pub(crate) fn run(args: &CpArgs) -> Result<ExitCode> {
     }
 }
 
+/// The options with what follows from them.
+fn normal(args: &CpArgs) -> Result<CpArgs> {
+    let misuse = |text: &str| Err(narrows::Error::misuse(text.to_owned()).into());
+    let mut args = args.clone();
+    let habits = &args.habits;
+    habits.check()?;
+    // As with rsync, -a does not make a list recursive.
+    args.recursive |= habits.archive && habits.files_from.is_none();
+    if args.delete && !args.recursive {
+        return misuse("--delete is for folders: give --recursive (-r) too");
+    }
+    if args.max_delete.is_some() && !args.delete {
+        return misuse("--max-delete limits --delete: give that too");
+    }
+    if habits.files_from.is_some() && args.delete {
+        return misuse("--delete would remove what the list of --files-from does not name; copy without one of them");
+    }
+    if habits.files_from.is_some() && args.paths.len() != 2 {
+        return misuse("--files-from lists paths below one source: narrows cp --files-from FILE SRC DST");
+    }
+    if args.store_compressed {
+        refuse_habits(&args, "with --store-compressed")?;
+    }
+    Ok(args)
+}
+
+/// Refuses options that only copies of plain files can follow.
+fn refuse_habits(args: &CpArgs, place: &str) -> Result<()> {
+    let asked = args.habits.asked().filter(|asked| !["--bwlimit", "--mkpath"].contains(asked));
+    asked.map_or(Ok(()), |asked| Err(narrows::Error::misuse(format!("{asked} does not work {place}")).into()))
+}
+
 /// Whether the other end keeps files as they come, and nothing was copied therefore.
 fn wants_frames(copied: &Result<Outcome>) -> bool {
     match copied {
@@ -144,23 +183,31 @@ fn wants_frames(copied: &Result<Outcome>) -> bool {
     }
 }
 
-fn copy(args: &CpArgs, dash: Dash) -> Result<Outcome> {
+fn copy(args: &CpArgs, dash: Dash, tell: &Tell) -> Result<Outcome> {
     let misuse = |text: String| anyhow::Error::from(narrows::Error::misuse(text));
     if objects::are_meant(args) {
-        return objects::copy(args, dash, &teller());
+        if let Some(option) = args.habits.asked() {
+            return Err(misuse(format!("{option} does not work with object stores")));
+        }
+        return objects::copy(args, dash, tell);
     }
     let paths = crate::place::without_file_urls(&args.paths)?;
     let places = paths.iter().map(|p| Place::parse(p).map_err(misuse)).collect::<Result<Vec<_>>>()?;
+    let places: Vec<_> = places.into_iter().map(|place| place.with_port(args.habits.port)).collect();
+    if dash != Dash::Nowhere && args.habits.asked().is_some_and(|asked| asked != "--bwlimit") {
+        let option = args.habits.asked().unwrap_or_default();
+        return Err(misuse(format!("{option} does not work with stdin and stdout")));
+    }
     match (dash, &places[..]) {
         (Dash::Source, [_, target]) => {
             stdio::check_name(target)?;
-            return send(args, Input::Stream(Box::new(files::stdin()?)), true, target, &teller());
+            return send(args, Input::Stream(Box::new(files::stdin()?)), true, target, tell);
         }
-        (Dash::Target, [source, _]) => return stdio::get(args, source),
+        (Dash::Target, [source, _]) => return stdio::get(args, source, tell),
         (Dash::Nowhere, [Place::Local(source), target]) if is_read(args, source) => {
             stdio::check_name(target)?;
             let stream = Source::open(Some(source))?;
-            return send(args, Input::Stream(Box::new(stream)), true, target, &teller());
+            return send(args, Input::Stream(Box::new(stream)), true, target, tell);
         }
         _ => {}
     }
@@ -172,17 +219,16 @@ fn copy(args: &CpArgs, dash: Dash) -> Result<Outcome> {
             "--store-compressed is for copies to and from another host; here, `narrows FILE` compresses".into(),
         ));
     }
-    let tell = teller();
     let local: Vec<PathBuf> =
         sources.iter().filter_map(|p| if let Place::Local(path) = p { Some(path.clone()) } else { None }).collect();
     let copied = match target {
-        target if local.len() == sources.len() => put(args, &local, target, &tell),
-        Place::Local(target) => get(args, sources, target, &tell),
+        target if local.len() == sources.len() => put(args, &local, target, tell),
+        Place::Local(target) => get(args, sources, target, tell),
         _ => Err(misuse("both ends are remote; run narrows cp on one of the hosts, or copy in two steps".into())),
     };
     match copied {
         Err(e) if has_no_narrows(&e) && !args.no_fallback && !args.store_compressed => {
-            fallback::copy(args, sources, target, e, &tell)
+            fallback::copy(args, sources, target, e, tell)
         }
         copied => copied,
     }
@@ -202,7 +248,16 @@ fn is_read(args: &CpArgs, source: &Path) -> bool {
 }
 
 fn put(args: &CpArgs, sources: &[PathBuf], target: &Place, tell: &Tell) -> Result<Outcome> {
-    let (roots, unopened) = open_roots(sources, args.recursive);
+    let listed = args.habits.files()?;
+    let contents;
+    let sources = match &listed {
+        Some(_) => {
+            contents = sources.iter().map(|source| contents_of(source)).collect::<Vec<_>>();
+            &contents[..]
+        }
+        None => sources,
+    };
+    let (roots, unopened) = open_roots(sources, args.recursive || listed.is_some(), args.habits.copy_links);
     if roots.is_empty() {
         // One line each, as for sources that fail later.
         unopened.iter().for_each(|text| tell(text));
@@ -211,12 +266,14 @@ fn put(args: &CpArgs, sources: &[PathBuf], target: &Place, tell: &Tell) -> Resul
     if args.delete {
         check_delete(sources, target)?;
     }
-    let single = sources.len() == 1 && !sources[0].is_dir();
+    let single = listed.is_none() && sources.len() == 1 && !sources[0].is_dir();
     for source in sources {
         files::refuse_same(source, [args.flow.trace.as_deref()])?;
     }
+    let listed = listed.map(|files| Listed::new(&files, args.recursive)).transpose();
+    let picks = Picks { listed: listed.map_err(narrows::Error::misuse)?, ..args.habits.picks() };
     let input = Input::Paths { roots, unopened, filter: Filter::new(&patterns(args))? };
-    send(args, input, single, target, tell)
+    send_picked(args, input, picks, single, target, tell)
 }
 
 /// The host that a copy is sent to; `None` within this one.
@@ -234,7 +291,8 @@ fn peer(args: &CpArgs, target: &Place) -> Option<Peer> {
 /// neither reads what it writes nor overwrites a source.
 fn open_local(args: &CpArgs, target: &Place, single: bool, input: &mut Input) -> Result<Option<Opened>> {
     let Place::Local(path) = target else { return Ok(None) };
-    let mut opened = open_target(path, single, args.dry_run)?;
+    let mut opened = open_target(path, single, args.dry_run, args.habits.mkpath)?;
+    opened.beside = beside(args, path)?;
     if let (Into::Tree(folder, None), Input::Paths { roots, .. }) = (&opened.into, input) {
         let folder = Arc::new(TargetFolder::new(folder, opened.is_new, roots)?);
         roots.iter_mut().for_each(|root| root.goes_to(&folder));
@@ -243,10 +301,31 @@ fn open_local(args: &CpArgs, target: &Place, single: bool, input: &mut Input) ->
     Ok(Some(opened))
 }
 
-fn send(args: &CpArgs, mut input: Input, single: bool, target: &Place, tell: &Tell) -> Result<Outcome> {
+/// Opens the folders of --link-dest on this host.
+fn beside(args: &CpArgs, target: &Path) -> Result<Vec<Tree>> {
+    let opened = args.habits.link_dest.iter().map(|dir| Ok(open_beside(target, dir)?));
+    opened.filter_map(Result::transpose).collect()
+}
+
+fn send(args: &CpArgs, input: Input, single: bool, target: &Place, tell: &Tell) -> Result<Outcome> {
+    send_picked(args, input, Picks::default(), single, target, tell)
+}
+
+fn send_picked(
+    args: &CpArgs,
+    mut input: Input,
+    picks: Picks,
+    single: bool,
+    target: &Place,
+    tell: &Tell,
+) -> Result<Outcome> {
     let transfer = Transfer::begin()?;
     let control = &transfer.control;
     let opened = open_local(args, target, single, &mut input)?;
+    let own_target = match opened.as_ref().map(|opened| &opened.into) {
+        Some(Into::Tree(tree, rename)) if args.habits.remove_source_files => Some((tree.try_clone()?, rename.clone())),
+        _ => None,
+    };
     let task = Task::Put {
         target: target.path().clone(),
         single,
@@ -279,14 +358,17 @@ fn send(args: &CpArgs, mut input: Input, single: bool, target: &Place, tell: &Te
     let source = SourceOptions {
         dry_run: args.dry_run,
         on_failure: telling(tell),
-        on_file: Box::new(names(args, "")),
-        names: names_wanted(args),
+        on_file: Box::new(sent_names(args, matches!(target, Place::Local(_)))),
+        names: names_wanted(args) || itemizes(args),
         totals: false,
-        on_removed: if args.delete { Some(Box::new(names(args, DELETING))) } else { None },
+        on_removed: if args.delete { Some(Box::new(removed_names(args))) } else { None },
         answers_within: flow::seconds(args.timeout),
         frames,
+        picks,
+        itemized: itemizes(args),
+        removes: args.habits.remove_source_files,
     };
-    let source = EntrySource::start(input, source)?;
+    let mut source = EntrySource::start(input, source)?;
     let options = options.on_note(source.on_note());
     let progress = source.progress();
     let (watched, shares) = (Arc::clone(control), source.progress());
@@ -305,6 +387,11 @@ fn send(args: &CpArgs, mut input: Input, single: bool, target: &Place, tell: &Te
         Err(e) => (None, Some(e)),
     };
     carrier.end(failed)?;
+    let not_removed_sources = Cell::new(0);
+    source.remove_sources(own_target, &|text| {
+        not_removed_sources.set(not_removed_sources.get() + 1);
+        tell(text);
+    });
     let mut sent = sent.context("the copy has no result; this is a bug")?;
     let mut encoded = None;
     if let Some((summary, policy)) = encoding.and_then(|encoding| encoding.take()) {
@@ -333,7 +420,7 @@ fn send(args: &CpArgs, mut input: Input, single: bool, target: &Place, tell: &Te
         files: p.files_sent,
         files_same: p.files_same,
         repeated: p.bytes_repeated,
-        failed: p.failed,
+        failed: p.failed + not_removed_sources.get(),
         changed: p.changed,
         losses: p.losses,
         removed: p.removed,
@@ -352,21 +439,27 @@ fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<O
         let text = "the sources are in more than one place; copy them in two steps";
         return Err(narrows::Error::misuse(text).into());
     }
-    let paths: Vec<PathBuf> = sources.iter().map(|s| s.path().clone()).collect();
+    let files = args.habits.files()?;
+    let source_path = |path: &PathBuf| if files.is_some() { contents_of(path) } else { path.clone() };
+    let paths: Vec<PathBuf> = sources.iter().map(|s| source_path(s.path())).collect();
     let several = matches!(from, Place::Ssh { .. }) && paths.iter().any(|path| remote_path::has_pattern(path));
-    let single = paths.len() == 1 && !args.recursive && !several;
+    let single = paths.len() == 1 && !args.recursive && !several && files.is_none();
     let patterns = patterns(args);
     let is_filtered = !patterns.is_empty();
     // Reports a bad pattern before anything is done, with the error text of this end.
     Filter::new(&patterns)?;
     let may_be_file = paths.len() == 1 && !several && scan::top(&paths[0]).is_some();
     let undecided = args.recursive && may_be_file && is_undecided(target);
-    let (tree, rename) = match open_target(target, single || undecided, args.dry_run)?.into {
+    let permitted = match &files {
+        Some(files) => Permitted::Listed(Listed::new(files, args.recursive).map_err(narrows::Error::misuse)?),
+        None => Permitted::tops(&paths, args.recursive),
+    };
+    let (tree, rename) = match open_target(target, single || undecided, args.dry_run, args.habits.mkpath)?.into {
         Into::Tree(tree, _) if undecided => (tree, None),
         Into::Tree(tree, rename) => (tree, rename),
-        Into::Special(special) => return stdio::get_into(args, from, &special, target),
+        Into::Special(special) => return stdio::get_into(args, from, &special, target, tell),
     };
-    let permitted = Permitted::tops(&paths, args.recursive);
+    let has_list = files.is_some();
     let what = GetTask {
         sources: paths,
         recursive: args.recursive,
@@ -375,6 +468,7 @@ fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<O
         totals: true,
         stored: is_stored(args),
         frames: args.store_compressed,
+        habits: args.habits.source(files),
     };
     let task = Task::Get(what);
     let notes = Notes::default();
@@ -389,12 +483,13 @@ fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<O
     };
     let observers = Observers {
         on_failure: Box::new(on_failure),
-        on_file: Box::new(names(args, "")),
-        on_removed: Some(Box::new(names(args, DELETING))),
+        on_file: Box::new(sent_names(args, true)),
+        on_removed: Some(Box::new(removed_names(args))),
     };
     let form = if args.store_compressed { Form::Decoded } else { Form::Raw };
     let options_of_store = StoreOptions { form, ..store_options(args, false) };
     let mut store = EntryStore::new(tree, rename, permitted, options_of_store, notes, observers)?;
+    store = store.beside(beside(args, target)?);
     if undecided {
         store = store.undecided(target.to_path_buf());
     }
@@ -422,7 +517,11 @@ fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<O
         return Ok(Outcome { wants_frames: true, ..Outcome::default() });
     }
     // Without -r, --exclude and wildcards, each source is a file or a reported failure.
-    let expected = if args.recursive || several || is_filtered { 0 } else { sources.len() as u64 };
+    let expected = if args.recursive || several || is_filtered || has_list || args.habits.update {
+        0
+    } else {
+        sources.len() as u64
+    };
     let unsaid = s.unsaid + expected.saturating_sub(s.announced + s.failed);
     if unsaid > 0 {
         tell(&format!(
@@ -471,6 +570,8 @@ fn start(
     let shell = carrier::shell_for(&args.shell, place)?;
     let reach = Reach { shell: &shell, program: &args.remote_narrows, trust: trust.as_ref() };
     let (carrier, link, growth) = Carrier::start(place, &reach, task, opened)?;
+    let limits = matches!(task, Task::Put { .. }) && args.habits.rate() > 0;
+    let link = if limits { link.limited(args.habits.rate()) } else { link };
     let grower = growth.map(|growth| Grower::start(growth.bond.clone(), args.carriers, seen, move || growth.open()));
     Ok((carrier, link, grower))
 }
@@ -519,11 +620,12 @@ fn store_options(args: &CpArgs, within_host: bool) -> StoreOptions {
         delete: args.delete.then(|| Delete {
             exclude: patterns(args),
             max: args.max_delete,
-            names: names_wanted(args),
+            names: names_wanted(args) || itemizes(args) || args.habits.removals.is_some(),
         }),
         names: names_wanted(args),
         set_id: args.set_id || within_host,
         form: if args.store_compressed { Form::AsTheyCame } else { Form::Raw },
+        habits: args.habits.store(itemizes(args)),
     }
 }
 
@@ -558,92 +660,4 @@ fn is_inside(path: &Path, folder: &Path) -> bool {
 fn patterns(args: &CpArgs) -> Vec<String> {
     let include = args.include.iter().map(|p| format!("!{p}"));
     args.exclude.iter().cloned().chain(include).collect()
-}
-
-/// Whether the name of every file is printed.
-fn names_wanted(args: &CpArgs) -> bool {
-    (args.verbosity.verbose || args.dry_run) && !args.verbosity.json
-}
-
-/// Prints the name of every file if requested; to stdout, since the names are the output of a dry
-/// run.
-fn names(args: &CpArgs, before: &'static str) -> impl Fn(&str) + Send + Sync + use<> {
-    let wanted = names_wanted(args);
-    move |name| {
-        if wanted {
-            let _ = report::out(format_args!("{before}{name}"));
-        }
-    }
-}
-
-/// Reports failures, one line each and no line twice, and at most [`TOLD_MAX`] of them.
-pub(super) fn teller() -> Tell {
-    let told = Mutex::new(HashSet::new());
-    Arc::new(move |text| {
-        let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = told.len();
-        if before <= TOLD_MAX && told.insert(text.to_owned()) {
-            report::note(if before < TOLD_MAX { text } else { "more failures follow; they are counted at the end" });
-        }
-    })
-}
-
-fn telling(tell: &Tell) -> Box<dyn Fn(&str) + Send + Sync> {
-    let tell = Arc::clone(tell);
-    Box::new(move |text| tell(text))
-}
-
-fn say(args: &CpArgs, dash: Dash, o: &Outcome, elapsed: Duration) -> Result<()> {
-    if let Some(why) = &o.not_removed {
-        report::note(why);
-    }
-    if args.verbosity.json {
-        // If nothing was started there are no transfer figures, but the counts of files are still
-        // given.
-        let mut all = o.json.as_object().cloned().unwrap_or_default();
-        let own = json!({
-            "files": o.files,
-            "files_same": o.files_same,
-            "repeated_bytes": o.repeated,
-            "files_failed": o.failed,
-            "files_changed": o.changed,
-            "not_kept": o.losses,
-            "deleted": o.removed,
-            "not_deleted": o.not_removed,
-            "total_seconds": elapsed.as_secs_f64(),
-        });
-        all.extend(own.as_object().cloned().unwrap_or_default());
-        let all = serde_json::Value::from(all);
-        if dash == Dash::Target {
-            // stdout carries the file.
-            report::note_json(&all);
-            return Ok(());
-        }
-        return report::out(all);
-    }
-    if args.verbosity.quiet || o.unstarted {
-        return Ok(());
-    }
-    let would = if args.dry_run { "would copy " } else { "" };
-    let mut line = format!("{would}{} {}", o.files, if o.files == 1 { "file" } else { "files" });
-    if o.files_same > 0 {
-        line += &format!(", {} already there", o.files_same);
-    }
-    if o.repeated > 0 {
-        line += &format!(", {} of repeats not sent again", report::bytes(o.repeated as f64));
-    }
-    if o.removed > 0 {
-        line += &format!(", {} {}removed", o.removed, if args.dry_run { "to be " } else { "" });
-    }
-    if o.failed > 0 {
-        line += &format!(", {} failed", o.failed);
-    }
-    report::note(format_args!("{line}; {}", o.line));
-    if args.verbosity.verbose && !o.mix.is_empty() {
-        report::note(format_args!("methods: {}", o.mix));
-    }
-    if let Some(losses) = &o.losses {
-        report::note(format_args!("not kept: {losses}"));
-    }
-    Ok(())
 }

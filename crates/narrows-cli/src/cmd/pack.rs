@@ -52,7 +52,7 @@ pub(crate) fn run(args: &PackArgs) -> Result<ExitCode> {
     let own = if let Place::Path(path) = &output { own_patterns(args, path) } else { Vec::new() };
     let patterns: Vec<String> = args.exclude.iter().cloned().chain(include).chain(own).collect();
     let filter = Filter::new(&patterns)?;
-    let (roots, unopened) = open_roots(&args.paths, true);
+    let (roots, unopened) = open_roots(&args.paths, true, false);
     if roots.is_empty() {
         return Err(anyhow!("{}", unopened.join("; ").replace("cannot copy", "cannot pack")));
     }

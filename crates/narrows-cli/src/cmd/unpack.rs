@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use narrows::stream::{Notes, ReceiveOptions};
 use narrows_copy::frames::Form;
-use narrows_copy::hello::StoreOptions;
+use narrows_copy::hello::{StoreHabits, StoreOptions};
 use narrows_copy::store::{EntryStore, Observers, Permitted, Stored};
 use narrows_copy::tree::Tree;
 use narrows_file::{OpenOptions, ReadAt};
@@ -108,6 +108,7 @@ impl Unpacking<'_> {
             names,
             set_id: args.set_id,
             form: Form::default(),
+            habits: StoreHabits::default(),
         };
         let store = EntryStore::new(tree, None, Permitted::Anything, options, Notes::default(), observers)?;
         Ok(store.of_pack(args.force))

@@ -9,6 +9,7 @@ pub(crate) mod sshd;
 pub(crate) mod store;
 pub(crate) mod tunnels;
 pub(crate) mod view;
+pub(crate) mod world;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -25,8 +26,13 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn narrows(home: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_narrows"));
-    // Keeps tests from reading or writing the user's calibration.
-    command.env("XDG_CACHE_HOME", home).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    // Keeps tests from reading or writing the user's calibration, and from the user's default options.
+    command
+        .env("XDG_CACHE_HOME", home)
+        .env("NARROWS_CONFIG", "")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     command
 }
 

@@ -28,7 +28,7 @@ impl Listing {
         let mut copied = Copied::default();
         let (mut roots, mut folders) = (Vec::new(), Vec::new());
         for source in sources {
-            let (root, unopened) = open_roots(std::slice::from_ref(source), order.recursive);
+            let (root, unopened) = open_roots(std::slice::from_ref(source), order.recursive, false);
             unopened.iter().for_each(|text| order.failed(text, &mut copied));
             for root in root {
                 roots.push(root);

@@ -254,6 +254,11 @@ impl<'a> Producer<'a> {
                 stored,
             };
             self.shared.lock().unanswered.push_back(file);
+        } else if entry.kind != EntryKind::Folder
+            && let Some(removable) = &mut self.shared.lock().removable
+        {
+            let of = if let EntryKind::HardLink { of } = entry.kind { Some(of) } else { None };
+            removable.add_other(id, root, entry.path, of);
         }
     }
 
@@ -402,6 +407,11 @@ impl<'a> Producer<'a> {
             }
             Ok(true) => {
                 self.sent(file);
+                if state == EndState::Whole
+                    && let Some(removable) = &mut self.shared.lock().removable
+                {
+                    removable.add(file);
+                }
                 if state == EndState::Changed {
                     self.shared.lock().progress.changed += 1;
                     (self.shared.on_failure)(&format!("{} changed while it was read", shown(&file.path)));
@@ -414,7 +424,9 @@ impl<'a> Producer<'a> {
         let mut state = self.shared.lock();
         state.progress.files_sent += 1;
         drop(state);
-        (self.shared.on_file)(&shown(&file.path));
+        if !self.shared.itemized {
+            (self.shared.on_file)(&shown(&file.path));
+        }
     }
 
     // --- content ---

@@ -7,14 +7,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use narrows::entry::{Answer, Entry, EntryKind, Wanted, check_path};
+use narrows::entry::{Answer, DIGEST_LEN, Entry, EntryKind, Wanted, check_path};
 use rustix::fs::{AtFlags, FileType, OFlags, Stat};
 use rustix::io::Errno;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::answers::Answers;
 use super::in_way::in_way;
-use super::{Target, framed, partial};
+use super::{Target, framed, habits, partial};
 use crate::delta::DELTA_MIN;
 use crate::frames::Form;
 use crate::meta;
@@ -30,6 +30,7 @@ impl Target {
     /// Stores an entry, or answers whether its content is wanted.
     pub(super) fn announced(&mut self, id: u64, mut entry: Entry, answers: &mut Answers) {
         let is_file = entry.kind.has_content();
+        let digest = meta::take_digest(&mut entry);
         let allowed = self.permitted.allows(&entry);
         if let Some(target) = self.undecided.take_if(|_| allowed)
             && let Err(e) = self.decide(&target, &entry)
@@ -75,7 +76,9 @@ impl Target {
         }
         let path = entry.path.clone();
         let result = match &entry.kind {
-            EntryKind::File { .. } | EntryKind::Stream => return self.announced_file(id, entry, answers),
+            EntryKind::File { .. } | EntryKind::Stream => {
+                return self.announced_file(id, entry, digest.as_ref(), answers);
+            }
             EntryKind::Folder => self.make_folder(id, entry, answers),
             EntryKind::HardLink { of } if self.options.dry_run => {
                 let of = *of;
@@ -113,9 +116,10 @@ impl Target {
         Ok(())
     }
 
-    fn announced_file(&mut self, id: u64, entry: Entry, answers: &mut Answers) {
+    fn announced_file(&mut self, id: u64, entry: Entry, digest: Option<&[u8; DIGEST_LEN]>, answers: &mut Answers) {
         let full = self.pending.len() >= PENDING_MAX;
-        let wanted = match self.compare(id, &entry) {
+        let mut item = None;
+        let wanted = match self.compare(id, &entry, digest, &mut item) {
             // A dry run: its folder would be created first.
             Err(e) if self.would_be_made(&e) => Wanted::Whole,
             Err(e) => {
@@ -127,17 +131,27 @@ impl Target {
                 self.stored.bytes_same += if let EntryKind::File { len, .. } = entry.kind { len } else { 0 };
                 Wanted::No
             }
-            Ok(_) if full || !self.room.take_pending(&entry) => {
+            Ok(wanted) if wanted != Wanted::Refused && (full || !self.room.take_pending(&entry)) => {
                 answers.file(Wanted::Refused);
                 return self.failed(id, "too many announced files were not sent".into(), answers);
             }
+            // What is there is newer, and no failure.
+            Ok(Wanted::Refused) => return answers.file(Wanted::Refused),
             Ok(wanted) => wanted,
         };
         answers.file(wanted);
+        if self.itemizes() {
+            let new = || habits::item('>', 'f', habits::NEW);
+            if let Some(item) = item.or_else(|| (wanted != Wanted::No).then(new)) {
+                self.tell_item(&item, &shown(&entry.path), answers);
+            }
+        }
         if wanted != Wanted::No && self.options.dry_run {
             self.room.give_back_pending(&entry);
             self.stored.files += 1;
-            (self.observers.on_file)(&shown(&entry.path));
+            if !self.itemizes() {
+                (self.observers.on_file)(&shown(&entry.path));
+            }
         } else if wanted != Wanted::No {
             self.pending.insert(id, entry);
         }
@@ -145,7 +159,15 @@ impl Target {
 
     /// Compares a file with what exists at the target: the same file by length and time (then its
     /// metadata is updated), an earlier version, or the remains of an interrupted copy.
-    fn compare(&mut self, id: u64, entry: &Entry) -> io::Result<Wanted> {
+    ///
+    /// `Refused`: a newer file is there, and stays. `item` becomes what is reported of an existing file.
+    fn compare(
+        &mut self,
+        id: u64,
+        entry: &Entry,
+        digest: Option<&[u8; DIGEST_LEN]>,
+        item: &mut Option<String>,
+    ) -> io::Result<Wanted> {
         let (folder, name) = self.tree.parent(&entry.path)?;
         let (len, linked) = match entry.kind {
             EntryKind::File { len, linked } => (Some(len), linked),
@@ -158,7 +180,7 @@ impl Target {
             Err(e) => return Err(e.into()),
         };
         let mut earlier = false;
-        match stat.as_ref().map(|s| FileType::from_raw_mode(s.st_mode)).zip(stat) {
+        match stat.map(|s| (FileType::from_raw_mode(s.st_mode), s)) {
             Some((FileType::Directory, _)) if self.makes_way(&entry.path) => {
                 if self.options.dry_run {
                     self.note_in_way(id, &entry.path);
@@ -169,6 +191,12 @@ impl Target {
             Some((FileType::Directory, _)) => return Err(in_way()),
             Some((FileType::CharacterDevice | FileType::BlockDevice, _)) if !self.options.devices => {
                 return Err(io::Error::other("a device of that name is in the way; --devices replaces it"));
+            }
+            Some((FileType::RegularFile, stat)) if self.keeps_newer(&stat, entry) => {
+                if linked {
+                    self.linked.insert(id, (entry.path.clone(), (stat.st_dev, stat.st_ino)));
+                }
+                return Ok(Wanted::Refused);
             }
             Some((FileType::RegularFile, stat)) => {
                 let there = if as_it_came { framed::stored_len(&folder, &name) } else { Some(stat.st_size as u64) };
@@ -184,7 +212,17 @@ impl Target {
                 } else {
                     entry
                 };
-                if same_len && meta::same_time(&stat, entry) {
+                let is_same = match self.options.habits.checksum {
+                    true => same_len && self.has_content(&entry.path, digest),
+                    false => same_len && meta::same_time(&stat, entry),
+                };
+                if self.itemizes() {
+                    let other = !is_same && digest.is_some();
+                    let flags = self.flags(&stat, entry, &folder, &name, other);
+                    let update = if is_same { '.' } else { '>' };
+                    *item = flags.contains(|c| c != '.').then(|| habits::item(update, 'f', &flags));
+                }
+                if is_same {
                     self.bring_up_to_date(entry, &stat, &folder, &name);
                     if self.is_resumable(stat.st_size) && !self.options.dry_run {
                         // Another copy has stored the file since this partial file was left.
@@ -202,6 +240,15 @@ impl Target {
             }
             Some(_) if self.keeps_existing => return Err(is_there()),
             _ => {}
+        }
+        if stat.is_none() && !self.beside.is_empty() {
+            if let Some(stat) = self.link_to_earlier(entry, digest, &(std::sync::Arc::clone(&folder), name.clone())) {
+                if linked {
+                    self.linked.insert(id, (entry.path.clone(), (stat.st_dev, stat.st_ino)));
+                }
+                return Ok(Wanted::No);
+            }
+            earlier = self.has_earlier_beside(&entry.path);
         }
         let in_chunks = len.is_some_and(|len| len >= DELTA_MIN);
         if in_chunks && !earlier {
@@ -227,12 +274,18 @@ impl Target {
     }
 
     /// Reports a folder or link that was created, or would be.
-    pub(super) fn made(&mut self, text: String, answers: &mut Answers) {
+    pub(super) fn made(&mut self, update: char, kind: char, item: String, text: String, answers: &mut Answers) {
+        let text = if self.itemizes() { format!("{update}{kind}{} {item}", habits::NEW) } else { text };
+        self.say_made(text, answers);
+    }
+
+    /// Reports a line about an entry to whoever asked for it.
+    pub(super) fn say_made(&mut self, text: String, answers: &mut Answers) {
         // Only a receiving client has this observer; a server reports to the sender if that asked
         // for names.
         if self.observers.on_removed.is_some() {
             (self.observers.on_file)(&text);
-        } else if self.options.names {
+        } else if self.options.names || self.itemizes() {
             answers.put(&Answer::Made { text });
         }
     }

@@ -164,11 +164,15 @@ impl Target {
 
     /// Gives a flushed file its name.
     pub(super) fn name_file(&mut self, mut file: WholeFile, answers: &mut Answers) {
-        match file.partial.rename(OsStr::from_bytes(split(&file.path).1), !self.keeps_existing) {
+        let kept = self.set_aside(&file.path, false);
+        let name = OsStr::from_bytes(split(&file.path).1);
+        match kept.and_then(|()| file.partial.rename(name, !self.keeps_existing)) {
             Ok(()) => {
                 self.stored.files += 1;
                 self.stored.bytes += file.len;
-                (self.observers.on_file)(&shown(&file.path));
+                if !self.itemizes() {
+                    (self.observers.on_file)(&shown(&file.path));
+                }
                 if let (true, Ok(s)) = (file.linked, rustix::fs::fstat(&file.partial.file)) {
                     self.linked.insert(file.id, (file.path, (s.st_dev, s.st_ino)));
                 }

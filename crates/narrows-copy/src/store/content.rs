@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use super::answers::Answers;
 use super::batch::WholeFile;
 use super::framed::{Framed, Here, RESUMED_MIN, stored_len};
+use super::habits::{Beside, beside_files};
 use super::partial::{self, PRIVATE, Partial};
 use super::plan::DeltaPlan;
 use super::{Target, stream};
@@ -308,7 +309,7 @@ impl Target {
                 return None;
             }
             let path = entry.path.clone();
-            let files = earlier_files(&mut self.tree, &path)?;
+            let files = earlier_files(&mut self.tree, &mut self.beside, &path)?;
             let memory = self.room.reserve(DeltaPlan::len_max(&files))?;
             vacant.insert(DeltaPlan::new(files).taking(memory));
         }
@@ -317,7 +318,7 @@ impl Target {
 
     /// What is there of a file that was announced: the remains of an earlier copy, and an earlier version.
     pub(super) fn earlier_files(&mut self, id: u64) -> Option<Vec<OwnedFd>> {
-        earlier_files(&mut self.tree, &self.pending.get(&id)?.path)
+        earlier_files(&mut self.tree, &mut self.beside, &self.pending.get(&id)?.path)
     }
 
     /// Begins the content of a file.
@@ -403,7 +404,7 @@ impl Target {
     }
 }
 
-fn earlier_files(tree: &mut Tree, path: &[u8]) -> Option<Vec<OwnedFd>> {
+fn earlier_files(tree: &mut Tree, beside: &mut [Beside], path: &[u8]) -> Option<Vec<OwnedFd>> {
     let (folder, name) = tree.parent(path).ok()?;
     let mut files: Vec<OwnedFd> = partial::hold_stale(&folder, &name).into_iter().collect();
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -411,6 +412,9 @@ fn earlier_files(tree: &mut Tree, path: &[u8]) -> Option<Vec<OwnedFd>> {
     files.extend(
         old.filter(|f| rustix::fs::fstat(f).is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::RegularFile)),
     );
+    if files.is_empty() {
+        files.extend(beside_files(beside, path).take(1));
+    }
     Some(files)
 }
 

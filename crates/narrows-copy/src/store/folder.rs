@@ -10,8 +10,10 @@ use rustix::fs::{AtFlags, FileType, Mode, Stat};
 use rustix::io::Errno;
 
 use super::answers::Answers;
+use super::habits::{item, name_of};
 use super::{Target, partial};
 use crate::delta::DELTA_MIN;
+use crate::meta;
 use crate::partial_name::is_partial;
 use narrows_host::words::shown;
 
@@ -21,10 +23,16 @@ const MOUNTS_MAX: usize = 16;
 
 impl Target {
     /// Stores a folder.
-    pub(super) fn make_folder(&mut self, id: u64, entry: Entry, answers: &mut Answers) -> io::Result<()> {
+    pub(super) fn make_folder(&mut self, id: u64, mut entry: Entry, answers: &mut Answers) -> io::Result<()> {
+        let is_mount = meta::take_mount(&mut entry);
         let there = self.folder(&entry.path)?;
-        if there.is_none() {
-            self.made(shown(&entry.path) + "/", answers);
+        match &there {
+            None => {
+                let name = shown(&entry.path) + "/";
+                self.made('c', 'd', name.clone(), name, answers);
+            }
+            Some(stat) if self.itemizes() => self.item_of_folder(&entry, stat, answers),
+            Some(_) => {}
         }
         if let Some(stat) = &there
             && !self.options.dry_run
@@ -32,7 +40,8 @@ impl Target {
             self.reuse_folder(&entry.path, stat)?;
         }
         if let Some(removal) = &mut self.removal {
-            removal.covers(id, &entry.path, there.as_ref());
+            // What is in it did not come, and is none of the copy's business.
+            removal.covers(id, &entry.path, there.as_ref().filter(|_| !is_mount));
         }
         // The folder that a pack of contents is unpacked into is the user's.
         let is_left = self.keeps_existing && entry.path.is_empty() && there.is_some();
@@ -40,6 +49,18 @@ impl Target {
             self.folders.push((id, entry));
         }
         Ok(())
+    }
+
+    /// Reports what changes about a folder.
+    fn item_of_folder(&mut self, entry: &Entry, stat: &Stat, answers: &mut Answers) {
+        let (parent, name) = match self.tree.parent(&entry.path) {
+            Ok(found) => found,
+            Err(_) => (std::sync::Arc::clone(self.tree.root_shared()), ".".into()),
+        };
+        let flags = self.flags(stat, entry, &parent, &name, false);
+        if flags.contains(|c| c != '.') {
+            self.tell_item(&item('.', 'd', &flags), &name_of(entry), answers);
+        }
     }
 
     /// Creates a folder; returns the `stat` of one that exists.

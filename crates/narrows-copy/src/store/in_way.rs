@@ -13,7 +13,6 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::Target;
 use super::answers::Answers;
 use super::batch::WholeFile;
-use super::special::words;
 use crate::tree::split;
 use crate::{e_text, shown};
 
@@ -108,7 +107,7 @@ impl Target {
                     self.name_file(file, answers);
                     continue;
                 }
-                What::Special(entry) => self.make_special(&entry, true).map(|_| self.made(words(&entry), answers)),
+                What::Special(entry) => self.make_special(&entry, true).map(|_| self.made_special(&entry, answers)),
                 What::HardLink { of } => self.link(of, &path, answers),
                 What::Nothing => continue,
             };
@@ -141,8 +140,11 @@ impl Target {
             return Ok(false);
         }
         if !self.options.dry_run {
+            self.set_aside(path, true)?;
             let (folder, _) = self.tree.parent(path)?;
-            rustix::fs::unlinkat(&folder, OsStr::from_bytes(split(path).1), AtFlags::empty())?;
+            let removed = rustix::fs::unlinkat(&folder, OsStr::from_bytes(split(path).1), AtFlags::empty());
+            // A backup has taken it away.
+            removed.or_else(|e| if e == Errno::NOENT { Ok(()) } else { Err(e) })?;
         }
         Ok(true)
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use narrows::entry::{Entry, EntryKind};
 
 use crate::remote_path::Pattern;
-use crate::scan;
+use crate::scan::{self, Listed};
 
 /// The entries that may arrive: a peer must not store anything that was not requested.
 pub enum Permitted {
@@ -14,6 +14,8 @@ pub enum Permitted {
     /// Requested names and patterns for the first component of a path; `root` if the contents of a
     /// folder were requested.
     Tops { names: Vec<Vec<u8>>, patterns: Vec<Pattern>, root: bool, folders: bool },
+    /// The paths of a list.
+    Listed(Listed),
 }
 
 impl Permitted {
@@ -39,7 +41,11 @@ impl Permitted {
 
     /// Whether this entry may be stored.
     pub fn allows(&self, entry: &Entry) -> bool {
-        let Self::Tops { names, patterns, root, folders } = self else { return true };
+        let (names, patterns, root, folders) = match self {
+            Self::Anything => return true,
+            Self::Listed(listed) => return listed.allows(&entry.path),
+            Self::Tops { names, patterns, root, folders } => (names, patterns, root, folders),
+        };
         let top = entry.path.split(|b| *b == b'/').next().unwrap_or_default();
         // Two requested names may be hard links of one file.
         let file = matches!(entry.kind, EntryKind::File { .. } | EntryKind::HardLink { .. });

@@ -21,7 +21,7 @@ use super::{Target, partial};
 use crate::error::Result;
 use crate::filter::Filter;
 use crate::frames::Form;
-use crate::hello::Delete;
+use crate::hello::{Backup, Delete, StoreOptions};
 use crate::partial_name::is_partial;
 use crate::tree::{open_on_same_device, split};
 use crate::{e_text, shown};
@@ -53,9 +53,12 @@ struct Covered {
 }
 
 impl Removal {
-    pub(super) fn new(asked: &Delete, form: Form) -> Result<Self> {
+    pub(super) fn new(asked: &Delete, options: &StoreOptions) -> Result<Self> {
+        // Backups of earlier copies stay, unless the patterns of the copy say otherwise.
+        let backups = options.habits.backup.iter().flat_map(Backup::patterns);
+        let patterns: Vec<_> = backups.chain(asked.exclude.iter().cloned()).collect();
         Ok(Self {
-            filter: Filter::new(&asked.exclude)?.of_stored(form == Form::AsTheyCame),
+            filter: Filter::new(&patterns)?.of_stored(options.form == Form::AsTheyCame),
             max: asked.max,
             names: asked.names,
             came: HashSet::new(),
@@ -322,7 +325,12 @@ impl<'a> Sweep<'a> {
         if self.doing != Doing::Name && self.removal.max.is_some_and(|max| self.count >= max) {
             return Err(Stop::TooMany);
         }
-        if self.doing == Doing::Remove {
+        let is_kept = !is_folder && self.target.options.habits.backup.is_some();
+        if self.doing == Doing::Remove && is_kept {
+            if let Err(e) = self.target.set_aside(path, true) {
+                return self.cannot_remove(place.id, path, &e);
+            }
+        } else if self.doing == Doing::Remove {
             let flags = if is_folder { AtFlags::REMOVEDIR } else { AtFlags::empty() };
             match rustix::fs::unlinkat(place.folder, OsStr::from_bytes(split(path).1), flags) {
                 Ok(()) => {}
@@ -334,7 +342,9 @@ impl<'a> Sweep<'a> {
         if self.doing != Doing::Count {
             self.tell(path, is_folder)?;
         }
-        Ok(true)
+        // A backup beside it keeps the folder.
+        let in_place = self.target.options.habits.backup.as_ref().is_some_and(|backup| backup.dir.is_none());
+        Ok(!(is_kept && in_place))
     }
 
     fn tell(&mut self, path: &[u8], is_folder: bool) -> Result<(), Stop> {
@@ -425,7 +435,7 @@ mod tests {
 
     use super::super::{EntryStore, Observers, Permitted, Stored};
     use super::*;
-    use crate::hello::{Fsync, StoreOptions};
+    use crate::hello::{Fsync, StoreHabits};
     use crate::tree::Tree;
 
     fn entry(path: &str, kind: EntryKind) -> Entry {
@@ -477,6 +487,7 @@ mod tests {
             names: false,
             set_id: false,
             form: Form::Raw,
+            habits: StoreHabits::default(),
         };
         let sources: Vec<_> = sources.iter().map(Into::into).collect();
         let permitted = Permitted::tops(&sources, true);

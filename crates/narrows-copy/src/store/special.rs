@@ -10,6 +10,7 @@ use rustix::fs::{AtFlags, FileType, Mode};
 
 use super::announced::is_there;
 use super::answers::Answers;
+use super::habits::letter;
 use super::{Target, partial};
 use crate::{meta, shown};
 
@@ -26,13 +27,13 @@ impl Target {
         if wanted && self.is_in_way(&entry.path)? {
             if self.options.dry_run {
                 self.note_in_way(id, &entry.path);
-                self.made(words(&entry), answers);
+                self.made_special(&entry, answers);
                 return Ok(());
             }
             return self.special_waits(id, entry);
         }
         if self.make_special(&entry, wanted)? {
-            self.made(words(&entry), answers);
+            self.made_special(&entry, answers);
         }
         if first == Some(id) && !self.options.dry_run && self.room.take_link(&entry.path) {
             let (folder, name) = self.tree.parent(&entry.path)?;
@@ -40,6 +41,12 @@ impl Target {
             self.linked.insert(id, (entry.path, (stat.st_dev, stat.st_ino)));
         }
         Ok(())
+    }
+
+    /// Reports an entry that was created, or would be.
+    pub(super) fn made_special(&mut self, entry: &Entry, answers: &mut Answers) {
+        let words = words(entry);
+        self.made('c', letter(entry), words.clone(), words, answers);
     }
 
     /// Creates the entry under a temporary name and renames it, so that an existing one is replaced
@@ -89,7 +96,8 @@ impl Target {
             | EntryKind::HardLink { .. } => node(partial, FileType::Fifo, 0),
         })?;
         meta::apply_by_name(&folder, &partial, entry, self.ownership, &mut self.losses);
-        let renamed = partial::rename(&folder, &partial, &name, !self.keeps_existing);
+        let kept = self.set_aside(&entry.path, false);
+        let renamed = kept.and_then(|()| partial::rename(&folder, &partial, &name, !self.keeps_existing));
         if renamed.is_err() {
             let _ = rustix::fs::unlinkat(&folder, &partial, AtFlags::empty());
         }
@@ -110,7 +118,7 @@ impl Target {
             }
         };
         if known.is_none() || there.map(|s| (s.st_dev, s.st_ino)) != known {
-            self.made(shown(path), answers);
+            self.made('h', 'f', shown(path), shown(path), answers);
         }
         Ok(())
     }
@@ -133,11 +141,12 @@ impl Target {
         }
         let partial =
             partial::make(&to, &name, |partial| rustix::fs::linkat(&from, &from_name, &to, partial, AtFlags::empty()))?;
-        let renamed = partial::rename(&to, &partial, &name, !self.keeps_existing);
+        let kept = self.set_aside(path, false);
+        let renamed = kept.and_then(|()| partial::rename(&to, &partial, &name, !self.keeps_existing));
         if renamed.is_err() {
             let _ = rustix::fs::unlinkat(&to, &partial, AtFlags::empty());
         } else {
-            self.made(shown(path), answers);
+            self.made('h', 'f', format!("{} => {}", shown(path), shown(&first)), shown(path), answers);
         }
         renamed
     }

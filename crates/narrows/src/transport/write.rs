@@ -8,6 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use super::disk::Disk;
+use super::limit::Limit;
 #[cfg(feature = "tls")]
 use super::tls;
 use super::{Meter, bond, meter};
@@ -24,6 +25,7 @@ pub(crate) struct WriteHalf {
     pub(super) same_host: bool,
     /// Another program relays what is written, and may buffer any amount.
     pub(crate) relayed: bool,
+    limit: Option<Limit>,
 }
 
 pub(super) enum Writer {
@@ -39,7 +41,11 @@ pub(super) enum Writer {
 
 impl WriteHalf {
     pub(super) fn new(kind: Writer, nowait: bool) -> Self {
-        Self { kind, nowait, same_host: false, relayed: false }
+        Self { kind, nowait, same_host: false, relayed: false, limit: None }
+    }
+
+    pub(super) fn set_limit(&mut self, rate: u64) {
+        self.limit = Some(Limit::new(rate));
     }
 
     pub(super) fn bond(bond: bond::Outgoing) -> Self {
@@ -48,6 +54,25 @@ impl WriteHalf {
 
     /// Writes what fits; `WouldBlock` if nothing does (then call [`WriteHalf::wait_writable`]).
     pub(crate) fn write_some(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        let Some(limit) = &mut self.limit else { return self.write_now(bufs) };
+        let mut left = limit.allowed();
+        if left == 0 {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let mut now = Vec::with_capacity(bufs.len());
+        for buf in bufs {
+            let len = buf.len().min(left);
+            left -= len;
+            if len > 0 {
+                now.push(IoSlice::new(&buf[..len]));
+            }
+        }
+        let written = self.write_now(&now)?;
+        self.limit.iter_mut().for_each(|limit| limit.wrote(written));
+        Ok(written)
+    }
+
+    fn write_now(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
         match &mut self.kind {
             Writer::Tcp(s) => sys::send_nowait(s.as_fd(), bufs),
             #[cfg(feature = "tls")]
@@ -100,6 +125,11 @@ impl WriteHalf {
 
     /// Waits until a write may take bytes, at most `timeout`.
     pub(crate) fn wait_writable(&self, timeout: Duration) -> io::Result<()> {
+        let pause = self.limit.as_ref().map_or(Duration::ZERO, Limit::pause);
+        if !pause.is_zero() {
+            std::thread::sleep(pause.min(timeout));
+            return Ok(());
+        }
         if let Writer::Bond(b) = &self.kind {
             return b.wait_writable(timeout);
         }

@@ -35,6 +35,9 @@ pub(super) fn copy(args: &CpArgs, sources: &[Place], target: &Place, missing: Er
         (args.owner, "--owner"),
         (!puts && !patterns.is_empty(), "--exclude when copying from the other host"),
     ];
+    if let Some(option) = args.habits.asked() {
+        return Err(missing.context(format!("{option} needs narrows at both ends")));
+    }
     if let Some((_, option)) = refused.into_iter().find(|(wanted, _)| *wanted) {
         return Err(missing.context(format!("{option} needs narrows at both ends")));
     }

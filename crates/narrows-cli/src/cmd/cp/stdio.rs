@@ -7,14 +7,14 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use narrows::stream::{Notes, ReceiveOptions};
 
-use super::{Outcome, is_stored, reach_asked, received_words, receiving, start, teller, telling};
+use super::{Outcome, Tell, is_stored, reach_asked, received_words, receiving, start, telling};
 use crate::args::CpArgs;
 use crate::bottleneck::Part;
 use crate::files::{self, Target};
 use crate::flow;
 use crate::progress::Bar;
 use crate::transfer::{Received, Transfer};
-use narrows_copy::hello::{Fsync, GetTask, Task};
+use narrows_copy::hello::{Fsync, GetTask, SourceHabits, Task};
 use narrows_copy::outlet::Outlet;
 use narrows_copy::place::Place;
 use narrows_copy::special::{self, Special};
@@ -68,18 +68,18 @@ pub(super) fn check_name(target: &Place) -> Result<()> {
 }
 
 /// Writes the content of one file to stdout.
-pub(super) fn get(args: &CpArgs, source: &Place) -> Result<Outcome> {
+pub(super) fn get(args: &CpArgs, source: &Place, tell: &Tell) -> Result<Outcome> {
     if let Place::Local(path) = source {
         files::refuse_same(path, [Some(Path::new("-"))])?;
     }
     let target = Target::open(None)?;
     // A progress bar would garble the output if both are on one terminal.
     let bar = !args.verbosity.quiet && !std::io::stdout().is_terminal();
-    receive(args, source, &target, &Output { name: "stdout", part: Part::Stdout, bar })
+    receive(args, source, &target, &Output { name: "stdout", part: Part::Stdout, bar }, tell)
 }
 
 /// Writes the content of one file into a device or fifo.
-pub(super) fn get_into(args: &CpArgs, source: &Place, special: &Special, path: &Path) -> Result<Outcome> {
+pub(super) fn get_into(args: &CpArgs, source: &Place, special: &Special, path: &Path, tell: &Tell) -> Result<Outcome> {
     if args.store_compressed {
         let text = format!("--store-compressed writes files, and {} is none", shown(path.as_os_str().as_bytes()));
         return Err(narrows::Error::misuse(text).into());
@@ -88,7 +88,7 @@ pub(super) fn get_into(args: &CpArgs, source: &Place, special: &Special, path: &
     let target = Target::written(special.open(None).with_context(cannot)?, cannot());
     let name = shown(path.as_os_str().as_bytes());
     let outcome =
-        receive(args, source, &target, &Output { name: &name, part: Part::Disk, bar: !args.verbosity.quiet })?;
+        receive(args, source, &target, &Output { name: &name, part: Part::Disk, bar: !args.verbosity.quiet }, tell)?;
     if Fsync::from(args.fsync) != Fsync::None {
         special::sync(&target.file()?).with_context(cannot)?;
     }
@@ -102,7 +102,7 @@ struct Output<'a> {
     bar: bool,
 }
 
-fn receive(args: &CpArgs, source: &Place, target: &Target, to: &Output<'_>) -> Result<Outcome> {
+fn receive(args: &CpArgs, source: &Place, target: &Target, to: &Output<'_>, tell: &Tell) -> Result<Outcome> {
     let transfer = Transfer::begin()?;
     let what = GetTask {
         sources: vec![source.path().clone()],
@@ -112,12 +112,13 @@ fn receive(args: &CpArgs, source: &Place, target: &Target, to: &Output<'_>) -> R
         totals: false,
         stored: is_stored(args),
         frames: false,
+        habits: SourceHabits { rate: args.habits.rate(), ..SourceHabits::default() },
     };
     let notes = Notes::default();
     let options = ReceiveOptions::default().notes(&notes).stall_timeout(flow::seconds(args.timeout));
     let options = options.reach_max(reach_asked(args));
     let output = target.name();
-    let outlet = Outlet::new(target.sink()?, notes, telling(&teller())).named(to.name);
+    let outlet = Outlet::new(target.sink()?, notes, telling(tell)).named(to.name);
     let (carrier, link, grower) = start(args, source, &Task::Get(what), None, receiving(&transfer.control))?;
     let bar = Bar::receiving(&transfer.control, to.bar);
     let end = outlet.clone();

@@ -23,7 +23,7 @@ use narrows_object::{Head, Object, ObjectFile, Url};
 use super::changes::{Stamp, is_same, since_1970};
 use super::{Copy, Removed, SUFFIX, find_named, in_threads, lock};
 use crate::args::{CpArgs, FsyncArg, reach_max, window_log};
-use crate::cmd::cp::{DELETING, names, patterns};
+use crate::cmd::cp::{patterns, removed_names, sent_names};
 use crate::counts::Counts;
 use crate::files::Stopping;
 use crate::{flow, report};
@@ -202,7 +202,7 @@ impl Get<'_> {
         let head = object.head()?;
         let path = self.path(job, &head);
         self.claim(path)?;
-        let say = names(args, "");
+        let say = sent_names(args, true);
         if args.dry_run {
             say(&shown(path.as_bytes()));
             Counts::add(&copy.counts.files, 1);
@@ -289,7 +289,7 @@ impl Get<'_> {
             return Ok(Removed { count: 0, why_not: Some(why) });
         }
         let root = folder.join("");
-        let (roots, _) = open_roots(std::slice::from_ref(&root), true);
+        let (roots, _) = open_roots(std::slice::from_ref(&root), true, false);
         let claimed = lock(&self.claimed);
         let mut others = Vec::new();
         walk(&roots as &[Root], filter, |found| {
@@ -311,7 +311,7 @@ impl Get<'_> {
             let why = format!("nothing was removed: {} files would be, and --max-delete allows {most}", others.len());
             return Ok(Removed { count: 0, why_not: Some(why) });
         }
-        let say = names(args, DELETING);
+        let say = removed_names(args);
         for path in &others {
             say(&shown(path));
             if !args.dry_run {

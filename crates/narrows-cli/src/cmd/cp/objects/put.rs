@@ -27,7 +27,7 @@ use rustix::fs::OFlags;
 
 use super::changes::{Stamp, is_stored};
 use super::{Copy, Removed, SUFFIX, in_threads, key_of, lock};
-use crate::cmd::cp::{DELETING, names, patterns};
+use crate::cmd::cp::{patterns, removed_names, sent_names};
 use crate::counts::Counts;
 use crate::report;
 
@@ -68,7 +68,7 @@ impl From<anyhow::Error> for Failure {
 pub(super) fn put(copy: &Copy<'_>, sources: &[PathBuf], url: &Url) -> Result<Removed> {
     let args = copy.args;
     let filter = Filter::new(&patterns(args))?;
-    let (roots, unopened) = open_roots(sources, args.recursive);
+    let (roots, unopened) = open_roots(sources, args.recursive, false);
     unopened.iter().for_each(|text| copy.failed(text));
     if roots.is_empty() {
         return Ok(Removed::default());
@@ -242,7 +242,7 @@ impl Put<'_> {
         }
         let name = shown(&job.entry.path);
         if args.dry_run {
-            names(args, "")(&name);
+            sent_names(args, true)(&name);
             Counts::add(&copy.counts.files, 1);
             Counts::add(&copy.counts.raw, local.len);
             return Ok(());
@@ -289,7 +289,7 @@ impl Put<'_> {
         let created = writer.finish().with_context(cannot)?;
         Counts::add(&copy.counts.wire, created.len);
         Counts::add(&copy.counts.files, 1);
-        names(args, "")(&name);
+        sent_names(args, true)(&name);
         Ok(())
     }
 
@@ -330,7 +330,7 @@ impl Put<'_> {
             let why = format!("nothing was removed: {} objects would be, and --max-delete allows {most}", others.len());
             return Ok(Removed { count: 0, why_not: Some(why) });
         }
-        let say = names(args, DELETING);
+        let say = removed_names(args);
         for key in &others {
             say(&shown(key.as_bytes()));
             if !args.dry_run {

@@ -1,0 +1,166 @@
+//! What a copy tells the user: names, failures, and the summary.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::Result;
+use serde_json::json;
+
+use super::stdio::Dash;
+use super::{Outcome, Tell, sync};
+use crate::args::CpArgs;
+use crate::report;
+
+/// Failures that are reported one by one; further ones are only counted.
+const TOLD_MAX: usize = 100;
+/// Prefix of the names of removed entries, as in the output of rsync.
+const DELETING: &str = "deleting ";
+
+/// Whether the name of every file is printed.
+pub(super) fn names_wanted(args: &CpArgs) -> bool {
+    (args.verbosity.verbose || args.dry_run) && !args.verbosity.json
+}
+
+/// Whether each change is printed.
+pub(super) fn itemizes(args: &CpArgs) -> bool {
+    args.habits.itemize_changes && !args.verbosity.json
+}
+
+/// Prints what is copied. `received`: this end stores it, which rsync's letters show.
+pub(super) fn sent_names(args: &CpArgs, received: bool) -> Box<dyn Fn(&str) + Send + Sync> {
+    if args.habits.removals.is_some() {
+        return Box::new(|_| ());
+    }
+    if !itemizes(args) {
+        return Box::new(names(args, ""));
+    }
+    Box::new(move |line| {
+        let _ = match line.strip_prefix('>').filter(|_| !received) {
+            Some(rest) => report::out(format_args!("<{rest}")),
+            None => report::out(line),
+        };
+    })
+}
+
+/// Prints what is removed, or collects it for a question.
+pub(super) fn removed_names(args: &CpArgs) -> Box<dyn Fn(&str) + Send + Sync> {
+    match &args.habits.removals {
+        Some(removals) => {
+            let removals = removals.clone();
+            Box::new(move |name| sync::collect(&removals, name))
+        }
+        None if itemizes(args) => Box::new(|name| {
+            let _ = report::out(format_args!("*deleting   {name}"));
+        }),
+        None => Box::new(names(args, DELETING)),
+    }
+}
+
+/// Prints the name of every file if requested; to stdout, since the names are the output of a dry
+/// run.
+pub(super) fn names(args: &CpArgs, before: &'static str) -> impl Fn(&str) + Send + Sync + use<> {
+    let wanted = names_wanted(args);
+    move |name| {
+        if wanted {
+            let _ = report::out(format_args!("{before}{name}"));
+        }
+    }
+}
+
+/// Reports failures, one line each and no line twice, and at most [`TOLD_MAX`] of them.
+pub(in crate::cmd) fn teller() -> Tell {
+    let told = Mutex::new(HashSet::new());
+    Arc::new(move |text| {
+        let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = told.len();
+        if before <= TOLD_MAX && told.insert(text.to_owned()) {
+            report::note(if before < TOLD_MAX { text } else { "more failures follow; they are counted at the end" });
+        }
+    })
+}
+
+/// The failures that were reported, for the summary in JSON.
+pub(super) type Failures = Arc<Mutex<(Vec<String>, u64)>>;
+
+/// Most failures in the summary; the rest is counted.
+const FAILURES_MAX: usize = 10_000;
+
+/// Reports failures and keeps them.
+pub(super) fn recording() -> (Tell, Failures) {
+    let (told, failures) = (teller(), Failures::default());
+    let kept = Arc::clone(&failures);
+    let tell = move |text: &str| {
+        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+        match kept.0.len() < FAILURES_MAX {
+            true => kept.0.push(text.to_owned()),
+            false => kept.1 += 1,
+        }
+        drop(kept);
+        told(text);
+    };
+    (Arc::new(tell), failures)
+}
+
+pub(super) fn telling(tell: &Tell) -> Box<dyn Fn(&str) + Send + Sync> {
+    let tell = Arc::clone(tell);
+    Box::new(move |text| tell(text))
+}
+
+pub(super) fn say(args: &CpArgs, dash: Dash, o: &Outcome, failures: &Failures, elapsed: Duration) -> Result<()> {
+    if let Some(why) = &o.not_removed {
+        report::note(why);
+    }
+    if args.verbosity.json {
+        let failures = failures.lock().unwrap_or_else(PoisonError::into_inner);
+        // If nothing was started there are no transfer figures, but the counts of files are still
+        // given.
+        let mut all = o.json.as_object().cloned().unwrap_or_default();
+        let own = json!({
+            "files": o.files,
+            "files_same": o.files_same,
+            "repeated_bytes": o.repeated,
+            "files_failed": o.failed,
+            "files_changed": o.changed,
+            "failures": failures.0,
+            "failures_left_out": failures.1,
+            "not_kept": o.losses,
+            "deleted": o.removed,
+            "not_deleted": o.not_removed,
+            "total_seconds": elapsed.as_secs_f64(),
+        });
+        all.extend(own.as_object().cloned().unwrap_or_default());
+        let all = serde_json::Value::from(all);
+        if dash == Dash::Target {
+            // stdout carries the file.
+            report::note_json(&all);
+            return Ok(());
+        }
+        return report::out(all);
+    }
+    if args.verbosity.quiet || o.unstarted {
+        return Ok(());
+    }
+    let would = if args.dry_run { "would copy " } else { "" };
+    let mut line = format!("{would}{} {}", o.files, if o.files == 1 { "file" } else { "files" });
+    if o.files_same > 0 {
+        line += &format!(", {} already there", o.files_same);
+    }
+    if o.repeated > 0 {
+        line += &format!(", {} of repeats not sent again", report::bytes(o.repeated as f64));
+    }
+    if o.removed > 0 {
+        line += &format!(", {} {}removed", o.removed, if args.dry_run { "to be " } else { "" });
+    }
+    if o.failed > 0 {
+        line += &format!(", {} failed", o.failed);
+    }
+    report::note(format_args!("{line}; {}", o.line));
+    if args.verbosity.verbose && !o.mix.is_empty() {
+        report::note(format_args!("methods: {}", o.mix));
+    }
+    if let Some(losses) = &o.losses {
+        report::note(format_args!("not kept: {losses}"));
+    }
+    Ok(())
+}

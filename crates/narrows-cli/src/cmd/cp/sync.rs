@@ -1,0 +1,86 @@
+//! `narrows sync`: a mirror, which shows what it would remove and asks first.
+
+use std::io::{BufRead, IsTerminal, Write};
+use std::process::ExitCode;
+use std::sync::PoisonError;
+
+use anyhow::Result;
+
+use super::stdio::Dash;
+use super::{SOME_FAILED, copy, normal, recording};
+use crate::args::copying::{Removals, contents_of};
+use crate::args::sync::SyncArgs;
+use crate::args::{CpArgs, VerbosityArgs};
+use crate::report;
+
+/// Names that are shown before the question; the rest is counted, since nobody reads more.
+const SHOWN_MAX: usize = 20;
+
+/// Runs `narrows sync` and returns its exit status.
+pub(crate) fn run(args: &SyncArgs) -> Result<ExitCode> {
+    let misuse = |text: &str| Err(narrows::Error::misuse(text.to_owned()).into());
+    let [source, target] = &args.copy.paths[..] else {
+        return misuse("sync makes one folder the same as another: narrows sync [OPTIONS] SRC DST");
+    };
+    if source == "-" || target == "-" {
+        return misuse("sync is for folders; use cp for stdin and stdout");
+    }
+    let contents = contents_of(source.as_ref()).into_os_string();
+    let paths = vec![contents, target.clone()];
+    let mirror = CpArgs { recursive: true, delete: true, paths, ..args.copy.clone() };
+    if args.yes || mirror.dry_run {
+        return super::run(&mirror);
+    }
+    if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
+        return misuse("sync removes what SRC does not have: give --yes, or look first with -n");
+    }
+    let Some((names, count)) = removals(&mirror)? else { return Ok(ExitCode::from(SOME_FAILED)) };
+    if count > 0 && !is_wanted(&names, count)? {
+        report::note("nothing was done");
+        return Ok(ExitCode::FAILURE);
+    }
+    // Nothing goes that was not counted.
+    let max = mirror.max_delete.map_or(count, |max| max.min(count));
+    super::run(&CpArgs { max_delete: Some(max), ..mirror })
+}
+
+/// The first names of what would be removed, and how much that is; `None` if it cannot be told.
+fn removals(mirror: &CpArgs) -> Result<Option<(Vec<String>, u64)>> {
+    let removals = Removals::default();
+    let mut look = CpArgs { dry_run: true, max_delete: None, ..normal(mirror)? };
+    look.habits.removals = Some(removals.clone());
+    look.verbosity = VerbosityArgs { quiet: true, verbose: false, json: false };
+    let (tell, _) = recording();
+    let outcome = copy(&look, Dash::Nowhere, &tell)?;
+    if outcome.failed > 0 || outcome.not_removed.is_some() {
+        outcome.not_removed.iter().for_each(report::note);
+        return Ok(None);
+    }
+    let found = removals.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    Ok(Some(found))
+}
+
+/// Keeps a name for the question.
+pub(super) fn collect(removals: &Removals, name: &str) {
+    let mut found = removals.0.lock().unwrap_or_else(PoisonError::into_inner);
+    found.1 += 1;
+    if found.0.len() < SHOWN_MAX {
+        found.0.push(name.to_owned());
+    }
+}
+
+fn is_wanted(names: &[String], count: u64) -> Result<bool> {
+    let mut err = std::io::stderr().lock();
+    for name in names {
+        writeln!(err, "  {name}")?;
+    }
+    let rest = count - names.len() as u64;
+    if rest > 0 {
+        writeln!(err, "  and {rest} more")?;
+    }
+    write!(err, "Remove {}? [y/N] ", if count == 1 { "it".to_owned() } else { format!("these {count}") })?;
+    err.flush()?;
+    let mut answer = String::new();
+    std::io::stdin().lock().read_line(&mut answer)?;
+    Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
+}
