@@ -151,7 +151,7 @@ pub(crate) enum Command {
     /// Show live what they carry
     Top(top::TopArgs),
     /// Carry connections to another network, encrypted and compressed
-    Tunnel(tunnel::TunnelArgs),
+    Tunnel(Box<tunnel::TunnelArgs>),
     /// Send a file or stdin to a `narrows recv`
     Send(SendArgs),
     /// Receive one stream from a `narrows send`
@@ -188,8 +188,9 @@ pub(crate) enum Command {
     Man(shell::ManArgs),
 }
 
-/// The command line of this process; a wrong one ends it.
-pub(crate) fn of_process() -> Args {
+/// The command line of this process; a wrong one ends it. `with_defaults` puts the options of the user's
+/// file into the words of a command.
+pub(crate) fn of_process(with_defaults: impl FnOnce(Vec<OsString>) -> anyhow::Result<Vec<OsString>>) -> Args {
     let words = || std::env::args_os().skip(1);
     if let Some(args) = of_transfer(words()) {
         return args;
@@ -201,7 +202,7 @@ pub(crate) fn of_process() -> Args {
         let args = file::FileArgs::from_arg_matches(&found).unwrap_or_else(|e| e.exit());
         return Args { command: Command::File(args) };
     }
-    let words = match crate::config::with_defaults(habits::without_readable(std::env::args_os().collect())) {
+    let words = match with_defaults(habits::without_readable(std::env::args_os().collect())) {
         Ok(words) => words,
         Err(e) => {
             narrows_host::words::note(crate::report::one_line(&e));

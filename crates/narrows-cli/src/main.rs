@@ -32,7 +32,7 @@ mod watch;
 
 fn main() -> ExitCode {
     narrows::stream::return_memory_early();
-    match cmd::run(args::of_process()) {
+    match cmd::run(args::of_process(config::with_defaults)) {
         Ok(status) => status,
         Err(error) => fail(&error),
     }

@@ -577,8 +577,17 @@ if pid == 0:
     os.setsid()
     fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
     for fd in (0, 1, 2): os.dup2(slave, fd)
+    os.close(master); os.close(slave)
     os.environ.update(TERM='xterm-256color', LC_ALL='C.UTF-8')
     if end == 'nocolor': os.environ['NO_COLOR'] = '1'
+    if end == 'gone':
+        # As under a shell, which leads the session.
+        signal.signal(signal.SIGHUP, lambda *_: None)
+        top = os.fork()
+        if top:
+            _, status = os.waitpid(top, 0)
+            os._exit(os.WTERMSIG(status) if os.WIFSIGNALED(status) else 99)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
     os.execv(program, [program, 'top', '-d', '0.2'])
 seen = b''
 def read(seconds):
@@ -593,6 +602,18 @@ def until(what, seconds=30):
     while what not in seen and time.time() < begun + seconds: read(0.1)
     assert what in seen, (what, seen[-2000:])
 until(b'PID/ID')
+# Clearing behind a full line would take its last column.
+assert all(part[-1:] in b'HJ' for part in seen.split(b'\x1b[K')[:-1]), seen
+if end == 'gone':
+    os.close(slave); os.close(master)
+    begun = time.time()
+    while True:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done: break
+        assert time.time() < begun + 30, 'it goes on without a terminal'
+        time.sleep(0.05)
+    print('signal', os.WEXITSTATUS(status))
+    sys.exit()
 during = termios.tcgetattr(slave)
 assert during[3] & termios.ICANON == 0, 'raw while it runs'
 assert b'\x1b[?1049h' in seen and b'\x1b[?25l' in seen
@@ -629,6 +650,7 @@ fn top_gives_the_terminal_back_however_it_ends() {
         ("nocolor", "signal 0 code 0"),
         ("SIGTERM", "signal 15 code -1"),
         ("SIGHUP", "signal 1 code -1"),
+        ("gone", "signal 1"),
     ] {
         let mut command = Command::new("python3");
         command.args(["-c", TERMINAL, env!("CARGO_BIN_EXE_narrows"), end]);

@@ -25,7 +25,7 @@ use super::served::Served;
 use super::source::{EntrySource, Input, SourceOptions};
 use super::special::{self, Special};
 use super::store::{EntryStore, Observers, Permitted};
-use super::tree::Tree;
+use super::tree::{Tree, found};
 use super::{e_text, shown};
 use narrows_host::calibration;
 
@@ -385,14 +385,6 @@ pub fn open_beside(target: &Path, dir: &Path) -> Result<Option<Tree>> {
     let dir = target.join(dir);
     let cannot = format!("cannot open {} (--link-dest)", shown(dir.as_os_str().as_bytes()));
     found(Tree::open(&dir)).blame_for(Error::Local, cannot)
-}
-
-/// What was opened, `None` if it does not exist.
-pub(super) fn found<T>(opened: io::Result<T>) -> io::Result<Option<T>> {
-    match opened {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-        opened => opened.map(Some),
-    }
 }
 
 /// Whether the source decides if the target becomes a file or a folder: no folder exists there, and

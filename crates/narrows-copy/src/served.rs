@@ -11,9 +11,8 @@ use rustix::io::Errno;
 
 use super::error::{Blame, Error, Result, cannot_store};
 use super::scan::{self, Root};
-use super::serve::found;
 use super::store::shared_memory;
-use super::tree::{Tree, split};
+use super::tree::{Tree, found, split};
 use narrows_host::shares::{Share, Shares};
 
 /// A served folder.

@@ -206,6 +206,14 @@ pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
+/// What was opened, `None` if it does not exist.
+pub(super) fn found<T>(opened: io::Result<T>) -> io::Result<Option<T>> {
+    match opened {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        opened => opened.map(Some),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,14 +1,17 @@
 //! The direction of a flow from the session to a local connection: raw bytes, and streams that are
 //! decoded (docs/format.md, section 21.5). No I/O, no clock.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io::IoSlice;
+use std::rc::Rc;
 
 use narrows::block::Block;
 use narrows::pool::Queue;
 use narrows::receiver::{DecodeDone, DecodeJob, Receiver, RecvSummary};
 use narrows::stream;
 use narrows::{Error, Result};
+use narrows_watch::account::Account;
 
 use super::engine::{self, Engine, INLINE_NS, Key, MESSAGE_LEN, Share};
 use super::limits::{PIECES_MAX, RECEIVED_MAX};
@@ -49,9 +52,12 @@ pub(super) struct Incoming {
     /// The peer has finished.
     ended: bool,
     share: Option<Share>,
+    /// What its streams did that are over.
+    past: Option<Box<RecvSummary>>,
     /// Bytes for the local connection so far.
     pub(super) bytes: u64,
-    /// Bytes that came for them.
+    /// Bytes that came for them. Those that wait do not count yet: a slow reader would make a ratio
+    /// that no data has.
     pub(super) wire: u64,
 }
 
@@ -101,6 +107,14 @@ struct Stream {
     queue: Queue,
     /// Jobs with the workers.
     jobs: usize,
+    /// Where it tells how long decoding took, when it is over.
+    account: Rc<RefCell<Account>>,
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.account.borrow_mut().times.decode_cpu_ns += self.receiver.summary().decode_cpu_ns;
+    }
 }
 
 impl Incoming {
@@ -116,7 +130,6 @@ impl Incoming {
 
     /// Takes received bytes.
     pub(super) fn push(&mut self, coded: bool, bytes: Block) {
-        self.wire += bytes.len() as u64;
         if self.short > PIECES_MAX {
             self.failed.get_or_insert_with(|| Box::new(Error::corrupt("raw and coded bytes alternate in tiny pieces")));
             return;
@@ -164,9 +177,22 @@ impl Incoming {
         self.pieces.is_empty() && self.ready.is_empty() && self.stream.as_ref().is_none_or(|s| s.jobs == 0)
     }
 
-    /// What the receiver of a live stream did.
-    pub(super) fn summary(&self) -> Option<&RecvSummary> {
-        self.stream.as_ref().map(|stream| stream.receiver.summary())
+    /// What its receivers did.
+    pub(super) fn summary(&self) -> Option<RecvSummary> {
+        let live = self.stream.as_ref().map(|stream| stream.receiver.summary());
+        match (self.past.as_deref(), live) {
+            (Some(past), Some(live)) => {
+                let mut all = past.clone();
+                all.merge(live);
+                Some(all)
+            }
+            (past, live) => past.or(live).cloned(),
+        }
+    }
+
+    /// CPU time of decoding a live stream, of which the engine's account does not know yet.
+    pub(super) fn live_decode_cpu_ns(&self) -> u64 {
+        self.stream.as_ref().map_or(0, |stream| stream.receiver.summary().decode_cpu_ns)
     }
 
     #[cfg(test)]
@@ -207,6 +233,7 @@ impl Incoming {
                     continue;
                 }
                 if stream.receiver.is_finished() && stream.jobs == 0 {
+                    self.past.get_or_insert_default().merge(stream.receiver.summary());
                     self.stream = None;
                     engine.stream_ended();
                     self.unparted = true;
@@ -229,6 +256,7 @@ impl Incoming {
             self.short -= usize::from(piece.len() < SHARED_MIN);
             let bytes = piece.into_bytes();
             self.waiting -= bytes.len();
+            self.wire += bytes.len() as u64;
             if !coded {
                 if self.stream.is_some() {
                     return Err(Error::corrupt("raw bytes within a stream"));
@@ -242,7 +270,8 @@ impl Incoming {
                 return Err(Error::corrupt("two streams without raw bytes between them"));
             }
             let stream = self.stream.get_or_insert_with(|| {
-                Box::new(Stream { receiver: engine.receiver(), queue: engine.decoding(key), jobs: 0 })
+                let (receiver, queue) = (engine.receiver(), engine.decoding(key));
+                Box::new(Stream { receiver, queue, jobs: 0, account: engine.account() })
             });
             stream.receiver.receive(bytes)?;
             stream.work(key, engine)?;

@@ -61,7 +61,7 @@ pub fn families(status: &Status) -> Families {
     all.counters("narrows_method_raw_bytes_total", "Raw bytes of these blocks.", "method", of(|m| m.raw_bytes));
     all.counters("narrows_method_wire_bytes_total", "Bytes that they took.", "method", of(|m| m.wire_bytes));
     let s = |ns: u64| ns as f64 / 1e9;
-    let help = "CPU time of encoding, and of decoding as receivers report it.";
+    let help = "CPU time of encoding, and of decoding: of a tunnel its own, of others as their receivers report it.";
     let cpu = [("encode", s(status.times.encode_cpu_ns)), ("decode", s(status.times.decode_cpu_ns))];
     all.counters("narrows_codec_cpu_seconds_total", help, "work", cpu);
     let help = "Time of sending flows: link busy, link without anything to send because blocks were being encoded (dry), \

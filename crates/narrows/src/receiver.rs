@@ -146,6 +146,29 @@ pub struct RecvSummary {
     pub mix: Vec<RecvMixRow>,
 }
 
+impl RecvSummary {
+    /// Adds what another receiver did.
+    pub fn merge(&mut self, other: &Self) {
+        self.raw_bytes += other.raw_bytes;
+        self.wire_bytes += other.wire_bytes;
+        self.copied_bytes += other.copied_bytes;
+        self.frames += other.frames;
+        self.decode_cpu_ns += other.decode_cpu_ns;
+        self.sink_ns += other.sink_ns;
+        self.commit_ns += other.commit_ns;
+        for row in &other.mix {
+            match self.mix.iter_mut().find(|known| known.codec == row.codec) {
+                Some(known) => {
+                    known.frames += row.frames;
+                    known.raw_bytes += row.raw_bytes;
+                    known.wire_bytes += row.wire_bytes;
+                }
+                None => self.mix.push(row.clone()),
+            }
+        }
+    }
+}
+
 /// Totals of one codec.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecvMixRow {

@@ -10,6 +10,8 @@ use anyhow::{Context, Result};
 use narrows::Error;
 use narrows_host::signals;
 use narrows_watch::ask;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::process::{Signal, getpid, kill_process};
 
 use crate::args::top::TopArgs;
@@ -22,6 +24,8 @@ use crate::top::world::{Look, World};
 
 /// Interval at which signals and answers are looked for; a key is noticed at once.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Interval at which the terminal is looked for.
+const HANGUP_EVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
 /// Columns of a frame as text, where there is no terminal.
 const COLUMNS: usize = 80;
 
@@ -45,6 +49,10 @@ pub(crate) fn run(args: &TopArgs) -> Result<()> {
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
         return Err(Error::misuse("top needs a terminal; --once and --batch print text").into());
     }
+    if matches!(std::env::var("TERM").as_deref(), Err(_) | Ok("" | "dumb")) {
+        return Err(Error::misuse("this terminal (TERM) cannot move its cursor; --once and --batch print text").into());
+    }
+    std::thread::Builder::new().name("narrows-hangup".into()).spawn(end_with_terminal)?;
     let stopped = Arc::new(AtomicUsize::new(0));
     for number in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT] {
         signal_hook::flag::register_usize(number, Arc::clone(&stopped), number as usize)?;
@@ -158,6 +166,24 @@ fn watch(mut view: View, ascii: bool, frames: Option<u32>, stopped: &AtomicUsize
         }
         if frames.is_some_and(|frames| shown >= frames) {
             return Ok(());
+        }
+    }
+}
+
+/// Ends the program when its terminal is gone, which not every program is sent a signal for: the
+/// library that reads keys would read the end of the input for ever.
+fn end_with_terminal() {
+    let input = io::stdin();
+    loop {
+        let mut fds = [PollFd::new(&input, PollFlags::empty())];
+        // The system does not wake who waits for nothing else.
+        match poll(&mut fds, Some(&HANGUP_EVERY)) {
+            Ok(_) if fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL) => {
+                signals::die_of(libc::SIGHUP);
+            }
+            Ok(_) | Err(Errno::INTR) => {}
+            // Without it, a signal ends the program.
+            Err(_) => return,
         }
     }
 }

@@ -87,11 +87,11 @@ impl Screen {
         let mut out = io::stdout().lock();
         queue!(out, BeginSynchronizedUpdate)?;
         for (row, line) in lines.iter().enumerate() {
-            queue!(out, MoveTo(0, row as u16))?;
+            // Before the text: behind a full line it would take the last column.
+            queue!(out, MoveTo(0, row as u16), Clear(ClearType::UntilNewLine))?;
             for (style, text) in &line.0 {
                 self.put(&mut out, *style, text)?;
             }
-            queue!(out, Clear(ClearType::UntilNewLine))?;
         }
         if lines.len() < self.size().1 {
             queue!(out, MoveTo(0, lines.len() as u16), Clear(ClearType::FromCursorDown))?;

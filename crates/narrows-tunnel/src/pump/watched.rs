@@ -94,6 +94,7 @@ impl Pump {
         for place in &self.places {
             let Some(Kind::Conn(conn)) = &place.kind else { continue };
             conn.up.live().into_iter().for_each(|summary| account.add(summary));
+            account.times.decode_cpu_ns += conn.down.live_decode_cpu_ns();
             connections.push(self.connection(conn));
         }
         let session = self.uplink_session().and_then(|at| self.sessions[at].as_ref());
@@ -112,7 +113,7 @@ impl Pump {
         let [out_raw, out_wire, back_raw, back_wire] = conn.amounts();
         let account = conn.up.account();
         let out = Traffic::sent(out_raw, out_wire, &account);
-        let back = Traffic::received(back_raw, back_wire, conn.down.summary());
+        let back = Traffic::received(back_raw, back_wire, conn.down.summary().as_ref());
         let encrypted = conn.up.is_encrypted();
         let outcome = match &conn.stage {
             Stage::Finding { .. } | Stage::Knocking { .. } | Stage::Connecting { .. } => "connecting",
