@@ -382,18 +382,21 @@ fn status_lists_what_runs() {
         assert_eq!(code(&output), 0, "{}", stderr(&output));
         String::from_utf8(output.stdout).unwrap()
     };
-    let all: serde_json::Value = serde_json::from_str(&ask(&["--json"])).unwrap();
     let peer = format!("127.0.0.2:{port}");
-    let connections: Vec<_> = all["supervisors"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .flat_map(|s| s["connections"].as_array().unwrap())
-        .filter(|c| c["peer"] == *peer || c["accepted"] == true)
-        .collect();
-    let ours = connections.iter().find(|c| c["peer"] == *peer).unwrap_or_else(|| panic!("{all:#}"));
+    // A process that does not answer in time is left out, as all others of a busy host may be.
+    let ours = (0..50).find_map(|_| {
+        let all: serde_json::Value = serde_json::from_str(&ask(&["--json"])).unwrap();
+        let mut connections =
+            all["supervisors"].as_array().unwrap().iter().flat_map(|s| s["connections"].as_array().unwrap().clone());
+        let ours = connections.find(|c| c["peer"] == *peer);
+        if ours.is_none() {
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+        ours
+    });
+    let ours = ours.expect("it is never listed");
     assert!(ours["out"]["raw_bytes"].as_u64().unwrap() > 0 && ours["back"]["wire_bytes"].as_u64().unwrap() > 0);
-    assert!(ask(&[]).contains(&format!("to {peer}")));
+    assert!((0..50).any(|_| ask(&[]).contains(&format!("to {peer}"))));
     drop((client, server));
 }
 
