@@ -10,7 +10,7 @@ use libfuzzer_sys::fuzz_target;
 use narrows::entry::{EndState, Entry, EntryKind, RecordWriter};
 use narrows::stream::{Notes, ReceiveOptions};
 use narrows_copy::frames::Form;
-use narrows_copy::hello::{Fsync, StoreOptions};
+use narrows_copy::hello::{Fsync, StoreHabits, StoreOptions};
 use narrows_copy::store::{EntryStore, Observers, Permitted};
 use narrows_copy::tree::Tree;
 use narrows_file::{WriteOptions, Writer};
@@ -78,6 +78,7 @@ fuzz_target!(|data: &[u8]| {
         names: false,
         set_id: false,
         form: Form::Raw,
+        habits: StoreHabits::default(),
     };
     let notes = Notes::default();
     let store = EntryStore::new(Tree::open(&to).unwrap(), None, Permitted::Anything, options, notes, Observers::none());
