@@ -15,6 +15,7 @@ mod flow;
 mod logs;
 mod manual;
 mod oracle;
+mod outlet;
 mod ping;
 mod place;
 mod plan;
@@ -31,10 +32,12 @@ mod watch;
 
 fn main() -> ExitCode {
     narrows::stream::return_memory_early();
-    match cmd::run(args::of_process()) {
+    let status = match cmd::run(args::of_process()) {
         Ok(status) => status,
         Err(error) => fail(&error),
-    }
+    };
+    outlet::end();
+    status
 }
 
 /// Prints the error as one line on stderr and returns its exit status.
@@ -47,6 +50,7 @@ fn fail(error: &anyhow::Error) -> ExitCode {
         if logs::is_on() { logs::failure(&line) } else { report::note(line) }
     }
     if let Some(signal) = signals::received() {
+        outlet::end();
         signals::die_of(signal);
     }
     ExitCode::from(report::status(error))

@@ -142,8 +142,22 @@ mod tests {
             assert_eq!(Name::parse(name).unwrap().to_string(), name);
         }
         for other in [
-            "+065534:1", "000..65534:1", "065534:1", "1:+1", "1:01", "1: 1", "1", "1:", ":1", "1:1:", "1:1:0", "1:1:x",
-            "4294967296:1", "1:1:0123456789abcdeg", "1:1:0123456789abcdef:", "1:1:0123456789abcdef0",
+            "+065534:1",
+            "000..65534:1",
+            "065534:1",
+            "1:+1",
+            "1:01",
+            "1: 1",
+            "1",
+            "1:",
+            ":1",
+            "1:1:",
+            "1:1:0",
+            "1:1:x",
+            "4294967296:1",
+            "1:1:0123456789abcdeg",
+            "1:1:0123456789abcdef:",
+            "1:1:0123456789abcdef0",
         ] {
             assert_eq!(Name::parse(other), None, "{other}");
         }
@@ -165,7 +179,10 @@ mod tests {
         let own = Name::new(geteuid().as_raw(), getpid().as_raw_pid());
         let third = listen_as(prefix, own.clone()).unwrap();
         assert!(reach_process(prefix, &own).is_ok());
-        assert_eq!(reach(prefix, &Name { user: own.user + 1, ..own }).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+        assert_eq!(
+            reach(prefix, &Name { user: own.user + 1, ..own }).unwrap_err().kind(),
+            ErrorKind::ConnectionRefused
+        );
         drop((first, second, third));
     }
 }

@@ -2,7 +2,6 @@
 //! every decision about it until the time is over or the flow ends.
 
 use std::io::{BufRead, BufReader, Error, ErrorKind, Read, Result, Write};
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -135,7 +134,10 @@ fn user_of(pid: i32) -> Option<u32> {
     if !own.is_root() {
         return Some(own.as_raw());
     }
-    Some(std::fs::metadata(format!("/proc/{pid}")).ok()?.uid())
+    // The folder of a process that keeps its memory to itself is of root.
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let users = text.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    users.split_whitespace().nth(1)?.parse().ok()
 }
 
 #[cfg(test)]

@@ -139,8 +139,12 @@ impl Renewal {
             tunnel.reload(Some(proof.config), None);
         } else if super::is_direct(args) {
             let proof = proof::client(args)?;
+            let address = args.to.as_ref().and_then(|to| to.to_str()?.strip_prefix("narrows://"));
+            let (host, _) = super::host_and_port(address.unwrap_or_default())?;
+            // A token and certificates prove different names.
+            let name = super::expected_name(&proof, &host)?;
             self.trust = proof.trust;
-            tunnel.reload(None, Some(proof.config));
+            tunnel.reload_client(proof.config, name);
         }
         self.judged = Instant::now();
         tunnel.judge(self.trust.clone());
