@@ -203,7 +203,8 @@ fn a_reader_that_does_not_read_the_log_stops_nothing() {
     assert_eq!(status.signal(), Some(15));
     let mut log = Vec::new();
     client.stderr.take().unwrap().read_to_end(&mut log).unwrap();
-    assert!(log.len() >= 64 << 10, "{} bytes do not fill a pipe", log.len());
+    // A pipe is full when the next line does not fit.
+    assert!(log.len() > 60 << 10, "{} bytes do not fill a pipe", log.len());
 }
 
 /// Waits for the end of a process without reading what it says.
