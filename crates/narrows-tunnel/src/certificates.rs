@@ -48,7 +48,7 @@ pub struct Files {
 
 /// How files looked when they were read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stamp(Vec<Option<[i64; 6]>>);
+pub struct Stamp(Vec<Option<[i64; 7]>>);
 
 impl Files {
     /// The configuration of an acceptor.
@@ -96,10 +96,10 @@ impl Files {
     pub fn stamp(&self) -> Stamp {
         let look = |path: &PathBuf| {
             let data = std::fs::metadata(path).ok()?;
-            // The last two are of a change of its mode or owner too: a key that others could read may be
+            // The last three are of a change of its mode or owner too: a key that others could read may be
             // in use when they cannot.
             let (ino, len) = (data.ino().cast_signed(), data.len().cast_signed());
-            Some([ino, len, data.mtime(), data.mtime_nsec(), data.ctime(), data.ctime_nsec()])
+            Some([ino, len, data.mtime(), data.mtime_nsec(), data.ctime(), data.ctime_nsec(), data.mode().into()])
         };
         Stamp([&self.cert, &self.key, &self.ca].into_iter().chain(&self.crl).map(look).collect())
     }
@@ -286,4 +286,23 @@ impl ServerCertVerifier for Named<WebPkiServerVerifier> {
     }
 
     signatures!();
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_change_of_the_mode_changes_the_stamp() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("key");
+        std::fs::write(&path, "key").unwrap();
+        let files = Files { cert: path.clone(), key: path.clone(), ca: path.clone(), crl: None, names: Vec::new() };
+        let before = files.stamp();
+        assert_eq!(files.stamp(), before);
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o400)).unwrap();
+        assert_ne!(files.stamp(), before);
+    }
 }
