@@ -3,6 +3,7 @@
 //! Without `--log`, `--log-level` and `NARROWS_LOG` there is none, and messages are short lines for
 //! people.
 
+use std::io;
 use std::sync::OnceLock;
 
 use anyhow::Result;
@@ -10,10 +11,12 @@ use narrows::Error;
 use narrows_host::words;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::{Registry, fmt};
 
 use crate::args::watch::{LogForm, WatchArgs};
+use crate::outlet;
 
 /// Variable with the levels of the log, as for `--log-level`.
 const VARIABLE: &str = "NARROWS_LOG";
@@ -37,8 +40,9 @@ pub(crate) fn start(part: &'static str, args: &WatchArgs, usual: LevelFilter) ->
         (None, None) => ("", usual.to_string()),
     };
     let targets = parse(&levels).ok_or_else(|| Error::misuse(format!("{source}: {}", wrong(&levels))))?;
-    let writer = fmt::layer().with_writer(std::io::stderr).with_ansi(false);
-    let subscriber = match args.log.unwrap_or(LogForm::Text) {
+    let form = args.log.unwrap_or(LogForm::Text);
+    let writer = fmt::layer().with_writer(Lines(form)).with_ansi(false);
+    let subscriber = match form {
         LogForm::Text => Registry::default().with(writer.with_filter(targets).boxed()),
         LogForm::Json => Registry::default().with(writer.json().flatten_event(true).with_filter(targets).boxed()),
     };
@@ -47,6 +51,42 @@ pub(crate) fn start(part: &'static str, args: &WatchArgs, usual: LevelFilter) ->
         words::redirect(note);
     }
     Ok(())
+}
+
+/// Writes lines of the log to stderr. What others say comes into it, so nothing of it may steer a
+/// terminal or look like a further line.
+#[derive(Clone, Copy)]
+struct Lines(LogForm);
+
+impl MakeWriter<'_> for Lines {
+    type Writer = Self;
+
+    fn make_writer(&self) -> Self {
+        *self
+    }
+}
+
+impl io::Write for Lines {
+    /// A line comes in one call.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        outlet::to_stderr(self.escaped(line));
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Lines {
+    fn escaped(self, line: &[u8]) -> Vec<u8> {
+        let line = line.strip_suffix(b"\n").unwrap_or(line);
+        let text = match self.0 {
+            LogForm::Text => words::shown(line),
+            LogForm::Json => words::shown_json(&String::from_utf8_lossy(line)),
+        };
+        format!("{text}\n").into_bytes()
+    }
 }
 
 /// Whether these are levels.
@@ -117,6 +157,19 @@ mod tests {
     use tracing::Level;
 
     use super::*;
+
+    #[test]
+    fn a_message_is_one_line_that_steers_no_terminal() {
+        let said = "refused \u{1b}[2J\u{9b}2J\u{202e}gpj\r\n2026 INFO tunnel: all is well\u{7f}";
+        let text = String::from_utf8(Lines(LogForm::Text).escaped(format!("{said}\n").as_bytes())).unwrap();
+        let json = serde_json::json!({ "message": said }).to_string() + "\n";
+        let json = String::from_utf8(Lines(LogForm::Json).escaped(json.as_bytes())).unwrap();
+        for line in [&text, &json] {
+            let (line, end) = line.split_at(line.len() - 1);
+            assert!(end == "\n" && words::shown(line.as_bytes()) == line, "{line:?}");
+        }
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&json).unwrap()["message"], said);
+    }
 
     #[test]
     fn each_part_can_have_its_own_level() {

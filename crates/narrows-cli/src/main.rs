@@ -16,6 +16,7 @@ mod flow;
 mod logs;
 mod manual;
 mod oracle;
+mod outlet;
 mod ping;
 mod place;
 mod plan;
@@ -32,10 +33,12 @@ mod watch;
 
 fn main() -> ExitCode {
     narrows::stream::return_memory_early();
-    match cmd::run(args::of_process(config::with_defaults)) {
+    let status = match cmd::run(args::of_process(config::with_defaults)) {
         Ok(status) => status,
         Err(error) => fail(&error),
-    }
+    };
+    outlet::end();
+    status
 }
 
 /// Prints the error as one line on stderr and returns its exit status.
@@ -48,6 +51,7 @@ fn fail(error: &anyhow::Error) -> ExitCode {
         if logs::is_on() { logs::failure(&line) } else { report::note(line) }
     }
     if let Some(signal) = signals::received() {
+        outlet::end();
         signals::die_of(signal);
     }
     ExitCode::from(report::status(error))

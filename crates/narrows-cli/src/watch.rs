@@ -21,13 +21,7 @@ impl Metrics {
     pub(crate) fn bind(address: Option<&str>) -> Result<Self> {
         let Some(address) = address else { return Ok(Self(None)) };
         let wrong = || Error::misuse(format!("--metrics: '{address}' is not ADDR:PORT, such as 127.0.0.1:9710"));
-        let full = match address.parse::<u16>() {
-            Ok(port) => format!("127.0.0.1:{port}"),
-            Err(_) => address.to_owned(),
-        };
-        full.rsplit_once(':')
-            .filter(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
-            .ok_or_else(wrong)?;
+        let full = full_address(address).ok_or_else(wrong)?;
         let cannot = || format!("cannot serve metrics on {address}");
         let mut failed = anyhow!("the name has no address");
         for address in full.to_socket_addrs().with_context(cannot)? {
@@ -46,6 +40,16 @@ impl Metrics {
         scrape::start(listener, describe.clone())?;
         Ok(Some(address))
     }
+}
+
+/// The address of `--metrics` with its host; `None` if it is none.
+pub(crate) fn full_address(address: &str) -> Option<String> {
+    let full = match address.parse::<u16>() {
+        Ok(port) => format!("127.0.0.1:{port}"),
+        Err(_) => address.to_owned(),
+    };
+    let is_one = full.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
+    is_one.then_some(full)
 }
 
 /// Lets `narrows status` and `narrows top` find this process.

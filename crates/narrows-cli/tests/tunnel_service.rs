@@ -2,7 +2,7 @@
 //! service manager and probes are told.
 
 use std::fs;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::ExitStatusExt;
@@ -129,6 +129,188 @@ fn a_file_is_checked_with_a_line_for_each_fault() {
     let config = Config::new(home, "wrong.toml", "listn = 1\ncarriers = 9\n");
     let output = finish(tunnel(home).arg("--config").arg(&config.0).spawn().unwrap());
     assert_eq!((code(&output), stderr(&output).lines().count()), (2, 2), "{}", stderr(&output));
+}
+
+/// What a start would fail for later, or never say.
+#[test]
+fn a_check_looks_at_addresses_and_certificates() {
+    let home = home();
+    let home = home.path();
+    let check = |text: &str, words: &str| {
+        let config = Config::new(home, "checked.toml", text);
+        let output = finish(tunnel(home).arg("check-config").arg(&config.0).spawn().unwrap());
+        let said = stderr(&output);
+        assert!(code(&output) == 2 && said.lines().count() == 1 && said.contains(words), "{text}: {said}");
+    };
+    let listen = "listen = \"127.0.0.1:7702\"\n";
+    check(&format!("{listen}health = \"127.0.0.1:9711\"\nmetrics = \"9711\"\n"), "checked.toml:3: metrics and health");
+    check(&format!("{listen}health = \"0.0.0.0:7702\"\n"), "checked.toml:2: health and listen have the same address");
+    check(&format!("{listen}metrics = \"256.1.1.1:80\"\n"), "checked.toml:2: cannot listen on 256.1.1.1:80");
+    let many: String = (0..20_000).map(|n| format!("unknown{n} = 1\n")).collect();
+    let config = Config::new(home, "many.toml", &many);
+    let output = finish(tunnel(home).arg("check-config").arg(&config.0).spawn().unwrap());
+    assert!(stderr(&output).ends_with("narrows: and 19950 more faults\n"), "{}", stderr(&output));
+    // Nothing waits for a pipe that nobody writes to.
+    let pipe = home.join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let output = finish(tunnel(home).arg("check-config").arg(&pipe).spawn().unwrap());
+    assert!(code(&output) == 2 && stderr(&output).contains("it is no regular file"), "{}", stderr(&output));
+    let files = |cert: &str, ca: &str| format!("{listen}cert = \"{cert}.pem\"\nkey = \"{cert}.key\"\nca = \"{ca}\"\n");
+    check(&files("none", "pipe"), "it is no regular file");
+    if narrows_test::has("openssl") {
+        let (ca, other) = (Authority::new(home, "ca"), Authority::new(home, "other"));
+        ca.sign("good", "IP:127.0.0.1", 2);
+        ca.sign_between("old", "IP:127.0.0.1", ["20200101000000Z", "20210101000000Z"]);
+        other.sign_between("early", "IP:127.0.0.1", ["20980101000000Z", "20990101000000Z"]);
+        check(&files("old", "ca.pem"), "old.pem: the certificate has expired");
+        check(&files("early", "ca.pem"), "early.pem: the certificate is not valid yet");
+        let config = Config::new(home, "checked.toml", &files("good", "other.pem"));
+        assert_eq!(code(&finish(tunnel(home).arg("check-config").arg(&config.0).spawn().unwrap())), 0);
+    }
+}
+
+/// A client whose stderr is a full pipe, and whose server goes for good: probes hear of it, and it ends
+/// when it is told to.
+#[test]
+fn a_reader_that_does_not_read_the_log_stops_nothing() {
+    let home = home();
+    let home = home.path();
+    let closed = free_port();
+    let server = Config::new(home, "server.toml", &server_text(closed)).start(home);
+    let address = server.said("serving");
+    wait_for(|| home.join("token").exists());
+    let text = client_text(&address, &[format!("0:127.0.0.1:{closed}")]);
+    let config = Config::new(home, "client.toml", &(text + "health = \"127.0.0.1:0\"\nlog = \"text\"\n"));
+    let mut client = tunnel(home);
+    client.arg("--config").arg(&config.0).arg("--json").stderr(Stdio::piped());
+    let mut client = client.spawn().unwrap();
+    let mut lines = BufReader::new(client.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let mut said = |word: &str| {
+        let line = lines.find_map(|line| serde_json::from_str::<serde_json::Value>(&line).unwrap().get(word).cloned());
+        line.unwrap().as_str().unwrap_or_default().to_owned()
+    };
+    let probes = said("health");
+    let listening = said("listening");
+    said("up");
+    // Each is refused, with lines in the log: more than the 64 KiB of a pipe.
+    (0..1000).for_each(|_| assert!(!carries(&listening)));
+    assert_eq!(page(&probes, "/readyz").0, 200);
+    drop(server);
+    wait_for(|| page(&probes, "/readyz").0 == 503);
+    assert_eq!(page(&probes, "/healthz").0, 200);
+    signal(&client, "-TERM");
+    let status = wait(&mut client);
+    assert_eq!(status.signal(), Some(15));
+    let mut log = Vec::new();
+    client.stderr.take().unwrap().read_to_end(&mut log).unwrap();
+    // A pipe is full when the next line does not fit.
+    assert!(log.len() > 60 << 10, "{} bytes do not fill a pipe", log.len());
+}
+
+/// Waits for the end of a process without reading what it says.
+fn wait(child: &mut std::process::Child) -> std::process::ExitStatus {
+    let begun = std::time::Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        if begun.elapsed() >= PATIENCE {
+            let _ = child.kill();
+            panic!("it does not end");
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
+/// A script that reads the first lines, as `head` does, does not end the service by going.
+#[test]
+fn a_service_goes_on_when_nobody_reads_its_lines_any_more() {
+    let home = home();
+    let home = home.path();
+    let port = echo();
+    let address = format!("127.0.0.1:{}", free_port());
+    let server_text = server_text(port).replace("127.0.0.1:0", &address);
+    let config = Config::new(home, "server.toml", &server_text);
+    let server = config.start(home);
+    server.said("serving");
+    wait_for(|| home.join("token").exists());
+    let text = client_text(&address, &[format!("0:127.0.0.1:{port}")]);
+    let client = Config::new(home, "client.toml", &(text + "health = \"127.0.0.1:0\"\n"));
+    let mut command = tunnel(home);
+    let mut child = command.arg("--config").arg(&client.0).arg("--json").spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let health = lines.next().unwrap();
+    let probes = serde_json::from_str::<serde_json::Value>(&health).unwrap()["health"].as_str().unwrap().to_owned();
+    assert!(lines.any(|line| line.contains("\"up\"")));
+    drop(lines);
+    drop(server);
+    wait_for(|| page(&probes, "/readyz").0 == 503);
+    let server = config.start(home);
+    server.said("serving");
+    wait_for(|| page(&probes, "/readyz").0 == 200);
+    assert!(child.try_wait().unwrap().is_none());
+    signal(&child, "-TERM");
+    assert_eq!(wait(&mut child).signal(), Some(15));
+}
+
+#[test]
+fn a_listener_of_the_other_end_is_tried_again_until_it_is_there() {
+    let home = home();
+    let home = home.path();
+    let port = echo();
+    let server = Config::new(home, "server.toml", &server_text(port)).start(home);
+    let address = server.said("serving");
+    wait_for(|| home.join("token").exists());
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let wanted = taken.local_addr().unwrap();
+    let text = client_text(&address, &[]).replace("local = []", &format!("remote = \"{wanted}:127.0.0.1:{port}\""));
+    let client = Config::new(home, "client.toml", &(text + "health = \"127.0.0.1:0\"\n")).start(home);
+    let probes = client.said("health");
+    assert_eq!(client.said("up"), "true");
+    wait_for(|| page(&probes, "/readyz").1.contains("in use"));
+    let (status, words) = page(&probes, "/readyz");
+    assert!(status == 503 && words.contains(&format!("the other end does not listen on {wanted}")), "{words}");
+    drop(taken);
+    assert_eq!(client.said("remote"), wanted.to_string());
+    wait_for(|| page(&probes, "/readyz").0 == 200);
+    exchange(&mut connect(&wanted.to_string()), b"hello");
+}
+
+#[test]
+fn a_client_goes_from_its_token_to_certificates_and_back() {
+    if !narrows_test::has("openssl") {
+        return;
+    }
+    let home = home();
+    let home = home.path();
+    Authority::new(home, "ca").sign("end", "IP:127.0.0.1", 2);
+    let certificates = "cert = \"end.pem\"\nkey = \"end.key\"\nca = \"ca.pem\"\n";
+    let port = echo();
+    let address = format!("127.0.0.1:{}", free_port());
+    let server_by_token = server_text(port).replace("127.0.0.1:0", &address);
+    let server_by_certificate = format!("listen = {address:?}\nallow = [\"127.0.0.1:{port}\"]\n{certificates}");
+    let server_config = Config::new(home, "server.toml", &server_by_token);
+    let mut server = server_config.start(home);
+    server.said("serving");
+    wait_for(|| home.join("token").exists());
+    let by_token = client_text(&address, &[format!("0:127.0.0.1:{port}")]);
+    let by_certificate = by_token.replace("token_file = \"token\"\n", certificates);
+    let config = Config::new(home, "client.toml", &by_token);
+    let mut command = tunnel(home);
+    let client = End::start_hearing(command.arg("--config").arg(&config.0));
+    let listening = client.said("listening");
+    assert_eq!(client.said("up"), "true");
+    for (of_server, of_client) in [(&server_by_certificate, &by_certificate), (&server_by_token, &by_token)] {
+        drop(server);
+        assert_eq!(client.said("up"), "false");
+        config.write(of_client);
+        client.signal("-HUP");
+        client.heard("the configuration was read again");
+        server_config.write(of_server);
+        server = server_config.start(home);
+        assert_eq!(client.said("up"), "true");
+        exchange(&mut connect(&listening), b"hello");
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::linux::net::SocketAddrExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -658,6 +659,40 @@ fn top_gives_the_terminal_back_however_it_ends() {
         let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
         assert_eq!(said, expected, "{end}: {}", stderr(&output));
     }
+}
+
+/// Whoever takes the name of a process before it starts does not hide it.
+#[test]
+fn a_process_is_seen_although_another_one_has_its_name() {
+    let home = home();
+    let serving = home.path().join("go");
+    // Its number is known before it begins.
+    let script = format!("while [ ! -e {0} ]; do sleep 0.05; done; exec \"$@\"", serving.display());
+    let narrows = command(home.path());
+    let mut command = Command::new("sh");
+    command.args(["-c", &script, "sh"]).arg(narrows.get_program());
+    narrows.get_envs().for_each(|(name, value)| {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    });
+    let token = home.path().join("token");
+    let process = Process::start(command.args(["tunnel", "--listen", "127.0.0.1:0", "--token-out"]).arg(&token));
+    let user = rustix::process::geteuid().as_raw();
+    let taken = ["status", "trace"].map(|kind| {
+        let name = format!("narrows-{kind}:{user}:{}", process.pid());
+        let address = std::os::unix::net::SocketAddr::from_abstract_name(name).unwrap();
+        std::os::unix::net::UnixListener::bind_addr(&address).unwrap()
+    });
+    fs::write(&serving, "").unwrap();
+    process.said("waiting for tunnels on ");
+    wait_for(|| document(process.pid()).is_some());
+    // What the other one would say to a trace is not asked for: the process itself has no such flow.
+    let flow = format!("{}/1", process.pid());
+    let output = finish(self::narrows(home.path()).args(["status", "--trace", &flow]).spawn().unwrap());
+    assert!(code(&output) == 2 && stderr(&output).contains("has no flow"), "{}", stderr(&output));
+    drop(taken);
 }
 
 #[test]

@@ -2,11 +2,11 @@
 //! the program is killed.
 
 use std::ffi::OsStr;
-use std::fs::{self, File, Permissions};
+use std::fs::{self, File, Metadata, Permissions};
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -30,6 +30,16 @@ const NAME_MAX: usize = 200;
 /// permissions are kept.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
     write(path, bytes, None)
+}
+
+/// Opens a regular file to read it. Opening or reading anything else, such as a pipe, may wait for ever.
+///
+/// # Errors
+/// If it cannot be opened, or is none.
+pub fn open_regular(path: &Path) -> io::Result<(File, Metadata)> {
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    let data = file.metadata()?;
+    if data.is_file() { Ok((file, data)) } else { Err(io::Error::other("it is no regular file")) }
 }
 
 /// As [`write_whole`]; a new file can be read by its owner only.

@@ -102,6 +102,23 @@ pub fn shown(path: &[u8]) -> String {
     text
 }
 
+/// JSON with such characters as escapes, so that it stays one line of the same meaning.
+pub fn shown_json(json: &str) -> String {
+    let mut text = String::with_capacity(json.len());
+    for c in json.chars() {
+        match c {
+            // JSON has these only between its texts.
+            '\t' | '\n' | '\r' => text.push(' '),
+            c if c.is_control() || is_invisible(c) => {
+                let units = c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect::<String>();
+                text.push_str(&units);
+            }
+            c => text.push(c),
+        }
+    }
+    text
+}
+
 /// Whether a character is invisible: it changes the text direction, ends a line, or only makes
 /// names differ. The variation selectors U+FE00 to U+FE0F are part of many emoji and are not
 /// escaped.
@@ -130,6 +147,14 @@ mod tests {
     fn names_are_shown_on_one_line_and_without_controls() {
         assert_eq!(super::shown("größe a".as_bytes()), "größe a");
         assert_eq!(super::shown(b"a\nb\x1b[2Jc\xffd"), "a\\nb\\u{1b}[2Jc\\xffd");
+    }
+
+    #[test]
+    fn json_keeps_its_meaning_and_steers_no_terminal() {
+        let value = Value::from("a\u{9b}2J\u{202e}\u{e0041}\u{7f}\n\t\u{1b}größe");
+        let shown = shown_json(&format!("{{\t\"a\":\r{value}}}"));
+        assert_eq!(serde_json::from_str::<Value>(&shown).unwrap()["a"], value);
+        assert!(!shown.chars().any(|c| c.is_control() || is_invisible(c)) && shown.contains("größe"), "{shown}");
     }
 
     #[test]

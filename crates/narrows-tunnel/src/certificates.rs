@@ -3,12 +3,14 @@
 //! Names are those of the subject alternative names, DNS and URI (RFC 9525 has no others for
 //! services): the common name of a subject is not looked at.
 
-use std::io;
+use std::fs::Metadata;
+use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use narrows_host::tls::{self, only_tls13, provider};
+use narrows_host::whole;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::pem::PemObject;
@@ -46,7 +48,7 @@ pub struct Files {
 
 /// How files looked when they were read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stamp(Vec<Option<(u64, u64, i64, i64)>>);
+pub struct Stamp(Vec<Option<[i64; 7]>>);
 
 impl Files {
     /// The configuration of an acceptor.
@@ -94,9 +96,34 @@ impl Files {
     pub fn stamp(&self) -> Stamp {
         let look = |path: &PathBuf| {
             let data = std::fs::metadata(path).ok()?;
-            Some((data.ino(), data.len(), data.mtime(), data.mtime_nsec()))
+            // The last three are of a change of its mode or owner too: a key that others could read may be
+            // in use when they cannot.
+            let (ino, len) = (data.ino().cast_signed(), data.len().cast_signed());
+            Some([ino, len, data.mtime(), data.mtime_nsec(), data.ctime(), data.ctime_nsec(), data.mode().into()])
         };
         Stamp([&self.cert, &self.key, &self.ca].into_iter().chain(&self.crl).map(look).collect())
+    }
+
+    /// Whether the own certificate is valid today. The other end finds out otherwise.
+    ///
+    /// # Errors
+    /// If it has expired or is not valid yet, or as for [`Files::server`].
+    pub fn are_own_in_time(&self) -> io::Result<()> {
+        let own = certificates(&self.cert)?;
+        let Some((end_entity, others)) = own.split_first() else { return Ok(()) };
+        // The verifier looks at the time first (a test holds it to that): the authorities of the other end
+        // need not be those of this one.
+        let judged = self.dialers()?.verify_client_cert(end_entity, others, UnixTime::now());
+        let Err(rustls::Error::InvalidCertificate(why)) = judged else { return Ok(()) };
+        match why {
+            CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+                Err(about(&self.cert, "the certificate has expired"))
+            }
+            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+                Err(about(&self.cert, "the certificate is not valid yet"))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn roots(&self) -> io::Result<Arc<RootCertStore>> {
@@ -112,14 +139,14 @@ impl Files {
     }
 
     fn own(&self) -> io::Result<Arc<SingleCertAndKey>> {
-        let data = std::fs::metadata(&self.key).map_err(|e| about(&self.key, e))?;
+        let (key, data) = text_of(&self.key)?;
         if data.mode() & 0o007 != 0 {
             let path = self.key.display();
             return Err(io::Error::other(format!(
                 "{path}: all users may read the key; make it private: chmod 600 {path}"
             )));
         }
-        let key = PrivateKeyDer::from_pem_file(&self.key).map_err(|e| about(&self.key, no_pem(&e, "private key")))?;
+        let key = PrivateKeyDer::from_pem_slice(&key).map_err(|e| about(&self.key, no_pem(&e, "private key")))?;
         let own = CertifiedKey::from_der(certificates(&self.cert)?, key, &provider());
         own.map(|own| Arc::new(own.into())).map_err(|e| {
             let (cert, key) = (self.cert.display(), self.key.display());
@@ -141,15 +168,22 @@ fn certificates(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
 
 /// What a PEM file has of one kind: at least one.
 fn entries<T: PemObject>(path: &Path, what: &str) -> io::Result<Vec<T>> {
-    let len = std::fs::metadata(path).map_err(|e| about(path, e))?.len();
-    if len > FILE_MAX {
-        return Err(about(path, "the file is too long"));
-    }
-    let found = T::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let found = T::pem_slice_iter(&text_of(path)?.0).collect::<Result<Vec<_>, _>>();
     match found {
         Ok(found) if found.is_empty() => Err(about(path, format_args!("there is no {what} in it"))),
         found => found.map_err(|e| about(path, no_pem(&e, what))),
     }
+}
+
+/// What a file has, and how it looks.
+fn text_of(path: &Path) -> io::Result<(Vec<u8>, Metadata)> {
+    let (file, data) = whole::open_regular(path).map_err(|e| about(path, e))?;
+    let mut text = Vec::new();
+    file.take(FILE_MAX + 1).read_to_end(&mut text).map_err(|e| about(path, e))?;
+    if text.len() as u64 > FILE_MAX {
+        return Err(about(path, "the file is too long"));
+    }
+    Ok((text, data))
 }
 
 fn no_pem(e: &rustls::pki_types::pem::Error, what: &str) -> String {
@@ -252,4 +286,23 @@ impl ServerCertVerifier for Named<WebPkiServerVerifier> {
     }
 
     signatures!();
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_change_of_the_mode_changes_the_stamp() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("key");
+        std::fs::write(&path, "key").unwrap();
+        let files = Files { cert: path.clone(), key: path.clone(), ca: path.clone(), crl: None, names: Vec::new() };
+        let before = files.stamp();
+        assert_eq!(files.stamp(), before);
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o400)).unwrap();
+        assert_ne!(files.stamp(), before);
+    }
 }

@@ -1,8 +1,11 @@
 //! What a tunnel has done, for whoever watches it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use narrows_watch::histogram::Histogram;
+
+use super::standing::Standing;
 
 /// Declares the counters once: as fields, and as a list of names and values.
 macro_rules! counters {
@@ -15,12 +18,18 @@ macro_rules! counters {
             pub reached: Histogram,
             /// How long connections were open.
             pub lasted: Histogram,
+            standing: Mutex<Standing>,
         }
 
         impl Counters {
             /// All of them, by name.
             pub fn all(&self) -> Vec<(&'static str, u64)> {
                 vec![$((stringify!($name), self.$name.get()),)*]
+            }
+
+            /// How the other end of a dialer is now.
+            pub fn standing(&self) -> MutexGuard<'_, Standing> {
+                self.standing.lock().unwrap_or_else(PoisonError::into_inner)
             }
         }
     };

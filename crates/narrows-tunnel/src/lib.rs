@@ -30,6 +30,7 @@ pub mod session;
 pub mod settings;
 mod socket;
 pub mod socks;
+mod standing;
 pub mod target;
 mod tunnel;
 mod watcher;

@@ -13,6 +13,7 @@ use narrows_host::shares::Shares;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
+use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ServerConfig};
 
 use super::counters::Counters;
@@ -65,6 +66,8 @@ pub(super) enum Order {
     Reload {
         server: Option<Arc<ServerConfig>>,
         client: Option<Arc<ClientConfig>>,
+        /// That the acceptor has to prove.
+        name: Option<ServerName<'static>>,
     },
     Judge(Trust),
     Change(Box<Change>),
@@ -313,7 +316,12 @@ impl Pump {
                     let keys = self.lookups.finished(name, &found, self.now_ns);
                     keys.into_iter().for_each(|key| self.found(key, found.clone()));
                 }
-                Order::Reload { server, client } => self.reload(server, client),
+                Order::Reload { server, client, name } => {
+                    if let Some(server) = server {
+                        self.settings.listen.iter_mut().for_each(|(_, config)| *config = Arc::clone(&server));
+                    }
+                    self.expect(client, name);
+                }
                 Order::Judge(trust) => self.judge(&trust),
                 Order::Change(change) => self.change(*change),
                 Order::Beat => self.counters.beats.add(1),
@@ -321,15 +329,6 @@ impl Pump {
                 Order::Trace { id, limit, lines } => self.begin_trace(id, limit, lines),
                 Order::Drain(limit) => self.begin_drain(limit),
             }
-        }
-    }
-
-    fn reload(&mut self, server: Option<Arc<ServerConfig>>, client: Option<Arc<ClientConfig>>) {
-        if let Some(server) = server {
-            self.settings.listen.iter_mut().for_each(|(_, config)| *config = Arc::clone(&server));
-        }
-        if let Some(client) = client {
-            self.set_client_config(client);
         }
     }
 

@@ -21,6 +21,8 @@ enum Rule {
     Unix(PathBuf),
     /// Everything, unix sockets too.
     Any,
+    /// Nothing. It stands alone.
+    Nothing,
 }
 
 impl Rules {
@@ -30,12 +32,16 @@ impl Rules {
     }
 
     /// Reads rules as they are given on the command line: `HOST:PORT`, `*:PORT`, `HOST:*`, `*:*` (all
-    /// of TCP), `any`, or `/path`.
+    /// of TCP), `any`, or `/path`; or `none` alone.
     ///
     /// # Errors
     /// `Misuse`
     pub fn parse(texts: &[String]) -> Result<Self> {
-        texts.iter().map(|text| Rule::parse(text)).collect::<Result<_>>().map(Self)
+        let rules = texts.iter().map(|text| Rule::parse(text)).collect::<Result<Vec<_>>>()?;
+        if rules.len() > 1 && rules.contains(&Rule::Nothing) {
+            return Err(Error::misuse("none allows nothing, and stands alone"));
+        }
+        Ok(Self(rules))
     }
 
     /// Whether a dialer may name this endpoint. Of a host with a name it may depend on the address:
@@ -66,11 +72,14 @@ impl Rule {
         let wrong = || {
             let text = narrows_host::words::shown(text.as_bytes());
             Error::misuse(format!(
-                "'{text}' is not HOST:PORT, such as db:5432, *:443 or 10.0.0.1:*, nor /path, nor any"
+                "'{text}' is not HOST:PORT, such as db:5432, *:443 or 10.0.0.1:*, nor /path, nor any, nor none"
             ))
         };
         if text == "any" {
             return Ok(Self::Any);
+        }
+        if text == "none" {
+            return Ok(Self::Nothing);
         }
         if text.starts_with('/') {
             return Ok(Self::Unix(text.into()));
@@ -97,7 +106,7 @@ impl Rule {
         match self {
             Self::Any => true,
             Self::Tcp { port: allowed, .. } => allowed.is_none_or(|allowed| allowed == port),
-            Self::Unix(_) => false,
+            Self::Unix(_) | Self::Nothing => false,
         }
     }
 
@@ -108,7 +117,7 @@ impl Rule {
                 Ok(allowed) => allowed.to_canonical() == address,
                 Err(_) => allowed.eq_ignore_ascii_case(named(host)),
             },
-            Self::Unix(_) => false,
+            Self::Unix(_) | Self::Nothing => false,
         }
     }
 
@@ -192,6 +201,14 @@ mod tests {
         assert!(allows(&Rules::any(), "h", "10.0.0.1", 1));
         let stars = rules(&["*:*"]);
         assert!(allows(&stars, "h", "10.0.0.1", 1) && !stars.may_allow(&Endpoint::Unix("/x".into())));
+    }
+
+    #[test]
+    fn none_allows_nothing_and_stands_alone() {
+        let none = rules(&["none"]);
+        assert!(!allows(&none, "localhost", "127.0.0.1", 80) && !allows(&none, "h", "10.0.0.1", 80));
+        assert!(!none.may_allow(&Endpoint::Unix("/x".into())));
+        assert!(Rules::parse(&["none".to_owned(), "db:1".to_owned()]).is_err());
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
 
+use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ServerConfig};
 
 use super::counters::Counters;
@@ -40,7 +41,13 @@ impl Tunnel {
 
     /// Proves further connections to and from other ends in this way; those that are there stay.
     pub fn reload(&self, server: Option<Arc<ServerConfig>>, client: Option<Arc<ClientConfig>>) {
-        self.inlet.send(Order::Reload { server, client });
+        self.inlet.send(Order::Reload { server, client, name: None });
+    }
+
+    /// As [`Tunnel::reload`], for a dialer that also expects another name: who goes from a token to
+    /// certificates does.
+    pub fn reload_client(&self, client: Arc<ClientConfig>, name: ServerName<'static>) {
+        self.inlet.send(Order::Reload { server: None, client: Some(client), name: Some(name) });
     }
 
     /// Ends at once, for a program that ends: connections are reset, and remote shells were asked to

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::process::geteuid;
 use serde_json::Value;
 
-use super::name::{self, name, reach};
+use super::name::{self, Name};
 use super::status::Status;
 
 /// Time for one answer. A process answers within a turn of its threads.
@@ -61,22 +61,22 @@ fn understand(document: &Value) -> serde_json::Result<Status> {
 pub fn all() -> Result<Answers> {
     let own = geteuid();
     let mut found = name::taken(name::STATUS)?;
-    found.retain(|(user, _)| own.is_root() || *user == own.as_raw());
+    found.retain(|name| own.is_root() || name.user == own.as_raw());
     Ok(ask_these(found, own.as_raw(), ask))
 }
 
-fn ask_these(mut found: Vec<(u32, i32)>, own: u32, ask: impl Fn(UnixStream, u64) -> Result<(Value, u64)>) -> Answers {
+fn ask_these(mut found: Vec<Name>, own: u32, ask: impl Fn(UnixStream, u64) -> Result<(Value, u64)>) -> Answers {
     // Own processes first: other users may take names, many of them, and be slow.
-    found.sort_unstable_by_key(|(user, pid)| (*user != own, *user, *pid));
+    found.sort_unstable_by(|a, b| (a.user != own).cmp(&(b.user != own)).then_with(|| a.cmp(b)));
     // Accepted sockets also carry their listener's name.
     found.dedup();
     let begun = Instant::now();
     let mut answers = Answers::default();
     let mut strangers = STRANGERS_MAX;
-    for (user, pid) in found {
-        // A name that another user holds is not that of a process of ours.
-        let Ok(socket) = reach(user, &name(name::STATUS, user, pid)) else { continue };
-        let is_stranger = user != own;
+    for name in found {
+        // A name that another user holds is not that of a process of ours, which then has another.
+        let Ok(socket) = name::reach(name::STATUS, &name) else { continue };
+        let is_stranger = name.user != own;
         let max = if is_stranger { strangers } else { ANSWER_MAX };
         let full = answers.documents.len() >= PROCESSES_MAX || begun.elapsed() >= ALL_PATIENCE || max == 0;
         match (!full).then(|| ask(socket, max)) {
@@ -120,9 +120,12 @@ mod tests {
     fn what_strangers_say_is_bounded_and_comes_last() {
         let own = geteuid().as_raw();
         let pids: Vec<_> = (0..4).map(|n| -i32::try_from(std::process::id()).unwrap() - n).collect();
-        let at = |pid: &i32| SocketAddr::from_abstract_name(name(name::STATUS, own, *pid)).unwrap();
+        let at = |pid: &i32| {
+            let name = format!("{}{}", name::STATUS, Name::new(own, *pid));
+            SocketAddr::from_abstract_name(name).unwrap()
+        };
         let listeners: Vec<_> = pids.iter().map(|pid| UnixListener::bind_addr(&at(pid)).unwrap()).collect();
-        let found = || pids.iter().map(|pid| (own, *pid)).collect();
+        let found = || pids.iter().map(|pid| Name::new(own, *pid)).collect();
         let said = std::cell::RefCell::new(Vec::new());
         let ask = |_, max| {
             said.borrow_mut().push(max);

@@ -4,8 +4,14 @@
 use std::mem::{offset_of, size_of};
 use std::os::fd::{AsFd, AsRawFd};
 
-/// The user who created, or listens at, the other end of a unix socket.
-pub(crate) fn user_at(socket: &impl AsFd) -> Option<u32> {
+/// Who created, or listens at, the other end of a unix socket.
+pub(crate) struct Peer {
+    pub(crate) user: u32,
+    /// 0 if it is in another pid namespace.
+    pub(crate) pid: i32,
+}
+
+pub(crate) fn peer_of(socket: &impl AsFd) -> Option<Peer> {
     let mut credentials = [0u8; size_of::<libc::ucred>()];
     let mut len = credentials.len() as libc::socklen_t;
     let fd = socket.as_fd().as_raw_fd();
@@ -16,5 +22,7 @@ pub(crate) fn user_at(socket: &impl AsFd) -> Option<u32> {
         libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, credentials.as_mut_ptr().cast(), &raw mut len)
     };
     let user = credentials.get(offset_of!(libc::ucred, uid)..)?.first_chunk()?;
-    (asked == 0 && len as usize == credentials.len()).then(|| u32::from_ne_bytes(*user))
+    let pid = credentials.get(offset_of!(libc::ucred, pid)..)?.first_chunk()?;
+    let peer = Peer { user: u32::from_ne_bytes(*user), pid: i32::from_ne_bytes(*pid) };
+    (asked == 0 && len as usize == credentials.len()).then_some(peer)
 }

@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use super::name::{self, name};
+use rustix::process::geteuid;
+
+use super::name;
 
 /// Begins to trace the flow of this number for this time. It ends early when the receiver is gone. Without
 /// a line, there is no such flow.
@@ -104,10 +106,11 @@ fn parse(request: &str) -> Option<(u64, Duration)> {
 /// # Errors
 /// If no such process of this user traces flows, or the connection breaks, or `each` fails.
 pub fn follow(pid: i32, id: u64, limit: Duration, mut each: impl FnMut(&str) -> Result<()>) -> Result<bool> {
-    let found = name::taken(name::TRACE)?.into_iter().find(|(_, other)| *other == pid);
     let none = || Error::new(ErrorKind::NotFound, format!("no process {pid} that traces flows"));
-    let (user, _) = found.ok_or_else(none)?;
-    let socket = name::reach(user, &name(name::TRACE, user, pid))?;
+    // Anybody can take a name with this number.
+    let user = user_of(pid).ok_or_else(none)?;
+    let names = name::taken(name::TRACE)?.into_iter().filter(|name| name.user == user && name.pid == pid);
+    let socket = names.map(|name| name::reach_process(name::TRACE, &name)).find_map(Result::ok).ok_or_else(none)?;
     (&socket).write_all(format!("{id} {}\n", limit.min(TIME_MAX).as_millis()).as_bytes())?;
     socket.set_read_timeout(Some(limit + PATIENCE))?;
     let mut socket = BufReader::new(socket);
@@ -123,6 +126,18 @@ pub fn follow(pid: i32, id: u64, limit: Duration, mut each: impl FnMut(&str) -> 
             each(line)?;
         }
     }
+}
+
+/// Whose process this is, if this user may ask it: root may ask all.
+fn user_of(pid: i32) -> Option<u32> {
+    let own = geteuid();
+    if !own.is_root() {
+        return Some(own.as_raw());
+    }
+    // The folder of a process that keeps its memory to itself is of root.
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let users = text.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    users.split_whitespace().nth(1)?.parse().ok()
 }
 
 #[cfg(test)]

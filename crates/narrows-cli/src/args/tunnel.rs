@@ -40,8 +40,8 @@ pub(crate) struct TunnelArgs {
     /// Be the other end on stdin and stdout, for -e
     #[arg(long)]
     pub(crate) stdio: bool,
-    /// What the other ends may reach from here: HOST:PORT, *:PORT, HOST:*, /path of a unix socket, or any; may
-    /// be repeated [default: with --listen this host's loopback, with --stdio any]
+    /// What the other ends may reach from here: HOST:PORT, *:PORT, HOST:*, /path of a unix socket, any, or
+    /// none; may be repeated [default: with --listen this host's loopback, with --stdio any]
     #[arg(long, value_name = "RULE", action = ArgAction::Append)]
     pub(crate) allow: Vec<String>,
     /// Where the other ends may listen here (-R), as for --allow [default: with --listen loopback, with

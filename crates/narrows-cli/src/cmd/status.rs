@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use narrows::Error;
-use narrows_host::words::shown;
+use narrows_host::words::{shown, shown_json};
 use narrows_watch::status::{Connection, Status};
 use narrows_watch::{ask, trace};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::args::status::StatusArgs;
 use crate::report;
@@ -29,9 +29,8 @@ pub(crate) fn run(args: &StatusArgs) -> Result<()> {
         // The first version listed only programs under `run`, by this name.
         let is_run = |document: &&Value| matches!(document["kind"].as_str(), None | Some("run"));
         let supervisors: Vec<_> = answers.documents.iter().filter(is_run).collect();
-        return report::out(
-            json!({ "supervisors": supervisors, "processes": answers.documents, "left_out": left_out }),
-        );
+        let all = json!({ "supervisors": supervisors, "processes": answers.documents, "left_out": left_out });
+        return report::out(shown_json(&all.to_string()));
     }
     if processes.is_empty() && left_out == 0 {
         report::note("no tunnel, server, agent or copy runs, and nothing under `narrows run`");
@@ -94,7 +93,8 @@ fn follow(args: &StatusArgs, pid: i32, id: u64) -> Result<()> {
     let mut closed = None;
     let limit = Duration::from_secs(args.seconds.into());
     let known = trace::follow(pid, id, limit, |line| {
-        let printed = if args.json { report::out(line) } else { tell(line).map_or(Ok(()), report::out) };
+        let text = if args.json { json_of(line) } else { tell(line) };
+        let printed = text.map_or(Ok(()), report::out);
         printed.map_err(|e| {
             // The reader of stdout may have gone, which has its own exit status.
             closed = Some(e);
@@ -109,6 +109,11 @@ fn follow(args: &StatusArgs, pid: i32, id: u64) -> Result<()> {
         }
         (Err(e), None) => Err(e).with_context(|| format!("cannot follow flow {id} of process {pid}")),
     }
+}
+
+/// A line of the trace as JSON; `None` for one that is none.
+fn json_of(line: &str) -> Option<String> {
+    serde_json::from_str::<Map<String, Value>>(line).ok().map(|_| shown_json(line))
 }
 
 /// A line of the trace for people; `None` for one that they need not see.
@@ -205,6 +210,15 @@ mod tests {
         let text = table(tunnel);
         assert!(text.starts_with("-L 1:a:2 b (tunnel 9): 1 live, 0 ended\n"), "{text}");
         assert!(text.contains("from 10.0.0.1:9 to a:2"), "{text}");
+    }
+
+    #[test]
+    fn a_trace_as_json_steers_no_terminal() {
+        let line = "{\"event\":\"\u{9b}2J\u{202e}\"}";
+        assert_eq!(json_of(line).as_deref(), Some(r#"{"event":"\u009b2J\u202e"}"#));
+        for other in ["", "hello", "7", "\u{1b}[2J", "{\"a\":\"\u{1b}\"}"] {
+            assert_eq!(json_of(other), None, "{other:?}");
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 use narrows::Error;
 use narrows_copy::direct::keys;
-use narrows_host::{calibration, means, signals};
+use narrows_host::{calibration, means, signals, words};
 use narrows_tunnel::Tunnel;
 use narrows_tunnel::engine;
 use narrows_tunnel::forward::{self, Forward};
@@ -26,7 +26,7 @@ use serde_json::json;
 
 use crate::args::tunnel::{TunnelArgs, TunnelCommand};
 use crate::watch::Metrics;
-use crate::{files, logs, report};
+use crate::{files, logs, outlet, report};
 
 mod config;
 mod known;
@@ -58,6 +58,7 @@ pub(crate) fn run(flags: &TunnelArgs) -> Result<ExitCode> {
     };
     let args = &args;
     logs::start("tunnel", &args.watch, logs::usual(args.quiet, args.verbose))?;
+    outlet::start(args.json)?;
     let metrics = Metrics::bind(args.watch.metrics.as_deref())?;
     let mut renewal = Renewal::new(flags, args)?;
     let mut settings = settings(args)?;
@@ -77,6 +78,7 @@ pub(crate) fn run(flags: &TunnelArgs) -> Result<ExitCode> {
     }
     let mut service = Service::start(args)?;
     let tunnel = Tunnel::start(settings)?;
+    service.watches(&tunnel);
     seen::begin(args, &tunnel, metrics)?;
     renewal.has_read(trust, token.clone());
     let stopped = Stopped::watch(renewal.hears_hangup())?;
@@ -145,18 +147,27 @@ fn uplink(args: &TunnelArgs, to: &OsStr) -> Result<(Uplink, Trust)> {
         (None, Some(address)) => {
             let (host, port) = host_and_port(address)?;
             let proof = proof::client(args)?;
-            let name = proof.name.map_or_else(|| host.clone(), str::to_owned);
-            let cannot = || Error::misuse(format!("{host} is no name that a certificate can have"));
-            let name = ServerName::try_from(name).map_err(|_| cannot())?;
+            let name = expected_name(&proof, &host)?;
             Ok((Uplink::Tls { host, port, config: proof.config, name }, proof.trust))
         }
-        (Some(_), Some(_)) => Err(Error::misuse("-e is for hosts that ssh reaches; narrows:// needs none").into()),
+        (Some(_), Some(_)) => Err(Error::misuse(NO_SHELL).into()),
     }
+}
+
+/// What is said of `-e` with `narrows://`.
+const NO_SHELL: &str = "-e is for hosts that ssh reaches; narrows:// needs none";
+
+/// The name that the server has to prove.
+fn expected_name(proof: &proof::Client, host: &str) -> Result<ServerName<'static>> {
+    let name = proof.name.unwrap_or(host).to_owned();
+    let cannot = || Error::misuse(format!("{host} is no name that a certificate can have"));
+    Ok(ServerName::try_from(name).map_err(|_| cannot())?)
 }
 
 /// `HOST`, `HOST:PORT`, `[ADDRESS]` or `[ADDRESS]:PORT`.
 fn host_and_port(address: &str) -> Result<(String, u16)> {
-    let wrong = || Error::misuse(format!("narrows://{address} is not narrows://HOST:PORT"));
+    let shown = words::shown(address.as_bytes());
+    let wrong = || Error::misuse(format!("narrows://{shown} is not narrows://HOST:PORT"));
     let address = address.trim_end_matches('/');
     let (host, port) = match address.strip_prefix('[') {
         Some(rest) => {
@@ -166,7 +177,9 @@ fn host_and_port(address: &str) -> Result<(String, u16)> {
         None => address.split_once(':').unwrap_or((address, "")),
     };
     let port = if port.is_empty() { PORT } else { port.parse().map_err(|_| wrong())? };
-    if host.is_empty() || port == 0 { Err(wrong().into()) } else { Ok((host.to_owned(), port)) }
+    // With a zone, such as fe80::1%eth0.
+    let is_host = !host.is_empty() && host.chars().all(|c| c.is_alphanumeric() || ".-_:%".contains(c));
+    if is_host && port != 0 { Ok((host.to_owned(), port)) } else { Err(wrong().into()) }
 }
 
 fn resolve(address: &str) -> Result<Vec<SocketAddr>> {
@@ -177,7 +190,7 @@ fn resolve(address: &str) -> Result<Vec<SocketAddr>> {
 
 fn tell_token(args: &TunnelArgs, token: &str) -> Result<()> {
     if args.json {
-        return report::out(json!({ "token": token }));
+        return outlet::json(json!({ "token": token }));
     }
     report::out(token)?;
     if keys::is_for_others(io::stdout()) {
@@ -220,10 +233,7 @@ fn watch(tunnel: &Tunnel, stopped: &Stopped, renewal: &mut Renewal, service: &mu
         match tunnel.reports.recv_timeout(LOOK_EVERY) {
             Ok(Report::Over { error: None }) => return Ok(ExitCode::SUCCESS),
             Ok(Report::Over { error: Some(error) }) => return Err(anyhow!("{error}")),
-            Ok(report) => {
-                service.hear(&report);
-                tell(renewal.args(), report)?;
-            }
+            Ok(report) => tell(renewal.args(), report)?,
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return Err(anyhow!("the tunnel failed; this is a bug")),
         }
@@ -236,6 +246,7 @@ fn watch(tunnel: &Tunnel, stopped: &Stopped, renewal: &mut Renewal, service: &mu
             if limit.is_zero() {
                 // A shell that still asks for a password would stay.
                 tunnel.stop();
+                outlet::end();
                 signals::die_of(signal);
             }
             draining = true;
@@ -255,7 +266,7 @@ fn tell(args: &TunnelArgs, said: Report) -> Result<()> {
             Report::Refused { text } => Some(json!({ "refused": text })),
             _ => None,
         };
-        line.map_or(Ok(()), report::out)?;
+        line.map_or(Ok(()), outlet::json)?;
     }
     if logs::is_on() {
         seen::log(&said);

@@ -5,10 +5,12 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use data_encoding::BASE64URL_NOPAD;
+use rustix::event::{PollFd, PollFlags};
 
 use super::proof;
 use crate::error::{Blame, Error, Result};
@@ -22,6 +24,8 @@ const FILE_HEAD: &str = "narrows serve key 1";
 const TOKEN_HEAD: &str = "nrw1_";
 /// Maximum length of a key file or token file, in bytes; both are much shorter.
 const FILE_LEN_MAX: u64 = 4096;
+/// Time for a token that comes by a pipe: a program writes it, or a person types it.
+const PIPE_TIME: Duration = Duration::from_secs(10);
 
 /// Key pairs of a server and of its clients, as the secrets from which they are derived.
 #[derive(Clone)]
@@ -170,14 +174,40 @@ fn halves(bytes: &[u8]) -> Option<([u8; SECRET_LEN], [u8; 32])> {
 
 /// Reads a short file that other users must not be able to read, as ssh requires of its keys.
 fn read_private(path: &Path) -> io::Result<String> {
-    let data = fs::metadata(path)?;
+    // A pipe without a writer would not open.
+    let nonblocking = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let file = fs::File::options().read(true).custom_flags(nonblocking).open(path)?;
+    let data = file.metadata()?;
     if data.is_file() && data.mode() & 0o077 != 0 {
         let path = path.display();
         return Err(io::Error::other(format!("other users may read it; make it private: chmod 600 {path}")));
     }
     let mut text = String::new();
-    io::Read::read_to_string(&mut io::Read::take(fs::File::open(path)?, FILE_LEN_MAX), &mut text)?;
+    if data.is_file() {
+        io::Read::read_to_string(&mut io::Read::take(file, FILE_LEN_MAX), &mut text)?;
+    } else {
+        let until = Instant::now() + PIPE_TIME;
+        io::Read::read_to_string(&mut io::Read::take(Piped { file, until }, FILE_LEN_MAX), &mut text)?;
+    }
     Ok(text)
+}
+
+/// A pipe or a terminal that is not waited for without end.
+struct Piped {
+    file: fs::File,
+    until: Instant,
+}
+
+impl io::Read for Piped {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        let left = rustix::event::Timespec::try_from(left).map_err(io::Error::other)?;
+        let mut polled = [PollFd::new(&self.file, PollFlags::IN)];
+        match rustix::event::poll(&mut polled, Some(&left))? {
+            0 => Err(io::ErrorKind::TimedOut.into()),
+            _ => self.file.read(bytes),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -185,6 +215,19 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+
+    #[test]
+    fn a_token_comes_by_a_pipe_too() {
+        let token = Keys::load(&tempfile::tempdir().unwrap().path().join("key")).unwrap().token().unwrap();
+        let (read, mut write) = io::pipe().unwrap();
+        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&read));
+        writeln!(write, "{token}").unwrap();
+        drop(write);
+        assert!(Token::load(path.as_ref()).unwrap() == token);
+        let silent = io::pipe().unwrap();
+        let mut piped = Piped { file: fs::File::from(std::os::fd::OwnedFd::from(silent.0)), until: Instant::now() };
+        assert_eq!(io::Read::read(&mut piped, &mut [0]).unwrap_err().kind(), io::ErrorKind::TimedOut);
+    }
 
     #[test]
     fn keys_are_made_once_and_nobody_else_may_read_them() {

@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
+use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection};
 
 use super::Pump;
@@ -17,6 +18,7 @@ use crate::reason::Reason;
 use crate::session::Role;
 use crate::settings::{Report, Uplink};
 use crate::socket;
+use crate::standing::Link;
 use crate::target::Endpoint;
 use crate::wire::Wire;
 
@@ -47,6 +49,18 @@ pub(super) struct UplinkState {
     hold_until_ns: u64,
     /// Listeners were told that holding is over.
     gave_up: bool,
+    /// By their number.
+    remotes: Vec<Remote>,
+}
+
+/// A listener at the acceptor.
+#[derive(Default)]
+struct Remote {
+    /// It was refused, and is tried again at this time: what was in the way may go.
+    retry_ns: Option<u64>,
+    backoff: Backoff,
+    /// Why it was refused, as it was told.
+    why: String,
 }
 
 /// A carrier's place.
@@ -73,7 +87,8 @@ impl UplinkState {
     pub(super) fn next_wakeup_ns(&self) -> Option<u64> {
         let retry = self.slots.iter().filter_map(|s| if let Slot::Waiting(at) = s { Some(*at) } else { None }).min();
         let hold = (!self.is_up() && !self.gave_up).then_some(self.hold_until_ns);
-        retry.into_iter().chain(hold).min()
+        let remotes = self.remotes.iter().filter_map(|remote| remote.retry_ns).min();
+        [retry, hold, remotes].into_iter().flatten().min()
     }
 }
 
@@ -97,14 +112,17 @@ impl Pump {
             is_lost: false,
             hold_until_ns: HOLD_NS,
             gave_up: false,
+            remotes: self.settings.remote.iter().map(|_| Remote::default()).collect(),
         });
         self.tend_uplink();
         Ok(())
     }
 
-    pub(super) fn set_client_config(&mut self, client: Arc<ClientConfig>) {
-        if let Some(UplinkState { to: Uplink::Tls { config, .. }, .. }) = &mut self.uplink {
-            *config = client;
+    /// Further carriers prove themselves so, and expect this name of the acceptor.
+    pub(super) fn expect(&mut self, client: Option<Arc<ClientConfig>>, expected: Option<ServerName<'static>>) {
+        if let Some(UplinkState { to: Uplink::Tls { config, name, .. }, .. }) = &mut self.uplink {
+            *config = client.unwrap_or_else(|| Arc::clone(config));
+            *name = expected.unwrap_or_else(|| name.clone());
         }
     }
 
@@ -130,7 +148,24 @@ impl Pump {
             uplink.gave_up = true;
             self.wake_listeners();
         }
+        self.listen_again();
         self.tend_uplink();
+    }
+
+    /// Asks again for listeners that were refused, when it is time.
+    fn listen_again(&mut self) {
+        let now_ns = self.now_ns;
+        let session = self.uplink_session().filter(|_| self.draining_until_ns.is_none());
+        let Some(uplink) = &mut self.uplink else { return };
+        let due = uplink.remotes.iter_mut().enumerate();
+        let due = due.filter_map(|(i, remote)| remote.retry_ns.take_if(|at_ns| *at_ns <= now_ns).map(|_| i));
+        let due: Vec<usize> = due.collect();
+        // Without a session, all are asked for when there is one.
+        let Some(at) = session.filter(|_| !due.is_empty()) else { return };
+        if let Some(place) = &mut self.sessions[at] {
+            due.into_iter().for_each(|i| place.session.listen(i as u64, &self.settings.remote[i].from));
+        }
+        self.touch(at);
     }
 
     /// Opens carriers that are wanted and not there.
@@ -222,6 +257,12 @@ impl Pump {
         if first {
             uplink.up_ns = now_ns;
             (uplink.was_up, uplink.is_lost, uplink.gave_up) = (true, false, false);
+            uplink.remotes.iter_mut().for_each(|remote| *remote = Remote::default());
+            {
+                let mut standing = self.counters.standing();
+                standing.link = Link::Up;
+                standing.refused.clear();
+            }
             let binds: Vec<Endpoint> = self.settings.remote.iter().map(|f| f.from.clone()).collect();
             if let Some(place) = &mut self.sessions[at] {
                 binds.iter().enumerate().for_each(|(i, bind)| place.session.listen(i as u64, bind));
@@ -241,8 +282,6 @@ impl Pump {
 
     /// A carrier is gone, or did not come.
     pub(super) fn dial_lost(&mut self, number: u8, why: &str) {
-        let mut random = [0; 8];
-        let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
         let now_ns = self.now_ns;
         // All end, and nobody is to come back.
         let drains = self.draining_until_ns.is_some();
@@ -254,7 +293,7 @@ impl Pump {
         {
             backoff.reset();
         }
-        let wait_ns = backoff.next_ns(u64::from_le_bytes(random));
+        let wait_ns = backoff.next_ns(random());
         uplink.slots[usize::from(number)] = Slot::Waiting(now_ns + wait_ns);
         if was_up && !uplink.is_up() {
             uplink.hold_until_ns = now_ns + HOLD_NS;
@@ -272,8 +311,11 @@ impl Pump {
         }
         if !uplink.was_up && !self.settings.keeps_trying {
             self.over.get_or_insert(Some(why));
-        } else if !uplink.is_up() && !std::mem::replace(&mut uplink.is_lost, true) {
-            self.report(Report::Lost { why });
+        } else if !uplink.is_up() {
+            self.counters.standing().link = Link::Lost(why.clone());
+            if !std::mem::replace(&mut uplink.is_lost, true) {
+                self.report(Report::Lost { why });
+            }
         }
     }
 
@@ -330,17 +372,37 @@ impl Pump {
 
     /// The acceptor has answered a request for a listener.
     pub(super) fn remote_listening(&mut self, number: u64, result: Result<String, (Reason, String)>) {
-        let forward = usize::try_from(number).ok().and_then(|i| self.settings.remote.get(i));
-        let Some(forward) = forward else { return };
+        let Some(i) = usize::try_from(number).ok().filter(|i| *i < self.settings.remote.len()) else { return };
+        let random = random();
+        let forward = &self.settings.remote[i];
+        let Some(remote) = self.uplink.as_mut().and_then(|uplink| uplink.remotes.get_mut(i)) else { return };
         let shown = |text: &str| narrows_host::words::shown(text.as_bytes());
-        self.report(match result {
-            Ok(address) => Report::RemoteListening { from: shown(&address), to: forward.to.to_string() },
+        match result {
+            Ok(address) => {
+                *remote = Remote::default();
+                self.counters.standing().refused.remove(&i);
+                self.report(Report::RemoteListening { from: shown(&address), to: forward.to.to_string() });
+            }
             Err((reason, text)) => {
                 let why = if text.is_empty() { reason.to_string() } else { shown(&text) };
-                Report::RemoteRefused { from: forward.from.to_string(), why }
+                let from = forward.from.to_string();
+                remote.retry_ns = Some(self.now_ns.saturating_add(remote.backoff.next_ns(random)));
+                self.counters.standing().refused.insert(i, format!("{from}: {why}"));
+                // Further attempts fail in the same way.
+                if remote.why != why {
+                    remote.why.clone_from(&why);
+                    self.report(Report::RemoteRefused { from, why });
+                }
             }
-        });
+        }
     }
+}
+
+/// Any number, so that many clients do not come back at the same time.
+fn random() -> u64 {
+    let mut random = [0; 8];
+    let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
+    u64::from_le_bytes(random)
 }
 
 /// Starts a program with one end of a socket pair as its standard input and output.

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use std::process::ExitCode;
@@ -25,15 +24,31 @@ const FAULTS_MAX: usize = 50;
 
 /// What is wrong with the settings, a line each.
 #[derive(Debug)]
-pub(super) struct Faults(Vec<String>);
+pub(super) struct Faults {
+    /// The first ones.
+    told: Vec<String>,
+    /// How many more there are.
+    more: usize,
+}
+
+impl From<String> for Faults {
+    fn from(fault: String) -> Self {
+        Self { told: vec![fault], more: 0 }
+    }
+}
 
 impl Faults {
+    /// The first ones of some, in words.
+    fn of<T>(faults: Vec<T>, words: impl FnMut(T) -> String) -> Self {
+        let more = faults.len().saturating_sub(FAULTS_MAX);
+        Self { told: faults.into_iter().take(FAULTS_MAX).map(words).collect(), more }
+    }
+
     /// Tells all of them. The status is that of wrong usage.
     pub(super) fn tell(&self) -> ExitCode {
-        self.0.iter().take(FAULTS_MAX).for_each(report::note);
-        let more = self.0.len().saturating_sub(FAULTS_MAX);
-        if more > 0 {
-            report::note(format_args!("and {more} more faults"));
+        self.told.iter().for_each(report::note);
+        if self.more > 0 {
+            report::note(format_args!("and {} more faults", self.more));
         }
         ExitCode::from(2)
     }
@@ -42,8 +57,8 @@ impl Faults {
 /// The first fault, and how many more there are.
 impl fmt::Display for Faults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0.first().map_or("", String::as_str))?;
-        match self.0.len() {
+        f.write_str(self.told.first().map_or("", String::as_str))?;
+        match self.told.len() + self.more {
             0 | 1 => Ok(()),
             n => write!(f, ", and {} more faults", n - 1),
         }
@@ -92,13 +107,13 @@ struct Given {
 impl Given {
     fn read(path: &Path) -> Result<Self, Faults> {
         let name = words::shown(path.as_os_str().as_encoded_bytes());
-        let text = text_of(path).map_err(|why| Faults(vec![format!("{name}: {why}")]))?;
+        let text = text_of(path).map_err(|why| Faults::from(format!("{name}: {why}")))?;
         match Self::parse(&text, whole::folder_of(path)) {
             Ok(given) => Ok(Self { name, ..given }),
             Err(mut faults) => {
                 faults.sort();
-                let lines = faults.into_iter().map(|(at, why)| format!("{name}:{}: {why}", line_of(&text, at)));
-                Err(Faults(lines.collect()))
+                // A line is counted for those that are told only.
+                Err(Faults::of(faults, |(at, why)| format!("{name}:{}: {why}", line_of(&text, at))))
             }
         }
     }
@@ -164,18 +179,17 @@ impl Given {
         if faults.is_empty() {
             return Ok(());
         }
-        let named = faults.into_iter().map(|(key, why)| match self.lines.get(key) {
+        Err(Faults::of(faults, |(key, why)| match self.lines.get(key) {
             Some(line) => format!("{}:{line}: {why}", self.name),
             None if self.name.is_empty() => why,
             None => format!("{}: {why}", self.name),
-        });
-        Err(Faults(named.collect()))
+        }))
     }
 }
 
 fn text_of(path: &Path) -> Result<String, String> {
     let mut text = String::new();
-    let file = File::open(path).map_err(|e| words::e_text(&e))?;
+    let (file, _) = whole::open_regular(path).map_err(|e| words::e_text(&e))?;
     file.take(FILE_MAX + 1).read_to_string(&mut text).map_err(|e| words::e_text(&e))?;
     if text.len() as u64 > FILE_MAX {
         return Err(format!("it has more than {FILE_MAX} bytes"));
@@ -215,6 +229,11 @@ fn inconsistent(args: &TunnelArgs) -> Vec<(&'static str, String)> {
         "to",
         "nothing to forward: give -L, -R or -D, such as -L 5432:localhost:5432",
     );
+    fault(args.shell.is_some() && super::is_direct(args), "shell", super::NO_SHELL);
+    for (key, rules) in [("allow", &args.allow), ("allow_listen", &args.allow_listen)] {
+        let alone = rules.len() < 2 || !rules.iter().any(|rule| rule == "none");
+        fault(!alone, key, &format!("{key}: none allows nothing, and stands alone"));
+    }
     let has_cert = args.cert.is_some();
     fault(has_cert && (args.key.is_none() || args.ca.is_none()), "cert", "--cert needs --key and --ca");
     for (key, given) in [
@@ -313,6 +332,44 @@ mod tests {
         }
     }
 
+    /// An empty list must not mean the default, which allows more than nothing.
+    #[test]
+    fn an_empty_list_of_permissions_is_a_fault() {
+        for (key, words) in [("allow", "\"none\""), ("allow_listen", "\"none\""), ("allow_name", "all names")] {
+            let faults = parsed(&format!("\n{key} = []\n")).err().unwrap();
+            assert!(faults.len() == 1 && faults[0].0 == 2 && faults[0].1.contains(words), "{faults:?}");
+            assert!(parsed(&format!("{key} = [\"none\"]")).is_ok());
+        }
+        assert!(parsed("local = []\nproxy_from = []").is_ok());
+    }
+
+    #[test]
+    fn only_faults_that_are_told_are_looked_for_in_the_text() {
+        let mut looked = 0;
+        let faults = Faults::of(vec![(); 100_000], |()| {
+            looked += 1;
+            String::new()
+        });
+        assert_eq!((looked, faults.told.len(), faults.more), (FAULTS_MAX, FAULTS_MAX, 100_000 - FAULTS_MAX));
+    }
+
+    #[test]
+    fn values_that_no_start_accepts_are_faults() {
+        for (line, words) in [
+            ("to = \"narrows://exa mple:1\"", "is not narrows://HOST:PORT"),
+            ("to = \"narrows://a/b:1\"", "is not narrows://HOST:PORT"),
+            ("shell = \"ssh 'x\"", "shell: "),
+            ("shell = \"\"", "shell: "),
+            ("metrics = \"nonsense\"", "metrics: 'nonsense' is not ADDR:PORT"),
+        ] {
+            let faults = parsed(line).err().unwrap_or_default();
+            assert!(faults.len() == 1 && faults[0].1.contains(words), "{line}: {faults:?}");
+        }
+        for good in ["to = \"narrows://[fe80::1%eth0]:1\"", "to = \"narrows://a_b.c-d\"", "metrics = \"9710\""] {
+            assert!(parsed(good).is_ok(), "{good}");
+        }
+    }
+
     #[test]
     fn what_is_no_toml_is_said_with_its_line() {
         for (text, line) in
@@ -328,7 +385,7 @@ mod tests {
     fn settings_that_do_not_go_together_are_named() {
         let faults = |text: &str| {
             let given = Given::parse(text, Path::new("/")).ok().unwrap();
-            given.named(inconsistent(&given.args)).err().map(|f| f.0).unwrap_or_default()
+            given.named(inconsistent(&given.args)).err().map(|f| f.told).unwrap_or_default()
         };
         let both = faults("listen = \"[::]:1\"\nto = \"h\"\nlocal = \"1:a:1\"\n");
         assert!(both[0].starts_with(":2: give the other end") && both[1].starts_with(":3: local is for"), "{both:?}");
@@ -340,6 +397,8 @@ mod tests {
             ("to = \"h\"\ndynamic = \"1\"\ntoken_out = \"a\"", "--token-out needs --listen"),
             ("listen = \"[::]:1\"\ncert=\"a\"\nkey=\"a\"\nca=\"a\"\nkey_file=\"a\"", "needs no --key-file"),
             ("listen = \"[::]:1\"\npolicy = \"storage\"", "only `balance`"),
+            ("to = \"narrows://h\"\nlocal = \"1:a:1\"\nshell = \"ssh\"", "-e is for hosts"),
+            ("listen = \"[::]:1\"\nallow = [\"none\", \"a:1\"]", "none allows nothing"),
             ("listen = \"[::]:1\"\nquiet = true\nverbose = true", "--quiet"),
         ] {
             let found = faults(text);

@@ -14,7 +14,7 @@ use toml::de::DeValue;
 
 use crate::args::tunnel::TunnelArgs;
 use crate::args::watch::LogForm;
-use crate::logs;
+use crate::{logs, watch};
 
 /// Most values of a list: as many rules or forwards as a person keeps in view, and some more.
 const VALUES_MAX: usize = 10_000;
@@ -80,7 +80,7 @@ pub(super) const KEYS: [Key; 30] = [
     fixed!(local, Check::Text(forward)),
     fixed!(remote, Check::Text(forward)),
     fixed!(dynamic, Check::Text(listener)),
-    fixed!(shell),
+    fixed!(shell, Check::Text(shell)),
     fixed!(remote_narrows),
     fixed!(listen, Check::Text(address)),
     live!(allow, Check::Text(rule)),
@@ -99,7 +99,7 @@ pub(super) const KEYS: [Key; 30] = [
     fixed!(keep_trying),
     live!(drain_timeout, Check::Range(0, DAY)),
     fixed!(health, Check::Text(address)),
-    key!(false, metrics, Check::Any, watch.metrics),
+    key!(false, metrics, Check::Text(metrics), watch.metrics),
     key!(false, log, Check::Any, watch.log),
     key!(false, log_level, Check::Text(logs::check), watch.log_level),
     fixed!(policy),
@@ -174,6 +174,11 @@ impl Reading<'_> {
             self.fault(value.span().start, format!("{key} has more than {VALUES_MAX} values"));
             return Vec::new();
         }
+        if list.is_empty()
+            && let Some(instead) = instead_of_empty(key)
+        {
+            self.fault(value.span().start, format!("{key} is empty: {instead}"));
+        }
         list.iter().filter_map(|v| Some((v.span().start, self.text(v, key, check)?))).collect()
     }
 
@@ -190,6 +195,15 @@ impl Reading<'_> {
             self.fault(at, format!("{key} must be from {least} to {most}"));
         }
         found
+    }
+}
+
+/// What to write instead of an empty list, where it would look like nothing and mean the default.
+fn instead_of_empty(key: &str) -> Option<&'static str> {
+    match key {
+        "allow" | "allow_listen" => Some("leave it out for the loopback, or write \"none\" to allow nothing"),
+        "allow_name" => Some("leave it out for all names that ca vouches for, or name some"),
+        _ => None,
     }
 }
 
@@ -348,6 +362,16 @@ fn other_end(text: &str) -> Result<(), String> {
         }
         None => Ok(()),
     }
+}
+
+fn shell(text: &str) -> Result<(), String> {
+    narrows_copy::carrier::shell_words(text.as_ref()).map(drop).map_err(|e| e.to_string())
+}
+
+fn metrics(text: &str) -> Result<(), String> {
+    watch::full_address(text)
+        .map(drop)
+        .ok_or_else(|| format!("'{}' is not ADDR:PORT, such as 127.0.0.1:9710", shown(text)))
 }
 
 fn address(text: &str) -> Result<(), String> {

@@ -1,9 +1,10 @@
 //! How an end of a tunnel proves itself, and whom it trusts: by a token or by certificates.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use narrows::Error;
 use narrows_copy::direct::keys::{self, Keys, Token};
 use narrows_copy::direct::proof;
@@ -12,6 +13,7 @@ use narrows_tunnel::settings::{PROTOCOL, Trust};
 use rustls::{ClientConfig, ServerConfig};
 
 use crate::args::tunnel::TunnelArgs;
+use crate::watch;
 
 /// Of the end that others connect to.
 pub(super) struct Server {
@@ -62,17 +64,38 @@ pub(super) fn faults(args: &TunnelArgs) -> Vec<(&'static str, String)> {
     };
     let by_token = args.cert.is_none();
     let is_shell = args.to.as_ref().is_some_and(|to| !to.as_encoded_bytes().starts_with(b"narrows://"));
-    for (key, address) in [("listen", &args.listen), ("health", &args.health)] {
-        fault(key, address.as_deref().map_or(Ok(()), |address| super::resolve(address).map(drop)));
+    let metrics = args.watch.metrics.as_deref().and_then(watch::full_address);
+    let mut taken: Vec<(&str, SocketAddr)> = Vec::new();
+    for (key, address) in [("listen", &args.listen), ("health", &args.health), ("metrics", &metrics)] {
+        let Some(address) = address else { continue };
+        match super::resolve(address) {
+            Ok(found) => {
+                let other = taken.iter().find(|(_, other)| found.iter().any(|own| is_same(own, other)));
+                fault(key, other.map_or(Ok(()), |(other, _)| Err(anyhow!("{key} and {other} have the same address"))));
+                taken.extend(found.into_iter().map(|address| (key, address)));
+            }
+            Err(e) => fault(key, Err(e)),
+        }
     }
     if args.listen.is_some() {
         let made = args.key_file.as_deref().is_some_and(Path::exists);
         let key = if by_token { "key_file" } else { "cert" };
-        fault(key, if made || !by_token { server(args).map(drop) } else { Ok(()) });
+        fault(key, if made || !by_token { server(args).and_then(|_| in_time(args)) } else { Ok(()) });
     } else if !is_shell {
-        fault(if by_token { "token_file" } else { "cert" }, client(args).map(drop));
+        fault(if by_token { "token_file" } else { "cert" }, client(args).and_then(|_| in_time(args)));
     }
     found
+}
+
+fn in_time(args: &TunnelArgs) -> Result<()> {
+    certificates(args).map_or(Ok(()), |files| Ok(files.are_own_in_time()?))
+}
+
+/// Whether two listeners could not be there at the same time. Port 0 is a different one each time.
+fn is_same(a: &SocketAddr, b: &SocketAddr) -> bool {
+    let (one, other) = (a.ip(), b.ip());
+    let meet = one == other || one.is_unspecified() || other.is_unspecified();
+    a.port() != 0 && a.port() == b.port() && meet && a.is_ipv4() == b.is_ipv4()
 }
 
 fn key_path(args: &TunnelArgs) -> Result<std::path::PathBuf> {

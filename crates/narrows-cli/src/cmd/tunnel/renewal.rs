@@ -1,6 +1,7 @@
 //! Settings of a tunnel that are read again while it runs: its file and its token at SIGHUP,
 //! certificates also when they change.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -139,8 +140,12 @@ impl Renewal {
             tunnel.reload(Some(proof.config), None);
         } else if super::is_direct(args) {
             let proof = proof::client(args)?;
+            let address = args.to.as_ref().and_then(|to| to.to_str()?.strip_prefix("narrows://"));
+            let (host, _) = super::host_and_port(address.unwrap_or_default())?;
+            // A token and certificates prove different names.
+            let name = super::expected_name(&proof, &host)?;
             self.trust = proof.trust;
-            tunnel.reload(None, Some(proof.config));
+            tunnel.reload_client(proof.config, name);
         }
         self.judged = Instant::now();
         tunnel.judge(self.trust.clone());
@@ -166,7 +171,7 @@ pub(super) fn change(args: &TunnelArgs) -> Result<Change> {
     Ok(Change {
         allow: super::rules(args, &args.allow)?,
         allow_listen: super::rules(args, &args.allow_listen)?,
-        proxy_from: args.proxy_from.clone(),
+        proxy_from: args.proxy_from.iter().map(IpAddr::to_canonical).collect(),
         send_proxy: args.send_proxy,
         hello_within_ns: seconds.unwrap_or(Timing::default().hello_within_ns),
         limits: limits_of(args),
@@ -183,5 +188,17 @@ fn limits_of(args: &TunnelArgs) -> Limits {
         undecided: usual.undecided.min(share),
         greetings_per_s: given.handshakes_per_second.unwrap_or(usual.greetings_per_s),
         flows_per_s: given.connections_per_second.unwrap_or(usual.flows_per_s),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Addresses of clients are compared with it in their short form.
+    #[test]
+    fn an_address_of_version_4_may_be_written_as_one_of_version_6() {
+        let args = TunnelArgs { proxy_from: vec!["::ffff:127.0.0.1".parse().unwrap()], ..TunnelArgs::default() };
+        assert_eq!(change(&args).unwrap().proxy_from, ["127.0.0.1".parse::<IpAddr>().unwrap()]);
     }
 }

@@ -9,7 +9,7 @@ use narrows_watch::{Describe, trace};
 use serde_json::json;
 
 use crate::args::tunnel::TunnelArgs;
-use crate::report;
+use crate::outlet;
 use crate::watch::{self, Metrics};
 
 /// Lets others watch a tunnel that has begun.
@@ -22,7 +22,7 @@ pub(super) fn begin(args: &TunnelArgs, tunnel: &Tunnel, metrics: Metrics) -> Res
     let _ = trace::start(Arc::new(move |id, limit| traced.trace(id, limit)));
     if let Some(address) = metrics.start(&describe)? {
         if args.json {
-            return report::out(json!({ "metrics": address }));
+            return outlet::json(json!({ "metrics": address }));
         }
         watch::tell(&address, args.quiet);
     }
