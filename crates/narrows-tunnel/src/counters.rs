@@ -51,6 +51,8 @@ counters! {
     /// Sessions that a limit turned away, and those whose other end is not trusted any more.
     sessions_over_limit,
     sessions_distrusted,
+    /// Carriers and listeners of dialers whose host has too many.
+    attached_over_limit,
     /// Attempts of dialers to connect that failed.
     dials_failed,
     /// Connections that proved nothing: refused keys, no tunnel, too slow, turned away by a limit.

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use narrows::upgrade::host_of;
 
-use super::limits::HOSTS_MAX;
+use super::limits::{HOSTS_MAX, KNOWN_NS};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -48,6 +48,30 @@ impl Rates {
     }
 }
 
+/// Hosts that are known for some time.
+#[derive(Default)]
+pub struct Known {
+    until_ns: HashMap<IpAddr, u64>,
+}
+
+impl Known {
+    /// A host is known from now on.
+    pub fn note(&mut self, address: IpAddr, now_ns: u64) {
+        let host = host_of(address);
+        if self.until_ns.len() >= HOSTS_MAX && !self.until_ns.contains_key(&host) {
+            // The one that was seen longest ago makes room.
+            let oldest = self.until_ns.iter().min_by_key(|(_, until_ns)| **until_ns).map(|(host, _)| *host);
+            oldest.map(|oldest| self.until_ns.remove(&oldest));
+        }
+        self.until_ns.insert(host, now_ns + KNOWN_NS);
+    }
+
+    /// Whether a host is known.
+    pub fn has(&self, address: IpAddr, now_ns: u64) -> bool {
+        self.until_ns.get(&host_of(address)).is_some_and(|until_ns| now_ns < *until_ns)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -70,5 +94,15 @@ mod tests {
             assert!(rates.allow(std::net::Ipv4Addr::from(i).into(), SECOND_NS));
         }
         assert!(rates.full_ns.len() <= HOSTS_MAX);
+    }
+
+    #[test]
+    fn hosts_are_known_for_a_time_and_the_oldest_make_room() {
+        let mut known = Known::default();
+        let host = |i: u32| IpAddr::from(std::net::Ipv4Addr::from(i));
+        (0..=HOSTS_MAX as u32).for_each(|i| known.note(host(i), u64::from(i)));
+        assert_eq!(known.until_ns.len(), HOSTS_MAX);
+        assert!(!known.has(host(0), HOSTS_MAX as u64) && known.has(host(1), HOSTS_MAX as u64));
+        assert!(!known.has(host(1), KNOWN_NS + 1) && known.has(host(2), KNOWN_NS + 1));
     }
 }
