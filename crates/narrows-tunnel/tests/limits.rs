@@ -100,22 +100,21 @@ fn hosts_that_proved_themselves_come_before_others() {
     let (server, address) = acceptor(&keys, "127.0.0.1:0", Settings::default());
     serves(&keys, &address);
     let to: SocketAddr = address.parse().unwrap();
-    let mut flood = || {
-        let over = server.counters.strangers_over_rate.get();
-        // Of hosts each within its rate.
-        let mut hosts = (0..200).cycle();
-        wait_until("nobody new comes in", || {
-            for host in hosts.by_ref().take(200) {
-                if let Some(mut socket) = from(host, &to) {
-                    let _ = socket.write_all(&[22, 3, 1]);
-                }
+    let flood = || {
+        let counters = &server.counters;
+        let over = counters.strangers_over_rate.get();
+        // A few at a time, of hosts each within its rate.
+        let mut hosts = (0..256).cycle();
+        while counters.strangers_over_rate.get() == over {
+            for host in hosts.by_ref().take(64) {
+                let _ = from(host, &to).map(|mut socket| socket.write_all(&[22, 3, 1]));
             }
-            server.counters.strangers_over_rate.get() > over
-        });
+            wait_until("they are met", || counters.strangers_now.get() == 0);
+        }
     };
     flood();
-    // This one is not asked to wait, whenever it comes: twenty in a row would be turned away else.
-    for _ in 0..20 {
+    // This one is not asked to wait, whenever it comes: ten in a row would be turned away else.
+    for _ in 0..10 {
         flood();
         let over = server.counters.strangers_over_rate.get();
         let mut own = TcpStream::connect(&address).unwrap();
