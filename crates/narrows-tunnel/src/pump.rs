@@ -19,7 +19,7 @@ use super::counters::Counters;
 use super::engine::{self, Engine, Key};
 use super::limits::{ALL_GREETINGS_BURST, ALL_GREETINGS_PER_S, SESSIONS_MAX, STRANGERS_AT_A_TIME};
 use super::lookup::{self, Found, Lookups};
-use super::rate::{Known, Rates};
+use super::rate::{Greetings, Rates};
 use super::reason::Reason;
 use super::session::{Credit, Sent};
 use super::settings::{Change, Report, Settings, Trust};
@@ -148,13 +148,11 @@ pub(super) struct Pump {
     /// Carriers and listeners.
     attached: Shares,
     strangers: VecDeque<(Key, IpAddr)>,
-    /// Hosts whose clients have proved themselves.
-    known: Known,
     /// Those that have something to read or write.
     stranger_turns: VecDeque<Key>,
     rates: Rates,
-    /// Of all hosts that have no session.
-    all_rates: Rates,
+    /// Of all hosts.
+    greetings: Greetings,
     flow_rates: Rates,
     /// When a refused stranger may be told of again.
     complains_ns: u64,
@@ -223,10 +221,9 @@ pub(super) fn start(settings: Settings, reports: SyncSender<Report>, counters: A
             session_hosts: Shares::new(SESSIONS_MAX),
             attached: Shares::new(limits.attached),
             strangers: VecDeque::new(),
-            known: Known::default(),
             stranger_turns: VecDeque::new(),
             rates: Rates::new(limits.greetings_per_s, limits.greetings_per_s),
-            all_rates: Rates::new(ALL_GREETINGS_BURST, ALL_GREETINGS_PER_S),
+            greetings: Greetings::new(ALL_GREETINGS_BURST, ALL_GREETINGS_PER_S),
             flow_rates: Rates::new(limits.flows_per_s, limits.flows_per_s),
             complains_ns: 0,
             flows: 0,

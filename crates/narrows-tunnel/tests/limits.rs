@@ -93,42 +93,6 @@ fn who_says_nothing_uses_up_no_handshakes() {
     serves(&keys, &address);
 }
 
-/// Where all handshakes of a second are used up, a host that was here before comes in as usual.
-#[test]
-fn hosts_that_proved_themselves_come_before_others() {
-    let keys = keys();
-    let (server, address) = acceptor(&keys, "127.0.0.1:0", Settings::default());
-    serves(&keys, &address);
-    let to: SocketAddr = address.parse().unwrap();
-    let flood = || {
-        let counters = &server.counters;
-        let over = counters.strangers_over_rate.get();
-        let broken = || counters.strangers_broken.get() + counters.strangers_late.get();
-        let met = || broken() + counters.strangers_over_limit.get() + counters.strangers_over_rate.get();
-        let mut sent = met();
-        // A few at a time, of hosts each within its rate.
-        let mut hosts = (0..256).cycle();
-        while counters.strangers_over_rate.get() == over {
-            for host in hosts.by_ref().take(64) {
-                let _ = from(host, &to).map(|mut socket| socket.write_all(&[22, 3, 1]));
-            }
-            sent += 64;
-            wait_until("they are met", || met() >= sent);
-        }
-    };
-    flood();
-    // This one is not asked to wait, whenever it comes: ten in a row would be turned away else.
-    for _ in 0..10 {
-        flood();
-        let over = server.counters.strangers_over_rate.get();
-        let mut own = TcpStream::connect(&address).unwrap();
-        own.write_all(b"\x16\x03\x01\x00\x01\x00").unwrap();
-        own.set_read_timeout(Some(PATIENCE)).unwrap();
-        // An alert of TLS, and no reset before it.
-        assert!(own.read(&mut [0]).is_ok(), "{over} turned away");
-    }
-}
-
 #[test]
 fn half_a_handshake_is_given_up() {
     let keys = keys();

@@ -60,8 +60,7 @@ impl Pump {
         }
         let Some((_, config)) = self.settings.listen.get(i) else { return };
         let Ok(connection) = ServerConnection::new(config.clone()) else { return };
-        let is_known = self.known.has(host, self.now_ns);
-        self.add_stranger(Wire::tls(socket, connection.into()), host, is_known);
+        self.add_stranger(Wire::tls(socket, connection.into()), host, false);
     }
 
     fn add_stranger(&mut self, wire: Wire, host: IpAddr, is_admitted: bool) {
@@ -104,9 +103,10 @@ impl Pump {
             return None;
         }
         stranger.is_admitted = true;
+        let host = stranger.host;
         // What is no handshake fails at once.
         let is_handshake = first == Ok(Some(HANDSHAKE));
-        Some(!is_handshake || self.all_rates.allow(ALONE, self.now_ns))
+        Some(!is_handshake || self.greetings.allow(host, self.now_ns))
     }
 
     /// Moves the handshake of a stranger.
@@ -256,7 +256,7 @@ impl Pump {
         if self.draining_until_ns.is_some() {
             return refuse(self, Reason::Leaving);
         }
-        self.known.note(host, self.now_ns);
+        self.greetings.note(host, self.now_ns);
         let mut attached = self.attached.of(host);
         let is_further = present == Some(hello.session);
         if !self.is_stdio && !attached.grow(1) {
