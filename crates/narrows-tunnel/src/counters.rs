@@ -39,6 +39,8 @@ counters! {
     /// Connections that were carried, and how they ended.
     flows_opened,
     flows_refused,
+    /// Those of them that this end refused: they were never opened.
+    flows_refused_here,
     flows_reset,
     flows_damaged,
     /// Connections that a limit turned away: no place, or too many of one host in a second.
@@ -60,6 +62,8 @@ counters! {
     /// Sessions that a limit turned away, and those whose other end is not trusted any more.
     sessions_over_limit,
     sessions_distrusted,
+    /// Carriers and listeners of dialers whose host has too many.
+    attached_over_limit,
     /// Attempts of dialers to connect that failed.
     dials_failed,
     /// Connections that proved nothing: refused keys, no tunnel, too slow, turned away by a limit.

@@ -116,6 +116,15 @@ pub struct Parser {
     start: Start,
 }
 
+/// What a parser has.
+pub enum Next {
+    Frame(Frame),
+    /// No complete frame.
+    Wait,
+    /// One that is not to be taken now.
+    Held,
+}
+
 /// What the parser waits for.
 enum Start {
     /// The greeting; the number counts bytes of noise that may still come before it.
@@ -149,12 +158,23 @@ impl Parser {
     /// # Errors
     /// `Corrupt` or `Unsupported`; nothing behind it can be read.
     pub fn next_frame(&mut self) -> Result<Option<Frame>> {
+        Ok(match self.next_if(|_| true)? {
+            Next::Frame(frame) => Some(frame),
+            Next::Wait | Next::Held => None,
+        })
+    }
+
+    /// The next complete frame, if it is to be taken now.
+    ///
+    /// # Errors
+    /// As for [`Parser::next_frame`].
+    pub fn next_if(&mut self, is_taken: impl Fn(Kind) -> bool) -> Result<Next> {
         if !self.is_greeted() && !self.find_greeting()? {
-            return Ok(None);
+            return Ok(Next::Wait);
         }
         loop {
             if self.held < HEADER_LEN {
-                return Ok(None);
+                return Ok(Next::Wait);
             }
             let mut header = [0; HEADER_LEN];
             self.peek(&mut header);
@@ -166,12 +186,15 @@ impl Parser {
                 return Err(Error::corrupt("a frame of the carrier is too long"));
             }
             if self.held < HEADER_LEN + len {
-                return Ok(None);
+                return Ok(Next::Wait);
+            }
+            if kind.is_some_and(|kind| !is_taken(kind)) {
+                return Ok(Next::Held);
             }
             self.drop_front(HEADER_LEN);
             let body = self.take(len);
             if let Some(kind) = kind {
-                return Ok(Some(Frame { kind, flow, body }));
+                return Ok(Next::Frame(Frame { kind, flow, body }));
             }
         }
     }

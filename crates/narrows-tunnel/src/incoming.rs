@@ -291,6 +291,11 @@ impl Incoming {
         !self.ready.is_empty()
     }
 
+    /// Bytes that are ready.
+    pub(super) fn ready_len(&self) -> usize {
+        self.ready_len
+    }
+
     /// What is ready, for one write.
     pub(super) fn slices(&self) -> impl Iterator<Item = IoSlice<'_>> {
         self.ready.iter().map(|ready| IoSlice::new(&ready.bytes))

@@ -44,12 +44,20 @@ pub const STRANGERS_MAX: usize = 1024;
 /// dearest thing that a stranger can ask for; sixteen dialers behind one address get their four
 /// carriers at once.
 pub const GREETINGS_PER_S: u32 = 64;
-/// New carriers of all hosts that have no session: with some 0.5 ms each they leave most of a core for
-/// flows, and a hundred clients of a server that restarted are back within a second.
+/// Handshakes that hosts begin which have not proved themselves lately: with some 0.5 ms each they leave
+/// most of a core for flows, and a hundred clients of a server that restarted are back within a second.
+/// A connection that says nothing is none.
 pub const ALL_GREETINGS_BURST: u32 = 512;
 pub const ALL_GREETINGS_PER_S: u32 = 512;
+/// Connections and listeners that the peers at one host may ask for before the sockets are looked at
+/// again: with some 0.1 ms each at most, other hosts wait a few milliseconds for one that asks without
+/// end. What it asks for beyond that comes in the next turn.
+pub const ASKS_AT_A_TIME: usize = 32;
 /// Handshakes that are moved before flows get their turn again.
 pub const STRANGERS_AT_A_TIME: usize = 8;
+/// A host that had a client which proved itself is known for this time: those that come back each day
+/// are, after a weekend too.
+pub const KNOWN_NS: u64 = 4 * 24 * 3600 * 1_000_000_000;
 /// Hosts whose rate is remembered; when they are more, all are forgotten.
 pub const HOSTS_MAX: usize = 4096;
 /// Sessions of a process, of which one host can have half of those that are free.
@@ -60,7 +68,11 @@ pub const LOOKUPS_MAX: usize = 64;
 /// Names that are looked up or wait for it, shared in the same way, and names whose answers are kept:
 /// a proxy of many people asks for hundreds at a time.
 pub const NAMES_MAX: usize = 1024;
-/// SOCKS clients and other connections that have not said where to yet; 10 s each.
+/// Carriers and listeners that all dialers have together, each a descriptor: one host can have half of
+/// those that are free. All sessions have four carriers then, and as many listeners.
+pub const ATTACHED_MAX: usize = 2 * SESSIONS_MAX * CARRIERS_MAX;
+/// SOCKS clients and other connections that have not said where to yet; 10 s each. At the limit the
+/// oldest of the host that has most of them makes room.
 pub const UNDECIDED_MAX: usize = 1024;
 
 /// Limits that the owner of an acceptor may set, also while it runs.
@@ -72,6 +84,8 @@ pub struct Limits {
     pub strangers: usize,
     /// Connections that have not said where to yet.
     pub undecided: usize,
+    /// Carriers and listeners of dialers. It does not change while the tunnel runs.
+    pub attached: usize,
     /// New carriers of one host each second; as many at once.
     pub greetings_per_s: u32,
     /// New flows of one host each second, and as many at once; 0 is any number. Without it a host has
@@ -85,6 +99,7 @@ impl Default for Limits {
             memory: MEMORY_TOTAL,
             strangers: STRANGERS_MAX,
             undecided: UNDECIDED_MAX,
+            attached: ATTACHED_MAX,
             greetings_per_s: GREETINGS_PER_S,
             flows_per_s: 0,
         }

@@ -20,7 +20,7 @@ use super::counters::Counters;
 use super::engine::{self, Engine, Key};
 use super::limits::{ALL_GREETINGS_BURST, ALL_GREETINGS_PER_S, SESSIONS_MAX, STRANGERS_AT_A_TIME};
 use super::lookup::{self, Found, Lookups};
-use super::rate::Rates;
+use super::rate::{Greetings, Rates};
 use super::reason::Reason;
 use super::session::{Credit, Sent};
 use super::settings::{Change, Report, Settings, Trust};
@@ -140,24 +140,32 @@ pub(super) struct Pump {
     sessions: Vec<Option<SessionPlace>>,
     /// Sessions whose events and carriers are to be looked at.
     touched: Vec<usize>,
+    /// Connections and listeners that each host may still ask for before the sockets are looked at
+    /// again, and carriers that brought more.
+    asks: HashMap<Option<IpAddr>, usize>,
+    held: VecDeque<Key>,
     /// Sessions by dialer.
     dialers: HashMap<[u8; 16], usize>,
     hosts: Shares,
     session_hosts: Shares,
+    /// Carriers and listeners.
+    attached: Shares,
     strangers: VecDeque<(Key, IpAddr)>,
     /// Those that have something to read or write.
     stranger_turns: VecDeque<Key>,
     rates: Rates,
-    /// Of all hosts that have no session.
-    all_rates: Rates,
+    /// Of all hosts.
+    greetings: Greetings,
     flow_rates: Rates,
     /// When a refused stranger may be told of again.
     complains_ns: u64,
     flows: usize,
-    undecided: usize,
+    undecided: VecDeque<(Key, IpAddr)>,
     /// Number of the latest connection, for who watches.
     numbered: u64,
     traces: Vec<Tracing>,
+    /// Who judges the other ends since the last change of it; before, their handshakes did.
+    trust: Trust,
 
     uplink: Option<UplinkState>,
     /// Everything is over with the carrier on the standard streams.
@@ -209,19 +217,23 @@ pub(super) fn start(settings: Settings, reports: SyncSender<Report>, counters: A
             turns: VecDeque::new(),
             sessions: Vec::new(),
             touched: Vec::new(),
+            asks: HashMap::new(),
+            held: VecDeque::new(),
             dialers: HashMap::new(),
             hosts: Shares::new(flows_max),
             session_hosts: Shares::new(SESSIONS_MAX),
+            attached: Shares::new(limits.attached),
             strangers: VecDeque::new(),
             stranger_turns: VecDeque::new(),
             rates: Rates::new(limits.greetings_per_s, limits.greetings_per_s),
-            all_rates: Rates::new(ALL_GREETINGS_BURST, ALL_GREETINGS_PER_S),
+            greetings: Greetings::new(ALL_GREETINGS_BURST, ALL_GREETINGS_PER_S),
             flow_rates: Rates::new(limits.flows_per_s, limits.flows_per_s),
             complains_ns: 0,
             flows: 0,
-            undecided: 0,
+            undecided: VecDeque::new(),
             numbered: 0,
             traces: Vec::new(),
+            trust: Trust::default(),
             uplink: None,
             is_stdio: false,
             draining_until_ns: None,
@@ -241,7 +253,7 @@ pub(super) fn start(settings: Settings, reports: SyncSender<Report>, counters: A
             // Whatever is open here is reset, so that nobody takes it for whole, and remote shells are
             // asked to end, before the end is told.
             drop(pump);
-            let _ = reports.send(Report::Over { error });
+            let _ = reports.send(watched::escaped(Report::Over { error }));
         }
     };
     std::thread::Builder::new().name("narrows-tunnel".into()).spawn(run)?;
@@ -270,6 +282,7 @@ impl Pump {
                 self.untidy = false;
             }
             self.untidy |= !events.is_empty();
+            self.asks.clear();
             for event in &events {
                 let (about, flags) = (event.data.u64(), event.flags);
                 if about == BELL {
@@ -295,7 +308,8 @@ impl Pump {
     }
 
     fn patience(&self) -> Option<Duration> {
-        if !self.turns.is_empty() || !self.touched.is_empty() || !self.stranger_turns.is_empty() {
+        let queues = [&self.turns, &self.stranger_turns, &self.held];
+        if !self.touched.is_empty() || queues.iter().any(|queue| !queue.is_empty()) {
             return Some(Duration::ZERO);
         }
         let now_ns = self.begun.elapsed().as_nanos() as u64;
@@ -322,7 +336,7 @@ impl Pump {
                     }
                     self.expect(client, name);
                 }
-                Order::Judge(trust) => self.judge(&trust),
+                Order::Judge(trust) => self.judge(trust),
                 Order::Change(change) => self.change(*change),
                 Order::Beat => self.counters.beats.add(1),
                 Order::Snapshot(answer) => self.tell_state(&answer),
@@ -382,6 +396,7 @@ impl Pump {
             place.queued = false;
             self.stranger_ready(key);
         }
+        self.release();
         for _ in 0..ROUNDS {
             if self.touched.is_empty() && self.turns.is_empty() {
                 break;
@@ -491,7 +506,9 @@ impl Pump {
             Some(Kind::Carrier(carrier)) => {
                 carrier.wire.happened(readable, writable, hung_up);
                 let session = carrier.session;
-                self.carrier_ready(key);
+                if !carrier.is_held {
+                    self.carrier_ready(key);
+                }
                 self.touch(session);
             }
             Some(Kind::Stranger(stranger)) => {
@@ -505,9 +522,10 @@ impl Pump {
         }
     }
 
+    /// Tells the owner something. Names and reasons in it may be those of a peer.
     fn report(&self, report: Report) {
         // The owner may have gone, or not listen: then it misses this.
-        let _ = self.reports.try_send(report);
+        let _ = self.reports.try_send(watched::escaped(report));
     }
 }
 

@@ -1,11 +1,12 @@
 //! Why TLS was refused, by this end or the other one, in words.
 
+use narrows_host::words::shown;
 use rustls::{AlertDescription, CertificateError, Error, PeerIncompatible};
 
 /// What an end says whose proof is not accepted, or that does not accept the other's; `None` if the error
-/// is about something else.
+/// is about something else. Names in it are those of the other end, and escaped.
 pub(super) fn words(e: &Error) -> Option<String> {
-    Some(match e {
+    let words = match e {
         Error::InvalidCertificate(e) => of_certificate(e),
         Error::NoCertificatesPresented => "the other end shows no certificate".into(),
         Error::PeerIncompatible(PeerIncompatible::IncorrectCertificateTypeExtension) => {
@@ -16,7 +17,8 @@ pub(super) fn words(e: &Error) -> Option<String> {
             format!("the other end does not accept this one's token or certificate{why}")
         }
         _ => return None,
-    })
+    };
+    Some(shown(words.as_bytes()))
 }
 
 /// The other end's certificate is refused here.
@@ -65,6 +67,15 @@ fn of_alert(alert: AlertDescription) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_of_a_certificate_do_not_steer_a_terminal() {
+        let names = ["a\u{1b}[2J\nb", "c\u{202e}d", "e\u{9b}f"].map(String::from).to_vec();
+        let expected = "db.example".try_into().unwrap();
+        let said = words(&CertificateError::NotValidForNameContext { expected, presented: names }.into()).unwrap();
+        assert!(said.chars().all(|c| c.is_ascii() && !c.is_control()), "{said:?}");
+        assert!(said.contains("db.example") && said.contains("u{202e}"), "{said}");
+    }
 
     #[test]
     fn refusals_are_told_from_other_errors_and_say_what_to_look_at() {

@@ -87,6 +87,8 @@ pub struct Session {
     leaving: bool,
     /// Listeners that the peer asked for.
     listeners: usize,
+    /// Frames that ask for a connection or a listener and may still be taken now.
+    asks_left: usize,
 }
 
 impl Session {
@@ -105,6 +107,7 @@ impl Session {
             bulk: 0,
             leaving: false,
             listeners: 0,
+            asks_left: usize::MAX,
         }
     }
 
@@ -347,6 +350,23 @@ impl Session {
     }
 
     // --- bytes ---
+
+    /// Takes at most so many frames more that ask for a connection or a listener: each costs much more
+    /// than its bytes. What comes behind them on the same carrier waits, and no more should be read of it,
+    /// until [`Session::resume`].
+    pub fn set_asks_left(&mut self, asks: usize) {
+        self.asks_left = asks;
+    }
+
+    /// How many more are taken.
+    pub fn asks_left(&self) -> usize {
+        self.asks_left
+    }
+
+    /// Whether frames of a carrier wait until more may be taken.
+    pub fn is_held(&self, number: u8) -> bool {
+        self.carriers.get(usize::from(number)).is_some_and(|c| c.as_ref().is_some_and(|c| c.held))
+    }
 
     /// Whether more may be read from a carrier: not while answers wait that its peer does not read.
     pub fn wants_input(&self, number: u8) -> bool {

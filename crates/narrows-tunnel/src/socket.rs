@@ -4,7 +4,7 @@
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -83,6 +83,19 @@ pub(super) fn read(socket: &OwnedFd, buffer: &mut [u8]) -> Result<Option<usize>,
     }
 }
 
+/// The next byte, which stays to be read. `None`: nothing now. At an end it is an error.
+pub(super) fn peek(socket: &OwnedFd) -> Result<Option<u8>, Errno> {
+    let mut first = [0];
+    loop {
+        match recv(socket, &mut first[..], RecvFlags::DONTWAIT | RecvFlags::PEEK) {
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Ok(None),
+            Ok((0, _)) => return Err(Errno::PIPE),
+            result => return result.map(|_| Some(first[0])),
+        }
+    }
+}
+
 /// Writes what the socket takes. `None`: nothing now.
 pub(super) fn write(socket: &OwnedFd, bytes: &[u8]) -> Result<Option<usize>, Errno> {
     loop {
@@ -116,6 +129,17 @@ pub(super) fn write_all_of<'a>(
             result => return result.map(Some),
         }
     }
+}
+
+/// Whether a failed write says only that the other side of a unix socket reads no more: it has neither
+/// failed nor closed, and may still write. TCP tells nobody of that.
+pub(super) fn reads_no_more(socket: &OwnedFd, failed: Errno) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    if failed != Errno::PIPE || sockopt::socket_domain(socket) != Ok(AddressFamily::UNIX) {
+        return false;
+    }
+    let mut looked = [PollFd::new(socket, PollFlags::RDHUP)];
+    poll(&mut looked, Some(&Timespec::default())) == Ok(0)
 }
 
 /// Whether the other side has all bytes that were written, as far as the system knows.
@@ -169,7 +193,12 @@ pub(super) fn is_same_host(socket: &OwnedFd) -> bool {
 /// A socket that listens.
 pub(super) enum Listener {
     Tcp(TcpListener),
-    Unix { listener: UnixListener, path: PathBuf },
+    /// The file is that with this device and number.
+    Unix {
+        listener: UnixListener,
+        path: PathBuf,
+        file: Option<(u64, u64)>,
+    },
 }
 
 /// Who connected.
@@ -201,7 +230,7 @@ impl Listener {
             result => result,
         }?;
         rustix::net::listen(&listener, BACKLOG)?;
-        Ok(Self::Unix { listener, path: path.to_owned() })
+        Ok(Self::Unix { listener, path: path.to_owned(), file: file_at(path) })
     }
 
     /// The address, for people and for clients.
@@ -241,7 +270,11 @@ impl AsFd for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let Self::Unix { path, .. } = self {
+        // Another program may have put its own socket there since.
+        if let Self::Unix { path, file, .. } = self
+            && file.is_some()
+            && file_at(path) == *file
+        {
             let _ = std::fs::remove_file(path);
         }
     }
@@ -256,6 +289,11 @@ fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     rustix::fs::fchmod(&socket, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     Ok(socket.into())
+}
+
+/// Device and number of what is at a path.
+fn file_at(path: &Path) -> Option<(u64, u64)> {
+    std::fs::symlink_metadata(path).ok().map(|data| (data.dev(), data.ino()))
 }
 
 fn is_left_over(path: &Path) -> bool {
@@ -306,6 +344,35 @@ mod tests {
         std::fs::write(&path, "a file").unwrap();
         assert!(Listener::unix(&path).is_err());
         assert!(path.exists());
+    }
+
+    #[test]
+    fn the_socket_of_another_program_at_the_same_path_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, aside) = (dir.path().join("socket"), dir.path().join("aside"));
+        let own = Listener::unix(&path).unwrap();
+        // Moved, so that the system does not give its number to the next one.
+        std::fs::rename(&path, aside).unwrap();
+        let _other = UnixListener::bind(&path).unwrap();
+        drop(own);
+        connect_unix(&path).unwrap();
+    }
+
+    #[test]
+    fn a_unix_socket_that_is_only_not_read_is_told_from_a_closed_one() {
+        use std::net::Shutdown;
+        use std::os::unix::net::UnixStream;
+        let (own, other) = UnixStream::pair().unwrap();
+        let own = OwnedFd::from(own);
+        other.shutdown(Shutdown::Read).unwrap();
+        let failed = write(&own, b"x").unwrap_err();
+        assert!(reads_no_more(&own, failed));
+        drop(other);
+        assert!(!reads_no_more(&own, write(&own, b"x").unwrap_err()), "closed");
+        let (client, socket) = pair();
+        drop(client);
+        let failed = std::iter::repeat_with(|| write(&socket, b"x")).find_map(Result::err).unwrap();
+        assert!(!reads_no_more(&socket, failed), "TCP");
     }
 
     fn pair() -> (TcpStream, OwnedFd) {

@@ -38,7 +38,7 @@ impl Watcher {
         let c = &*self.counters;
         let status = process::status("tunnel", program, self.begun.elapsed());
         let totals = Amounts {
-            connections: c.flows_opened.get(),
+            connections: c.flows_opened.get() + c.flows_refused_here.get(),
             failed: c.flows_reset.get() + c.flows_refused.get(),
             out_raw_bytes: c.raw_bytes_out.get(),
             out_wire_bytes: c.wire_bytes_out.get(),

@@ -97,7 +97,7 @@ fn settings(args: &TunnelArgs) -> Result<Settings> {
     let forwards = |texts: &[String]| texts.iter().map(|t| Forward::parse(t)).collect::<narrows::Result<Vec<_>>>();
     let Change { allow, allow_listen, proxy_from, send_proxy, limits, hello_within_ns } = renewal::change(args)?;
     let flows_max = args.limits.connections.map_or(FLOWS_MAX, |n| n as usize);
-    let kept = DESCRIPTORS_KEPT + limits.strangers + limits.undecided;
+    let kept = DESCRIPTORS_KEPT + limits.strangers + limits.undecided + limits.attached;
     Ok(Settings {
         carriers: usize::from(args.carriers.unwrap_or(CARRIERS)),
         local: forwards(&args.local)?,

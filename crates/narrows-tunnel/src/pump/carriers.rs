@@ -3,12 +3,14 @@
 use std::process::Child;
 use std::time::{Duration, Instant};
 
+use narrows_host::shares::Share;
+
 use super::{Kind, Pump};
 use crate::engine::Key;
 use crate::frame::Parser;
-use crate::limits::CARRIERS_MAX;
+use crate::limits::{ASKS_AT_A_TIME, CARRIERS_MAX};
 use crate::outgoing::Look;
-use crate::session::FlowId;
+use crate::session::{FlowId, Session};
 use crate::socket;
 use crate::wire::Wire;
 
@@ -21,6 +23,9 @@ pub(super) struct CarrierPlace {
     pub(super) wire: Wire,
     /// The remote shell, which ends with its carrier.
     pub(super) child: Option<Child>,
+    /// It is in `held`: its peer has asked for more than one may at a time.
+    pub(super) is_held: bool,
+    _share: Option<Share>,
 }
 
 /// Time for a remote shell to end by itself, so that it can restore its terminal.
@@ -52,7 +57,15 @@ fn end_child(mut child: Child) {
 
 impl Pump {
     /// Adds a carrier to a session. `parser` has given the hello to an acceptor.
-    pub(super) fn add_carrier(&mut self, session: usize, number: u8, wire: Wire, child: Option<Child>, parser: Parser) {
+    pub(super) fn add_carrier(
+        &mut self,
+        session: usize,
+        number: u8,
+        wire: Wire,
+        child: Option<Child>,
+        parser: Parser,
+        share: Option<Share>,
+    ) {
         let now_ns = self.now_ns;
         if let Some(old) = self.sessions[session].as_ref().and_then(|s| s.carriers[usize::from(number)]) {
             self.lose_carrier(old, "replaced");
@@ -60,7 +73,8 @@ impl Pump {
         // Its silence ends it by the session's own clock, which TCP's is not to precede by much.
         let silence = std::time::Duration::from_nanos(self.settings.timing.dead_after_ns);
         socket::limit_silence(&wire.socket, silence);
-        let key = self.add(Kind::Carrier(Box::new(CarrierPlace { session, number, wire, child })));
+        let carrier = CarrierPlace { session, number, wire, child, is_held: false, _share: share };
+        let key = self.add(Kind::Carrier(Box::new(carrier)));
         let Self { places, watch, .. } = self;
         if let Some(Kind::Carrier(carrier)) = &places[key as u32 as usize].kind {
             super::watch(watch, &carrier.wire.socket, key);
@@ -68,7 +82,7 @@ impl Pump {
         let Some(place) = &mut self.sessions[session] else { return };
         place.carriers[usize::from(number)] = Some(key);
         place.session.add_carrier(number, parser, now_ns);
-        let resumed = place.session.resume(number, now_ns);
+        let resumed = self.asking(session, |session| session.resume(number, now_ns)).unwrap_or(Ok(()));
         self.counters.carriers_now.add(1);
         match resumed {
             Ok(()) => self.queue(key),
@@ -77,17 +91,54 @@ impl Pump {
         self.touch(session);
     }
 
+    /// Lets a session take what its host may still ask for.
+    fn asking<T>(&mut self, at: usize, take: impl FnOnce(&mut Session) -> T) -> Option<T> {
+        let Self { sessions, asks, .. } = self;
+        let place = sessions[at].as_mut()?;
+        let left = asks.entry(place.host).or_insert(ASKS_AT_A_TIME);
+        place.session.set_asks_left(*left);
+        let taken = take(&mut place.session);
+        *left = place.session.asks_left();
+        Some(taken)
+    }
+
+    /// Gives carriers that were held their turn, each time beginning with another one: a host has one
+    /// allowance for all that it has.
+    pub(super) fn release(&mut self) {
+        let mut held = std::mem::take(&mut self.held);
+        if !held.is_empty() {
+            held.rotate_left(1);
+        }
+        for key in held {
+            if let Some(Kind::Carrier(carrier)) = self.kind(key) {
+                carrier.is_held = false;
+                self.queue(key);
+            }
+        }
+    }
+
     /// Reads what a carrier has.
     pub(super) fn carrier_ready(&mut self, key: Key) {
         let now_ns = self.now_ns;
-        let Self { places, sessions, engine, .. } = self;
+        let Self { places, sessions, engine, asks, .. } = self;
         let Some(Kind::Carrier(carrier)) = places[key as u32 as usize].kind.as_mut() else { return };
         let (at, number) = (carrier.session, carrier.number);
         let Some(place) = &mut sessions[at] else { return };
+        if carrier.is_held {
+            return;
+        }
+        let left = asks.entry(place.host).or_insert(ASKS_AT_A_TIME);
+        place.session.set_asks_left(*left);
         let mut moved = 0;
         let mut lost = None;
         let has_parted = carrier.wire.has_parted();
-        while moved < TURN && (has_parted || place.session.wants_input(number)) {
+        if place.session.is_held(number)
+            && let Err(e) = place.session.resume(number, now_ns)
+        {
+            lost = Some(e.to_string());
+        }
+        let may_read = |session: &Session| has_parted || session.wants_input(number) && !session.is_held(number);
+        while lost.is_none() && moved < TURN && may_read(&place.session) {
             match carrier.wire.read(&engine.buffers) {
                 Ok(None) => break,
                 Ok(Some(bytes)) if bytes.is_empty() => {
@@ -109,7 +160,13 @@ impl Pump {
                 }
             }
         }
+        *left = place.session.asks_left();
+        let is_held = place.session.is_held(number) && !has_parted && lost.is_none();
+        carrier.is_held = is_held;
         self.touch(at);
+        if is_held {
+            return self.held.push_back(key);
+        }
         if let Some(why) = lost {
             // What came before the end counts.
             self.hear_session(at);

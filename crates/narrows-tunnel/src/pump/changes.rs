@@ -3,6 +3,7 @@
 use rustls::pki_types::UnixTime;
 
 use super::{Kind, Pump};
+use crate::engine::Key;
 use crate::reason::Reason;
 use crate::refusal;
 use crate::session::Role;
@@ -19,18 +20,20 @@ impl Pump {
         self.engine.set_memory(limits.memory);
         self.rates.set(limits.greetings_per_s, limits.greetings_per_s);
         self.flow_rates.set(limits.flows_per_s, limits.flows_per_s);
+        self.judge_listeners();
     }
 
     /// Sessions whose other end would be refused today open nothing more. What is open goes on: it may
     /// have been trusted for good reasons when it began, and ends by itself.
-    pub(super) fn judge(&mut self, trust: &Trust) {
+    pub(super) fn judge(&mut self, trust: Trust) {
+        self.trust = trust;
         for at in 0..self.sessions.len() {
             let Some(place) = self.sessions[at].as_ref().filter(|place| place.distrusted_ns.is_none()) else {
                 continue;
             };
             let (role, carriers) = (place.role, place.carriers);
             let why = carriers.into_iter().flatten().find_map(|key| match self.kind(key) {
-                Some(Kind::Carrier(_)) => self.refusal(role, key, trust),
+                Some(Kind::Carrier(_)) => self.refusal(role, key),
                 _ => None,
             });
             if let Some(why) = why {
@@ -39,14 +42,19 @@ impl Pump {
         }
     }
 
-    /// Why the other end of a carrier would be refused.
-    fn refusal(&mut self, role: Role, key: crate::engine::Key, trust: &Trust) -> Option<String> {
+    /// Why the other end of a carrier, or of one that is to be, would be refused.
+    pub(super) fn refusal(&mut self, role: Role, key: Key) -> Option<String> {
+        let trust = self.trust.clone();
         let name = match self.uplink.as_ref().map(super::uplink::UplinkState::to) {
             Some(Uplink::Tls { name, .. }) => Some(name.clone()),
             _ => None,
         };
-        let Some(Kind::Carrier(carrier)) = self.kind(key) else { return None };
-        let (end_entity, others) = carrier.wire.proof()?.split_first()?;
+        let wire = match self.kind(key)? {
+            Kind::Carrier(carrier) => &carrier.wire,
+            Kind::Stranger(stranger) => &stranger.wire,
+            _ => return None,
+        };
+        let (end_entity, others) = wire.proof()?.split_first()?;
         let now = UnixTime::now();
         let judged = match role {
             Role::Acceptor => trust.dialers.as_ref()?.verify_client_cert(end_entity, others, now).map(|_| ()),
@@ -62,10 +70,7 @@ impl Pump {
         let now_ns = self.now_ns;
         let Some(place) = &mut self.sessions[at] else { return };
         place.distrusted_ns = Some(now_ns);
-        // As the other end sees it.
-        let told = why.strip_prefix("the other end's").map(|rest| format!("this end's{rest}"));
-        let told = told.unwrap_or_else(|| "this end's token is not valid any more".into());
-        place.session.leave(Reason::Forbidden, &told);
+        place.session.leave(Reason::Forbidden, &as_told(why));
         let (host, role) = (place.host, place.role);
         self.set_apart(at);
         if role == Role::Dialer {
@@ -79,4 +84,10 @@ impl Pump {
         }
         self.touch(at);
     }
+}
+
+/// Why an end is refused, in words for it.
+pub(super) fn as_told(why: &str) -> String {
+    let told = why.strip_prefix("the other end's").map(|rest| format!("this end's{rest}"));
+    told.unwrap_or_else(|| "this end's token is not valid any more".into())
 }

@@ -45,6 +45,9 @@ pub(super) struct Conn {
     pub(super) broken: bool,
     /// It takes no bytes any more.
     deaf: bool,
+    /// The other side of a unix socket reads no more, and may still write: what comes for it is thrown
+    /// away.
+    unread: bool,
     /// It has reported its end, which is read behind the last bytes, or urgent ones: no event comes
     /// for them then.
     pub(super) hung_up: bool,
@@ -134,6 +137,7 @@ impl Conn {
             writable: true,
             broken: false,
             deaf: false,
+            unread: false,
             hung_up: false,
             read_len: READ_MIN,
             local_ended: false,
@@ -219,6 +223,8 @@ impl Conn {
                 }
                 if session.has_left(self.flow) { Next::Over } else { Next::Wait }
             }
+            // The end has been sent; whoever still writes hears that nobody reads it.
+            Ok(_) if self.unread && self.finished && session.has_left(self.flow) => Next::Broken(Reason::Reset),
             Ok(_) => Next::Wait,
         }
     }
@@ -269,12 +275,18 @@ impl Conn {
             if !self.down.has_ready() {
                 break;
             }
-            match socket::write_all_of(socket, self.down.slices()) {
+            let wrote = if self.unread {
+                Ok(Some(self.down.ready_len()))
+            } else {
+                socket::write_all_of(socket, self.down.slices())
+            };
+            match wrote {
                 Ok(Some(n)) => {
                     moved += n;
                     self.down.consume(n, &mut took);
                 }
                 Ok(None) => self.writable = false,
+                Err(e) if socket::reads_no_more(socket, e) => self.unread = true,
                 // What it has sent before is still read, for which no other event comes.
                 Err(_) => {
                     (self.deaf, self.readable) = (true, true);
@@ -309,15 +321,18 @@ impl Conn {
 }
 
 impl Pump {
+    /// Whether the rate of its host allows one more connection of a session, be it to be refused.
+    pub(super) fn is_within_rate(&mut self, session: usize) -> bool {
+        let host = self.sessions[session].as_ref().and_then(|place| place.host);
+        let Some(host) = host.filter(|_| self.settings.limits.flows_per_s > 0) else { return true };
+        let allowed = self.flow_rates.allow(host, self.now_ns);
+        self.counters.flows_over_rate.add(u64::from(!allowed));
+        allowed
+    }
+
     /// Takes a place for one more connection of a session.
     pub(super) fn place_for(&mut self, session: usize) -> Option<Option<Share>> {
         let host = self.sessions[session].as_ref()?.host;
-        if let Some(host) = host.filter(|_| self.settings.limits.flows_per_s > 0)
-            && !self.flow_rates.allow(host, self.now_ns)
-        {
-            self.counters.flows_over_rate.add(1);
-            return None;
-        }
         let share = host.map(|host| {
             let mut share = self.hosts.of(host);
             share.grow(1).then_some(share)
@@ -336,6 +351,9 @@ impl Pump {
 
     /// Carries a connection that was accepted here, and has been read from as `early` says.
     pub(super) fn carry(&mut self, session: usize, socket: OwnedFd, target: &Target, early: Early) {
+        if !self.is_within_rate(session) {
+            return socket::abort(socket);
+        }
         let share = self.place_for(session);
         let about = self.about(&target.client, target.to_string());
         let place = self.sessions[session].as_mut().filter(|_| share.is_some());
@@ -424,7 +442,8 @@ impl Pump {
         let Some(reason) = reason else { return };
         if reason == Reason::Damaged {
             self.counters.flows_damaged.add(1);
-            self.report(Report::Flow { text: "the data of a connection was damaged on its way".into() });
+            let name = conn.about.name();
+            self.report(Report::Flow { text: format!("{name}: the data was damaged on its way") });
         }
         if conn.rest.is_none() {
             self.counters.flows_reset.add(1);
@@ -526,11 +545,13 @@ impl Pump {
 
     /// The flow is over; the session knows it already.
     pub(super) fn gone(&mut self, session: usize, flow: FlowId, reason: Reason, text: &str) {
-        if !text.is_empty() {
-            self.report(Report::Flow { text: format!("{reason}: {}", narrows_host::words::shown(text.as_bytes())) });
-        }
         let Some((key, conn)) = self.conn_of(session, flow) else { return };
-        if matches!(conn.stage, Stage::Open(_)) && conn.socks.is_none() {
+        let said = (!text.is_empty()).then(|| format!("{}: {reason}: {text}", conn.about.name()));
+        let outlives = matches!(conn.stage, Stage::Open(_)) && conn.socks.is_none();
+        if let Some(text) = said {
+            self.report(Report::Flow { text });
+        }
+        if outlives {
             // What came before the reset is delivered before it.
             return self.outlive(key, Rest::Breaks);
         }

@@ -3,7 +3,11 @@
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
+use narrows::upgrade::host_of;
+use narrows_host::shares::{ALONE, Share};
+
 use super::conn::Early;
+use super::strangers::oldest_of_most;
 use super::{Kind, Pump};
 use crate::engine::Key;
 use crate::limits::LISTENERS_MAX;
@@ -29,6 +33,7 @@ const UNDECIDED_NS: u64 = 10_000_000_000;
 pub(super) struct ListenerPlace {
     listener: Listener,
     purpose: Purpose,
+    _share: Option<Share>,
 }
 
 enum Purpose {
@@ -84,7 +89,7 @@ impl Pump {
             let address = self.settings.listen[i].0;
             let listener = Listener::tcp(address).map_err(|e| named(&address.to_string(), e))?;
             self.report(Report::Serving { address: listener.address() });
-            self.add_listener(listener, Purpose::Carriers(i));
+            self.add_listener(listener, Purpose::Carriers(i), None);
         }
         let local = self.settings.local.iter().map(|f| (f.from.clone(), Some(f.to.clone())));
         let dynamic = self.settings.dynamic.iter().map(|from| (from.clone(), None));
@@ -92,14 +97,14 @@ impl Pump {
             let listener = open_listener(&from).map_err(|e| named(&from.to_string(), e))?;
             let shown = to.as_ref().map_or_else(|| "SOCKS".to_owned(), ToString::to_string);
             self.report(Report::Listening { from: listener.address(), to: shown });
-            self.add_listener(listener, to.map_or(Purpose::Socks, Purpose::Forward));
+            self.add_listener(listener, to.map_or(Purpose::Socks, Purpose::Forward), None);
         }
         self.open_stdio();
         self.open_uplink()
     }
 
-    fn add_listener(&mut self, listener: Listener, purpose: Purpose) -> Key {
-        let key = self.add(Kind::Listener(ListenerPlace { listener, purpose }));
+    fn add_listener(&mut self, listener: Listener, purpose: Purpose, share: Option<Share>) -> Key {
+        let key = self.add(Kind::Listener(ListenerPlace { listener, purpose, _share: share }));
         let Self { places, watch, .. } = self;
         if let Some(Kind::Listener(place)) = &places[key as u32 as usize].kind {
             super::watch(watch, &place.listener, key);
@@ -173,8 +178,9 @@ impl Pump {
             Purpose::Forward(to) => {
                 let to = to.clone();
                 let from = peer.map(|peer| peer.ip().to_canonical());
-                if from.is_some_and(|from| self.settings.proxy_from.contains(&from)) {
-                    return self.ask(socket, client, Awaits::Proxy { to, seen: Vec::new() });
+                let host = host_of(from.unwrap_or(ALONE));
+                if from.is_some_and(|from| self.settings.proxy_from.iter().any(|ip| ip.to_canonical() == from)) {
+                    return self.ask(socket, client, host, Awaits::Proxy { to, seen: Vec::new() });
                 }
                 match self.uplink_session() {
                     Some(session) => {
@@ -184,22 +190,29 @@ impl Pump {
                     None => socket::abort(socket),
                 }
             }
-            Purpose::Socks => self.ask(socket, client, Awaits::Socks(Conversation::default())),
+            Purpose::Socks => {
+                let host = host_of(peer.map_or(ALONE, |peer| peer.ip()));
+                self.ask(socket, client, host, Awaits::Socks(Conversation::default()));
+            }
         }
     }
 
     /// Waits for what a connection says first.
-    fn ask(&mut self, socket: OwnedFd, client: String, awaits: Awaits) {
-        if self.undecided >= self.settings.limits.undecided.min(self.settings.flows_max / 8).max(1) {
+    fn ask(&mut self, socket: OwnedFd, client: String, host: IpAddr, awaits: Awaits) {
+        while self.undecided.len() >= self.settings.limits.undecided.min(self.settings.flows_max / 8).max(1) {
+            let Some(oldest) = oldest_of_most(&self.undecided) else { break };
             self.counters.undecided_over_limit.add(1);
-            return socket::abort(socket);
+            if let Some(undecided) = self.take_undecided(oldest) {
+                socket::abort(undecided.socket);
+            }
         }
-        self.count_undecided(1);
         let key = self.add(Kind::Undecided(Box::new(Undecided { socket, client, awaits })));
         let Self { places, watch, .. } = self;
         if let Some(Kind::Undecided(u)) = &places[key as u32 as usize].kind {
             super::watch(watch, &u.socket, key);
         }
+        self.undecided.push_back((key, host));
+        self.counters.undecided_now.set(self.undecided.len() as u64);
         let at_ns = self.now_ns + UNDECIDED_NS;
         self.set_timer(key, Some(at_ns));
         self.undecided_ready(key);
@@ -217,11 +230,10 @@ impl Pump {
             };
             match decided {
                 Decided::NotYet => {}
-                Decided::Over => return self.end_undecided(key),
+                Decided::Over => return drop(self.take_undecided(key)),
                 Decided::To(target, early) => {
                     let session = self.uplink_session();
-                    let Some(Kind::Undecided(undecided)) = self.take(key) else { return };
-                    self.count_undecided(-1);
+                    let Some(undecided) = self.take_undecided(key) else { return };
                     match session {
                         Some(session) => self.carry(session, undecided.socket, &target, early),
                         // An abort would take the answer back.
@@ -238,18 +250,16 @@ impl Pump {
 
     pub(super) fn undecided_on_time(&mut self, key: Key) {
         self.counters.undecided_late.add(1);
-        self.end_undecided(key);
+        self.take_undecided(key);
     }
 
-    fn end_undecided(&mut self, key: Key) {
-        if let Some(Kind::Undecided(_)) = self.take(key) {
-            self.count_undecided(-1);
+    fn take_undecided(&mut self, key: Key) -> Option<Box<Undecided>> {
+        self.undecided.retain(|(other, _)| *other != key);
+        self.counters.undecided_now.set(self.undecided.len() as u64);
+        match self.take(key) {
+            Some(Kind::Undecided(undecided)) => Some(undecided),
+            _ => None,
         }
-    }
-
-    fn count_undecided(&mut self, more: isize) {
-        self.undecided = self.undecided.saturating_add_signed(more);
-        self.counters.undecided_now.set(self.undecided as u64);
     }
 
     /// A dialer asks for a listener.
@@ -268,7 +278,8 @@ impl Pump {
         self.touch(session);
     }
 
-    fn open_remote(&mut self, session: usize, number: u64, bind: &Endpoint) -> Result<(Key, String), (Reason, String)> {
+    /// Whether a dialer may have a listener there.
+    fn may_listen(&self, bind: &Endpoint) -> Result<(), (Reason, String)> {
         let forbidden = || (Reason::Forbidden, "not allowed (--allow-listen)".to_owned());
         let rules = &self.settings.allow_listen;
         if !rules.may_allow(bind) {
@@ -285,6 +296,11 @@ impl Pump {
                 return Err(forbidden());
             }
         }
+        Ok(())
+    }
+
+    fn open_remote(&mut self, session: usize, number: u64, bind: &Endpoint) -> Result<(Key, String), (Reason, String)> {
+        self.may_listen(bind)?;
         let purpose = Purpose::Remote { session, number, bind: bind.clone() };
         if let Some((key, address)) = self.held_listener(session, bind) {
             if let Some(Kind::Listener(place)) = self.kind(key) {
@@ -294,10 +310,16 @@ impl Pump {
             self.queue(key);
             return Ok((key, address));
         }
+        let host = self.sessions[session].as_ref().and_then(|place| place.host);
+        let mut share = host.map(|host| self.attached.of(host));
+        if share.as_mut().is_some_and(|share| !share.grow(1)) {
+            self.counters.attached_over_limit.add(1);
+            return Err((Reason::Busy, "too many listeners".into()));
+        }
         match open_listener(bind) {
             Ok(listener) => {
                 let address = listener.address();
-                Ok((self.add_listener(listener, purpose), address))
+                Ok((self.add_listener(listener, purpose, share), address))
             }
             Err(e) if e.kind() == std::io::ErrorKind::AddrInUse => Err((Reason::Busy, "the address is in use".into())),
             Err(e) => Err((Reason::Other, narrows_host::words::e_text(&e))),
@@ -306,6 +328,30 @@ impl Pump {
 }
 
 impl Pump {
+    /// Closes listeners of dialers that are not allowed any more. Connections that came by them go on.
+    pub(super) fn judge_listeners(&mut self) {
+        for index in 0..self.places.len() {
+            let place = &self.places[index];
+            let Some(Kind::Listener(ListenerPlace { purpose, listener, .. })) = &place.kind else { continue };
+            let (Purpose::Remote { bind, .. } | Purpose::Held { bind, .. }) = purpose else { continue };
+            let Err((reason, why)) = self.may_listen(bind) else { continue };
+            let of_session = match purpose {
+                Purpose::Remote { session, number, .. } => Some((*session, *number)),
+                _ => None,
+            };
+            let text = format!("not listening on {} for a client any more: {why}", listener.address());
+            let key = u64::from(place.generation) << 32 | index as u64;
+            self.report(Report::Peer { text });
+            self.take(key);
+            let Some((session, number)) = of_session else { continue };
+            if let Some(place) = &mut self.sessions[session] {
+                place.listeners.remove(&number);
+                place.session.listening(number, Err((reason, &why)));
+            }
+            self.touch(session);
+        }
+    }
+
     /// Keeps the listeners of a session for the next one of its host.
     pub(super) fn hold_listeners(&mut self, host: Option<IpAddr>, keys: impl Iterator<Item = Key>) {
         let held = |place: &super::Place| {
@@ -330,9 +376,9 @@ impl Pump {
     fn held_listener(&self, session: usize, bind: &Endpoint) -> Option<(Key, String)> {
         let host = self.sessions[session].as_ref()?.host;
         self.places.iter().enumerate().find_map(|(index, place)| match &place.kind {
-            Some(Kind::Listener(ListenerPlace { listener, purpose: Purpose::Held { host: of, bind: at, .. } }))
-                if *of == host && at == bind =>
-            {
+            Some(Kind::Listener(ListenerPlace {
+                listener, purpose: Purpose::Held { host: of, bind: at, .. }, ..
+            })) if *of == host && at == bind => {
                 Some((u64::from(place.generation) << 32 | index as u64, listener.address()))
             }
             _ => None,

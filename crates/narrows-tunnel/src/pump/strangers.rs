@@ -1,6 +1,6 @@
 //! Connections to an acceptor whose other end has not proved itself, or not said what it is.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
@@ -8,6 +8,7 @@ use narrows::upgrade::host_of;
 use narrows_host::shares::ALONE;
 use rustls::ServerConnection;
 
+use super::changes::as_told;
 use super::{Kind, Pump};
 use crate::engine::Key;
 use crate::frame::{NOISE_MAX, Parser};
@@ -26,6 +27,8 @@ const BEFORE_HELLO_MAX: usize = NOISE_MAX;
 /// Time in which a peer that was refused may read why, and bytes that it may still send.
 const FAREWELL_NS: u64 = 1_000_000_000;
 const FAREWELL_BYTES: usize = 1 << 20;
+/// First byte of a record of TLS that begins a handshake.
+const HANDSHAKE: u8 = 22;
 
 pub(super) struct Stranger {
     pub(super) wire: Wire,
@@ -35,6 +38,8 @@ pub(super) struct Stranger {
     heard: usize,
     /// It was refused, and is only kept to hear why.
     leaving: bool,
+    /// It may begin a handshake.
+    is_admitted: bool,
 }
 
 impl Pump {
@@ -42,30 +47,28 @@ impl Pump {
     pub(super) fn open_stdio(&mut self) {
         if let Some(socket) = self.settings.stdio.take() {
             self.is_stdio = true;
-            self.add_stranger(Wire::plain(socket), ALONE);
+            self.add_stranger(Wire::plain(socket), ALONE, true);
         }
     }
 
     /// Somebody has connected to listener `i`.
     pub(super) fn meet(&mut self, i: usize, socket: OwnedFd, address: IpAddr) {
         let host = host_of(address);
-        let is_known = self.sessions.iter().flatten().any(|place| place.host == Some(host));
-        let allowed = self.rates.allow(host, self.now_ns) && (is_known || self.all_rates.allow(ALONE, self.now_ns));
-        if !allowed {
+        if !self.rates.allow(host, self.now_ns) {
             self.counters.strangers_over_rate.add(1);
             return socket::abort(socket);
         }
         let Some((_, config)) = self.settings.listen.get(i) else { return };
         let Ok(connection) = ServerConnection::new(config.clone()) else { return };
-        self.add_stranger(Wire::tls(socket, connection.into()), host);
+        self.add_stranger(Wire::tls(socket, connection.into()), host, false);
     }
 
-    fn add_stranger(&mut self, wire: Wire, host: IpAddr) {
+    fn add_stranger(&mut self, wire: Wire, host: IpAddr, is_admitted: bool) {
         // Without a limit for the process, connections would lack the descriptors.
         while self.strangers.len() >= self.settings.limits.strangers.min(self.settings.flows_max / 8).max(1) {
             self.turn_one_away();
         }
-        let stranger = Stranger { wire, parser: Parser::new(0), host, heard: 0, leaving: false };
+        let stranger = Stranger { wire, parser: Parser::new(0), host, heard: 0, leaving: false, is_admitted };
         let key = self.add(Kind::Stranger(Box::new(stranger)));
         self.strangers.push_back((key, host));
         self.counters.strangers_now.set(self.strangers.len() as u64);
@@ -81,21 +84,45 @@ impl Pump {
         self.queue(key);
     }
 
-    /// Makes room: the oldest stranger of the host that has most of them goes.
     fn turn_one_away(&mut self) {
-        let mut of_host: HashMap<IpAddr, usize> = HashMap::new();
-        self.strangers.iter().for_each(|(_, host)| *of_host.entry(*host).or_default() += 1);
-        let Some(most) = of_host.values().max().copied() else { return };
-        let oldest = self.strangers.iter().find(|(_, host)| of_host[host] == most);
-        if let Some(key) = oldest.map(|(key, _)| *key) {
+        if let Some(key) = oldest_of_most(&self.strangers) {
             self.counters.strangers_over_limit.add(1);
             self.close(key);
         }
     }
 
+    /// Whether a stranger may go on: a handshake is what it can ask for at others' cost, and it begins
+    /// with the first bytes. `None`: it has said nothing.
+    fn admit(&mut self, key: Key) -> Option<bool> {
+        let Some(Kind::Stranger(stranger)) = self.kind(key) else { return Some(true) };
+        if stranger.is_admitted {
+            return Some(true);
+        }
+        let first = socket::peek(&stranger.wire.socket);
+        if first == Ok(None) {
+            return None;
+        }
+        stranger.is_admitted = true;
+        let host = stranger.host;
+        // What is no handshake fails at once.
+        let is_handshake = first == Ok(Some(HANDSHAKE));
+        Some(!is_handshake || self.greetings.allow(host, self.now_ns))
+    }
+
     /// Moves the handshake of a stranger.
     pub(super) fn stranger_ready(&mut self, key: Key) {
         let now_ns = self.now_ns;
+        match self.admit(key) {
+            None => return,
+            Some(true) => {}
+            Some(false) => {
+                self.counters.strangers_over_rate.add(1);
+                if let Some(Kind::Stranger(stranger)) = self.kind(key) {
+                    socket::break_on_close(&stranger.wire.socket);
+                }
+                return self.close(key);
+            }
+        }
         let mut moved = 0;
         while moved < TURN {
             let Self { places, engine, .. } = self;
@@ -205,6 +232,16 @@ impl Pump {
         let present = known.and_then(|at| self.sessions[at].as_ref()).map(|s| s.hello.session);
         let Some(Kind::Stranger(stranger)) = self.kind(key) else { return };
         let host = stranger.host;
+        // Its handshake may have been before the present trust.
+        if let Some(why) = self.refusal(Role::Acceptor, key) {
+            if let Some(Kind::Stranger(stranger)) = self.kind(key) {
+                let mut words = hello.greet();
+                let body = Reason::Forbidden.to_bytes(&as_told(&why));
+                crate::frame::put(&mut words, crate::frame::Kind::Goaway, 0, &body);
+                let _ = stranger.wire.push(&words);
+            }
+            return self.turn_down(key, &why);
+        }
         let refuse = |pump: &mut Self, reason: Reason| {
             if let Some(Kind::Stranger(stranger)) = pump.kind(key) {
                 let mut words = hello.greet();
@@ -218,6 +255,14 @@ impl Pump {
         }
         if self.draining_until_ns.is_some() {
             return refuse(self, Reason::Leaving);
+        }
+        self.greetings.note(host, self.now_ns);
+        let mut attached = self.attached.of(host);
+        let is_further = present == Some(hello.session);
+        if !self.is_stdio && !attached.grow(1) {
+            self.counters.attached_over_limit.add(1);
+            // The session goes on without it, which a goaway would end.
+            return if is_further { self.part(key, &Reason::Busy.to_string()) } else { refuse(self, Reason::Busy) };
         }
         let at = match (known, present) {
             (Some(at), Some(present)) if present == hello.session => at,
@@ -243,6 +288,14 @@ impl Pump {
         self.forget_stranger(key);
         let Some(Kind::Stranger(stranger)) = self.take(key) else { return };
         let Stranger { wire, parser, .. } = *stranger;
-        self.add_carrier(at, hello.carrier, wire, None, parser);
+        self.add_carrier(at, hello.carrier, wire, None, parser, Some(attached));
     }
+}
+
+/// The oldest of the host that has most of them: who makes room for another one.
+pub(super) fn oldest_of_most(all: &VecDeque<(Key, IpAddr)>) -> Option<Key> {
+    let mut of_host: HashMap<IpAddr, usize> = HashMap::new();
+    all.iter().for_each(|(_, host)| *of_host.entry(*host).or_default() += 1);
+    let most = of_host.values().max().copied()?;
+    all.iter().find(|(_, host)| of_host[host] == most).map(|(key, _)| *key)
 }

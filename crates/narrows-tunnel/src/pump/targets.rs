@@ -4,10 +4,11 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use narrows_host::shares::ALONE;
-use narrows_host::words::{e_text, shown};
+use narrows_host::words::e_text;
 use rustix::io::Errno;
 
 use super::conn::{Conn, Stage};
+use super::watched::named;
 use super::{Kind, Pump};
 use crate::engine::Key;
 use crate::lookup::{Answer, Found};
@@ -35,9 +36,20 @@ impl Pump {
             // Its number was used before, and what is left of that flow is still here.
             return place.session.reset(flow, Reason::Other);
         }
+        if !self.is_within_rate(session) {
+            // Whoever asks too often has no line of a log for each.
+            self.counters.flows_refused.add(1);
+            self.counters.flows_refused_here.add(1);
+            if let Some(place) = &mut self.sessions[session] {
+                place.session.refuse(flow, Reason::Busy, "too many connections in a second");
+            }
+            return self.touch(session);
+        }
         let refuse = |pump: &mut Self, reason, text: &str| {
             pump.counters.flows_refused.add(1);
-            pump.report(Report::Flow { text: format!("{}: {text}", shown(target.to_string().as_bytes())) });
+            pump.counters.flows_refused_here.add(1);
+            let name = named(&target.to_string(), &target.client);
+            pump.report(Report::Flow { text: format!("{name}: {text}") });
             if let Some(place) = &mut pump.sessions[session] {
                 place.session.refuse(flow, reason, text);
             }
@@ -135,7 +147,7 @@ impl Pump {
         let (host, port, by_dialer) = (host.clone(), *port, is_of_dialer(conn.flow));
         let addresses = match found {
             Ok(addresses) => addresses,
-            Err(why) => return self.refuse_conn(key, Reason::Unreachable, &format!("{host}: {why}")),
+            Err(why) => return self.refuse_conn(key, Reason::Unreachable, &why),
         };
         let mut permitted: VecDeque<SocketAddr> = addresses.into();
         permitted.iter_mut().for_each(|address| address.set_port(port));
@@ -217,7 +229,8 @@ impl Pump {
     pub(super) fn refuse_conn(&mut self, key: Key, reason: Reason, text: &str) {
         let Some(Kind::Conn(mut conn)) = self.take(key) else { return };
         self.counters.flows_refused.add(1);
-        self.report(Report::Flow { text: text.to_owned() });
+        self.counters.flows_refused_here.add(1);
+        self.report(Report::Flow { text: format!("{}: {text}", conn.about.name()) });
         if let Some(place) = &mut self.sessions[conn.session] {
             place.session.refuse(conn.flow, reason, text);
         }

@@ -204,7 +204,7 @@ impl Pump {
                 Ok((child, socket)) => {
                     let session = self.session_for_uplink();
                     let parser = Parser::new(NOISE_MAX);
-                    self.add_carrier(session, number, Wire::plain(socket), Some(child), parser);
+                    self.add_carrier(session, number, Wire::plain(socket), Some(child), parser, None);
                 }
                 Err(e) => {
                     let program = command.first().map_or_else(String::new, |p| p.to_string_lossy().into_owned());
@@ -226,7 +226,7 @@ impl Pump {
         if let Some(uplink) = self.uplink.as_mut().filter(|uplink| !uplink.is_up()) {
             uplink.address = socket::peer(&socket);
         }
-        self.add_carrier(session, number, Wire::tls(socket, connection.into()), None, Parser::new(0));
+        self.add_carrier(session, number, Wire::tls(socket, connection.into()), None, Parser::new(0), None);
     }
 
     fn session_for_uplink(&mut self) -> usize {

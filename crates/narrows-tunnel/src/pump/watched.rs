@@ -30,11 +30,40 @@ pub(super) struct About {
 }
 
 impl About {
+    /// Which connection it is, for people.
+    pub(super) fn name(&self) -> String {
+        named(&self.to, &self.from)
+    }
+
     /// The target was reached.
     pub(super) fn reached(&mut self, counters: &Counters, now_ns: u64) {
         if !std::mem::replace(&mut self.is_open, true) {
             counters.reached.observe(Duration::from_nanos(now_ns.saturating_sub(self.begun_ns)));
         }
+    }
+}
+
+/// A target and the client that wants it, who may have no address.
+pub(super) fn named(to: &str, client: &str) -> String {
+    if client.is_empty() { to.to_owned() } else { format!("{to} (for {client})") }
+}
+
+/// The same report, whose texts steer no terminal and have one line each: what a peer has chosen may be
+/// a part of any of them.
+pub(super) fn escaped(report: Report) -> Report {
+    let text = |text: String| shown(text.as_bytes());
+    match report {
+        Report::Serving { address } => Report::Serving { address: text(address) },
+        Report::Listening { from, to } => Report::Listening { from: text(from), to: text(to) },
+        Report::RemoteListening { from, to } => Report::RemoteListening { from: text(from), to: text(to) },
+        Report::RemoteRefused { from, why } => Report::RemoteRefused { from: text(from), why: text(why) },
+        Report::Lost { why } => Report::Lost { why: text(why) },
+        Report::Flow { text: said } => Report::Flow { text: text(said) },
+        Report::Peer { text: said } => Report::Peer { text: text(said) },
+        Report::Refused { text: said } => Report::Refused { text: text(said) },
+        Report::Over { error } => Report::Over { error: error.map(text) },
+        // Its texts were escaped when the connection began.
+        report @ (Report::Up | Report::Ended(_)) => report,
     }
 }
 

@@ -30,6 +30,8 @@ pub(super) struct Carrier {
     pub(super) parser: Parser,
     /// The peer's hello has come.
     pub(super) greeted: bool,
+    /// Frames of it wait until the session may take more of them.
+    pub(super) held: bool,
     /// Complete frames without data.
     pub(super) control: Vec<u8>,
     /// Bytes of it that this end began itself: the limit is for answers.
@@ -53,6 +55,7 @@ impl Carrier {
         let mut carrier = Self {
             parser,
             greeted,
+            held: false,
             control: greeting,
             asked: 0,
             calm: VecDeque::new(),

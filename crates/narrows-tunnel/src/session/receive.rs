@@ -5,7 +5,7 @@ use narrows::{Error, Result};
 
 use super::flow::Flow;
 use super::{Event, FlowId, Role, Session, is_of_dialer};
-use crate::frame::{Frame, Kind};
+use crate::frame::{Frame, Kind, Next};
 use crate::hello::Hello;
 use crate::limits::{CARRIERS_MAX, FLOWS_MAX, LISTENERS_MAX};
 use crate::reason::Reason;
@@ -23,12 +23,14 @@ impl Session {
         self.resume(number, now_ns)
     }
 
-    /// Goes through frames that a carrier has brought; to be called once after it was added too.
+    /// Goes through frames that a carrier has brought; to be called once after it was added too, and for
+    /// one that is held.
     ///
     /// # Errors
     /// As for [`Session::receive`].
     pub fn resume(&mut self, number: u8, now_ns: u64) -> Result<()> {
         loop {
+            let asks_left = self.asks_left;
             let Some(carrier) = self.carrier(number) else { return Ok(()) };
             if !carrier.greeted {
                 let Some(hello) = Hello::expect(&mut carrier.parser)? else { return Ok(()) };
@@ -45,7 +47,11 @@ impl Session {
                 self.up(number);
                 continue;
             }
-            let Some(frame) = carrier.parser.next_frame()? else { return Ok(()) };
+            let asks = |kind| matches!(kind, Kind::Open | Kind::Listen);
+            let next = carrier.parser.next_if(|kind| asks_left > 0 || !asks(kind))?;
+            carrier.held = matches!(next, Next::Held);
+            let Next::Frame(frame) = next else { return Ok(()) };
+            self.asks_left -= usize::from(asks(frame.kind));
             self.take(number, frame, now_ns)?;
         }
     }

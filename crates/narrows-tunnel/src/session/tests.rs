@@ -616,3 +616,31 @@ proptest! {
         prop_assert!(out.len() < 64 << 10);
     }
 }
+
+/// Each costs much more than its bytes: whoever sends many at once gets them taken in parts.
+#[test]
+fn connections_are_taken_as_many_as_may_be_asked_for_at_a_time() {
+    let mut pair = Pair::new(2);
+    let calm = pair.flow();
+    let flows: Vec<FlowId> = (0..5).map(|_| pair.ends[0].open(&target()).unwrap()).collect();
+    pair.send(0, flows[0], b"first");
+    pair.ends[1].set_asks_left(2);
+    let number = (0..2).find(|n| pair.ends[0].has_output(*n)).unwrap();
+    pair.write(0, number, usize::MAX >> 1);
+    pair.pass(0, number, usize::MAX);
+    assert_eq!(pair.take_seen(1).len(), 2);
+    assert!(pair.ends[1].is_held(number) && pair.ends[1].asks_left() == 0);
+    // Nothing else is held up.
+    pair.ends[1].send(calm, Block::from_vec(b"answer".to_vec()), false);
+    pair.write(1, 0, 1000);
+    pair.pass(1, 0, 1000);
+    assert_eq!(pair.got[0][&calm], b"answer");
+    for (more, all) in [(2, 2), (9, 1)] {
+        pair.ends[1].set_asks_left(more);
+        pair.ends[1].resume(number, 0).unwrap();
+        pair.hear(1);
+        assert_eq!(pair.take_seen(1).len(), all);
+    }
+    assert!(!pair.ends[1].is_held(number) && pair.ends[1].asks_left() == 8);
+    assert_eq!(pair.got[1][&flows[0]], b"first", "what came behind is there too");
+}

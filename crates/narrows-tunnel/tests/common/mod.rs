@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "no test file uses all of it")]
 
 pub(crate) mod authority;
+pub(crate) mod raw;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -122,7 +123,7 @@ pub(crate) fn wait_for<T>(tunnel: &Tunnel, found: impl Fn(Report) -> Option<T>) 
     }
 }
 
-pub(crate) fn wait_until(what: &str, is: impl Fn() -> bool) {
+pub(crate) fn wait_until(what: &str, mut is: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is() {
         assert!(begun.elapsed() < PATIENCE, "{what}");

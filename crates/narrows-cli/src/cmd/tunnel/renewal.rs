@@ -186,6 +186,7 @@ fn limits_of(args: &TunnelArgs) -> Limits {
         memory: given.memory_mib.map_or(usual.memory, |mib| (mib as usize) << 20),
         strangers: given.handshakes.map_or(usual.strangers, |n| n as usize).min(share),
         undecided: usual.undecided.min(share),
+        attached: usual.attached.min(share),
         greetings_per_s: given.handshakes_per_second.unwrap_or(usual.greetings_per_s),
         flows_per_s: given.connections_per_second.unwrap_or(usual.flows_per_s),
     }
