@@ -64,6 +64,10 @@ fn wrong_usage_is_said_in_one_line() {
     refused(&["-L", "1:a:1", "narrows://"], "narrows://HOST:PORT");
     refused(&["-L", "1:a:1", "-e", "ssh", "narrows://host"], "-e");
     refused(&["-L", "1:a:1", "--", "-oProxyCommand=x"], "narrows://");
+    for other in ["http://db:7702", "db:7702", "[::1]:7702"] {
+        refused(&["-L", "1:a:1", other], "write narrows://HOST:PORT");
+    }
+    refused(&["--listen", "7702"], "not ADDR:PORT, such as 0.0.0.0:7702");
     refused(&["--listen", "127.0.0.1:0", "--allow", "x"], "HOST:PORT");
     refused(&["--listen", "127.0.0.1:0", "-L", "1:a:1"], "cannot be used with");
     refused(&["--listen", "127.0.0.1:0", "--cert", "x"], "--key");

@@ -36,7 +36,12 @@ fn of_certificate(e: &CertificateError) -> String {
         }
         E::NotValidForName => format!("{its} has none of the names of --allow-name"),
         E::NotValidForNameContext { expected, presented } => {
-            let names = if presented.is_empty() { "nothing".to_owned() } else { presented.join(", ") };
+            // The library writes `DnsName("a")`.
+            let plain = |name: &String| {
+                name.split_once("(\"").map_or(&**name, |(_, rest)| rest).trim_end_matches("\")").to_owned()
+            };
+            let names: Vec<_> = presented.iter().map(plain).collect();
+            let names = if names.is_empty() { "nothing".to_owned() } else { names.join(", ") };
             format!("{its} is for {names}, not for {}", expected.to_str())
         }
         E::InvalidPurpose | E::InvalidPurposeContext { .. } => format!("{its} is for another purpose"),

@@ -137,6 +137,12 @@ fn uplink(args: &TunnelArgs, to: &OsStr) -> Result<(Uplink, Trust)> {
         (_, None) if to.is_empty() || to.as_encoded_bytes().starts_with(b"-") => {
             Err(Error::misuse("WHERE is narrows://HOST:PORT, or a host that ssh reaches").into())
         }
+        // To ssh it would be the name of a host.
+        (None, None) if to.to_string_lossy().contains("://") || has_port(&to.to_string_lossy()) => {
+            let to = narrows_host::words::shown(to.as_encoded_bytes());
+            let text = format!("'{to}' is no host for ssh: write narrows://HOST:PORT for a `narrows tunnel --listen`");
+            Err(Error::misuse(text).into())
+        }
         (shell, None) => {
             let shell = shell.as_deref().unwrap_or(OsStr::new("ssh"));
             let command = narrows_copy::carrier::shell_words(shell)?;
@@ -182,8 +188,17 @@ fn host_and_port(address: &str) -> Result<(String, u16)> {
     if is_host && port != 0 { Ok((host.to_owned(), port)) } else { Err(wrong().into()) }
 }
 
+/// Whether it ends as an address with a port does, and is not of version 6 alone.
+fn has_port(to: &str) -> bool {
+    let port = to.rsplit_once(':').filter(|(host, _)| !host.is_empty() && (!host.contains(':') || host.ends_with(']')));
+    port.is_some_and(|(_, port)| port.parse::<u16>().is_ok())
+}
+
 fn resolve(address: &str) -> Result<Vec<SocketAddr>> {
     let cannot = || format!("cannot listen on {address}");
+    if address.rsplit_once(':').is_none_or(|(host, port)| host.is_empty() || port.parse::<u16>().is_err()) {
+        return Err(Error::misuse(format!("{}: it is not ADDR:PORT, such as 0.0.0.0:{PORT}", cannot())).into());
+    }
     let found: Vec<_> = address.to_socket_addrs().with_context(cannot)?.collect();
     if found.is_empty() { Err(anyhow!("{}: the name has no address", cannot())) } else { Ok(found) }
 }

@@ -106,7 +106,7 @@ impl Token {
         match bytes.as_deref().and_then(halves) {
             Some((client, fingerprint)) => Ok(Self { client, fingerprint }),
             None => Err(Error::Trust(
-                format!("it is not a token; `narrows serve --listen` prints one, {TOKEN_HEAD}...").into(),
+                format!("it is not a token; the other end (`narrows serve --listen`, `narrows tunnel --listen`) prints one, {TOKEN_HEAD}...").into(),
             )),
         }
     }
