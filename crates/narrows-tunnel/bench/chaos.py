@@ -214,7 +214,9 @@ class Pair:
     def spawn(self, end: str, *words: str) -> subprocess.Popen[bytes]:
         log = (self.work / f"{end}.log").open("ab")
         command = [self.narrows, "tunnel", *words]
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log)
+        # With a log, which says when and why each flow ended.
+        environment = {**os.environ, "NARROWS_LOG": "info"}
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log, env=environment)
 
     def start_far(self) -> None:
         if self.style == "shell":

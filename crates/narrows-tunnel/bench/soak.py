@@ -597,8 +597,9 @@ def main() -> None:
         soak.go()
     finally:
         soak.close()
-        shutil.rmtree(work, ignore_errors=True)
-    raise SystemExit(1 if any(k.startswith("BROKEN") for k in soak.counts) else 0)
+    if any(k.startswith("BROKEN") for k in soak.counts):
+        raise SystemExit(f"a rule was broken; the logs of the tunnels are in {work}")
+    shutil.rmtree(work, ignore_errors=True)
 
 
 if __name__ == "__main__":

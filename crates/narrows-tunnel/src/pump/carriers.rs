@@ -11,6 +11,7 @@ use crate::frame::Parser;
 use crate::limits::{ASKS_AT_A_TIME, CARRIERS_MAX};
 use crate::outgoing::Look;
 use crate::session::{FlowId, Session};
+use crate::settings::Report;
 use crate::socket;
 use crate::wire::Wire;
 
@@ -188,6 +189,13 @@ impl Pump {
         drop(carrier);
         self.counters.carriers_now.sub(1);
         self.counters.carriers_lost.add(1);
+        let flows = self.sessions[at].as_ref().map_or(0, |place| place.flows.len());
+        if flows > 0 {
+            let host = self.sessions[at].as_ref().and_then(|place| place.host);
+            let host = host.map_or_else(|| "the other end".to_owned(), |host| host.to_string());
+            let text = format!("{host}: carrier {number} of a session with {flows} connections is gone: {why}");
+            self.report(Report::Peer { text });
+        }
         if let Some(place) = &mut self.sessions[at] {
             place.carriers[usize::from(number)] = None;
             place.session.remove_carrier(number);
