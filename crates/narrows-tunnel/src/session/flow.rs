@@ -24,9 +24,11 @@ impl Flow {
         Self { out: Out::new(carrier), inn: In::new(carrier, credit), opened }
     }
 
+    /// Whether something of it is still to come by a carrier or to be sent there. Of what was sent to its
+    /// finish the other end knows whether it has come: it resets the flow if not.
     pub(super) fn uses(&self, carrier: u8) -> bool {
-        self.out.carrier == carrier
-            || self.inn.carrier == carrier
+        self.out.carrier == carrier && self.out.stage != Stage::Ended
+            || self.inn.carrier == carrier && !self.inn.ended
             || self.inn.ahead.as_ref().is_some_and(|ahead| ahead.carrier == carrier)
     }
 

@@ -297,6 +297,36 @@ fn a_lost_carrier_takes_its_own_flows_only() {
     assert!(pair.ends[0].open(&target()).is_none() && !pair.ends[0].has_carriers());
 }
 
+/// An end that has nothing more to say closes one carrier after the other, and what is behind on one
+/// must not be lost with another.
+#[test]
+fn a_direction_that_has_ended_needs_its_carrier_no_more() {
+    let mut pair = Pair::new(2);
+    let flow = pair.flow();
+    let data = noise(2 * BULK_BYTES as usize);
+    pair.send_all(1, flow, &data);
+    assert_eq!(pair.ends.each_ref().map(|end| end.carrier_of(flow)), [Some(0), Some(1)]);
+    pair.ends[0].finish(flow);
+    pair.run();
+    pair.ends[0].remove_carrier(0);
+    pair.ends[1].remove_carrier(0);
+    pair.send_all(1, flow, b"the rest");
+    pair.ends[1].finish(flow);
+    pair.run();
+    assert!(pair.got[0][&flow] == [data, b"the rest".to_vec()].concat());
+    assert!((0..2).all(|end| pair.take_seen(end).iter().all(|seen| !seen.contains("reset"))));
+    assert_eq!(pair.ends.each_ref().map(Session::flows), [0, 0]);
+    // If its end has not come, the other end says so on the carrier that is left.
+    let mut pair = Pair::new(2);
+    let flow = pair.flow();
+    pair.send_all(1, flow, &noise(2 * BULK_BYTES as usize));
+    pair.ends[0].finish(flow);
+    pair.ends[0].remove_carrier(0);
+    pair.ends[1].remove_carrier(0);
+    pair.run();
+    assert!((0..2).all(|end| pair.take_seen(end).contains(&format!("reset {flow} Lost"))));
+}
+
 #[test]
 fn dead_peers_are_noticed_and_quiet_ones_are_not() {
     let mut pair = Pair::new(1);
