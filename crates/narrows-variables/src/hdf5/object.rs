@@ -267,7 +267,10 @@ fn complex(size: usize, half: usize) -> Option<Dtype> {
     }
 }
 
-/// A compound type: a complex number if it is `r` and `i`, as h5py writes them, else a record.
+/// Names of the halves of complex numbers, in any case; the filter knows the same.
+const HALVES: [[&[u8]; 2]; 3] = [[b"r", b"i"], [b"real", b"imag"], [b"real", b"imaginary"]];
+
+/// A compound type: a complex number if its members are called so, else a record.
 fn compound(fields: &mut Fields<'_>, version: u8, members: u64, size: usize) -> Element {
     let mut parts = || -> Result<Vec<(Vec<u8>, Element)>> {
         let mut out = Vec::new();
@@ -285,9 +288,9 @@ fn compound(fields: &mut Fields<'_>, version: u8, members: u64, size: usize) -> 
         Ok(out)
     };
     if let (2, Ok(parts)) = (members, parts()) {
-        let names = parts.iter().map(|p| p.0.as_slice()).collect::<Vec<_>>();
+        let names = parts.iter().map(|p| p.0.to_ascii_lowercase()).collect::<Vec<_>>();
         let floats = parts.iter().all(|p| matches!(p.1.dtype, Some(Dtype::F32 | Dtype::F64)));
-        if names == [&b"r"[..], b"i"]
+        if HALVES.iter().any(|halves| halves[..] == names)
             && floats
             && parts[0].1 == parts[1].1
             && let Some(dtype) = complex(size, parts[0].1.bytes)
