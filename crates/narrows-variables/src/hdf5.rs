@@ -6,6 +6,7 @@ mod group;
 mod heap;
 pub(crate) mod index;
 mod object;
+mod sum;
 mod tree;
 
 use std::collections::HashSet;
@@ -73,8 +74,17 @@ impl Hdf5 {
         let base = fields.uint(offset_len)?;
         // A file with a block of the user that was added later still says 0.
         file.base = if base == 0 { at } else { base };
-        // Version 0 and 1: free space, end, driver, name of the root; version 2 and 3: extension, end.
-        fields.skip(offset_len * if version < 2 { 4 } else { 2 })?;
+        if version >= 2 {
+            sum::verify(&head, 12 + 4 * offset_len, at)?;
+        }
+        // Before the end: free space or an extension. Before the root: driver and name in old versions.
+        fields.skip(offset_len)?;
+        let end = fields.uint(offset_len)?;
+        if end > file.bytes.len && end != u64::MAX >> (64 - 8 * offset_len) {
+            let len = file.bytes.len;
+            return Err(Error::truncated(format!("the file ends at byte {len} of {end}: it is cut short or damaged")));
+        }
+        fields.skip(offset_len * if version < 2 { 2 } else { 0 })?;
         let root = file.offset(&mut fields)?.ok_or_else(|| Error::corrupt("the file has no root group"))?;
         let variables = file.walk(root)?;
         Ok((file, variables))

@@ -264,7 +264,9 @@ fn summary(style: &Style, all: &Findings<'_>) -> Vec<String> {
     } else if bad == 0 && !all.unseen.is_empty() {
         out.push(style.put("33", "what is there is good, but not all was looked at"));
     }
-    if out.is_empty() {
+    if out.is_empty() && rows == 0 {
+        out.push("there are no variables, so that nothing was checked".into());
+    } else if out.is_empty() {
         let ours = all.rows.iter().filter(|r| r.variable.is_narrows());
         let chunks: u64 = ours.map(|r| r.found.chunks).sum();
         out.push(format!("good: {chunks} chunks of Narrows decoded"));

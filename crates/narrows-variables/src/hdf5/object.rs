@@ -3,7 +3,7 @@
 use narrows::{Error, Result};
 use narrows_array::{ByteOrder, Dtype};
 
-use super::Hdf5;
+use super::{Hdf5, sum};
 use crate::fields::Fields;
 use crate::filter::Filter;
 use crate::place::Index;
@@ -79,7 +79,9 @@ fn raw_messages(file: &Hdf5, at: u64) -> Result<Vec<(Message, u8)>> {
         fields.skip(if flags & 0x20 != 0 { 16 } else { 0 } + if flags & 0x10 != 0 { 4 } else { 0 })?;
         let len = fields.uint(1 << (flags & 3))?;
         tracked = Some(flags & 4 != 0);
-        blocks = vec![(at + (head.len() - fields.0.len()) as u64, len)];
+        let begin = (head.len() - fields.0.len()) as u64;
+        sum::read(file, at, begin.saturating_add(len))?;
+        blocks = vec![(at + begin, len)];
     } else {
         if fields.u8()? != 1 {
             return Err(Error::corrupt("an object of the file has no header where it should"));
@@ -119,7 +121,7 @@ fn raw_messages(file: &Hdf5, at: u64) -> Result<Vec<(Message, u8)>> {
                 if tracked.is_some() {
                     // Signature before, check sum behind.
                     let len = len.checked_sub(8).ok_or_else(|| Error::corrupt("a header's end is too short"))?;
-                    Fields(&file.bytes.structure(at, 4)?).expect(b"OCHK")?;
+                    Fields(&sum::read(file, at, len + 4)?).expect(b"OCHK")?;
                     blocks.push((at + 4, len));
                 } else {
                     blocks.push((at, len));
@@ -407,7 +409,7 @@ mod tests {
             bytes.push(8 + gap);
             bytes.extend([3, 2, 0, 0, 7, 0, 0xaa, 0xbb]);
             bytes.extend(vec![1; gap.into()]);
-            bytes.extend([0; 4]);
+            bytes.extend(sum::lookup3(&bytes).to_le_bytes());
             let file = Hdf5 { bytes: Bytes::of_memory(bytes), base: 0, offset_len: 8, length_len: 8 };
             let found = messages(&file, 0).unwrap();
             assert_eq!((found.len(), found[0].kind, found[0].data.as_slice()), (1, 3, &[0xaa, 0xbb][..]), "{gap}");
