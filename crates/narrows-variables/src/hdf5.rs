@@ -1,7 +1,8 @@
 //! HDF5 files, NetCDF-4 included: superblock, groups, datasets, chunk indexes. Only what is needed to find
-//! every stored chunk; attributes are not read.
+//! every stored chunk, and of attributes what says which values mark something missing.
 
 mod array;
+mod attribute;
 mod group;
 mod heap;
 pub(crate) mod index;
@@ -132,7 +133,12 @@ impl Hdf5 {
                 Err(error) => return Err(error),
             };
             match object::dataset(self, &path, &messages) {
-                Ok(Some(variable)) => {
+                Ok(Some(mut variable)) => {
+                    match attribute::missing(self, &messages) {
+                        Ok(missing) => variable.missing = missing,
+                        Err(error) if variable.trouble.is_none() => variable.trouble(error),
+                        Err(_) => {}
+                    }
                     out.push(variable);
                     continue;
                 }

@@ -132,6 +132,24 @@ fn netcdf_by_two_libraries_is_read() {
 }
 
 #[test]
+fn attributes_name_what_is_missing() {
+    let store = open("attributes.h5");
+    assert_eq!(find(&store, "few").missing, [f64::from(1e20f32)]);
+    assert_eq!(find(&store, "many").missing, [-9999.0, 1e20]);
+    assert_eq!(find(&store, "shared").missing, [-7.0]);
+    assert!(find(&store, "text").missing.is_empty());
+    assert_eq!(find(&open("old-attributes.h5"), "few").missing, [-9.0]);
+    assert_eq!(find(&open("netcdf4.nc"), "model/t").missing, [f64::from(1e20f32)]);
+    // What a heap says of its attributes has a sum as well.
+    let mut bad = std::fs::read(path("attributes.h5")).unwrap();
+    let at = bad.windows(13).position(|w| w == b"missing_value").unwrap();
+    bad[at] ^= 1;
+    let store = Store::of_memory(bad).unwrap().unwrap();
+    assert_eq!(check(&store, find(&store, "many"), ONE).damaged_count, 1);
+    assert_eq!(check(&store, find(&store, "few"), ONE).damaged_count, 0);
+}
+
+#[test]
 fn zarr_of_both_versions_gives_what_was_written() {
     for (name, plain) in [
         ("v2.zip", &["blosc", "blosc bits", "zlib", "zstd", "lz4", "raw", "nested", "big"][..]),

@@ -68,7 +68,17 @@ impl Heap {
         }
         let offset_len = usize::from(bits).div_ceil(8);
         let object_len = enc_len(direct).min(enc_len(object_max));
-        Ok(Self { offset_len, object_len, width, start, direct_max, root, root_rows, is_summed, seen: RefCell::default() })
+        Ok(Self {
+            offset_len,
+            object_len,
+            width,
+            start,
+            direct_max,
+            root,
+            root_rows,
+            is_summed,
+            seen: RefCell::default(),
+        })
     }
 
     /// The bytes of an object by its place.

@@ -26,8 +26,10 @@ pub(crate) mod kind {
     pub(crate) const LINK: u16 = 0x06;
     pub(crate) const LAYOUT: u16 = 0x08;
     pub(crate) const FILTERS: u16 = 0x0b;
+    pub(crate) const ATTRIBUTE: u16 = 0x0c;
     pub(crate) const CONTINUATION: u16 = 0x10;
     pub(crate) const SYMBOL_TABLE: u16 = 0x11;
+    pub(crate) const ATTRIBUTE_INFO: u16 = 0x15;
 }
 
 /// One message of a header.
@@ -48,7 +50,7 @@ pub(crate) fn messages(file: &Hdf5, at: u64) -> Result<Vec<Message>> {
 }
 
 /// What a shared message stands for: one of another object, such as a named type.
-fn shared(file: &Hdf5, wanted: u16, data: &[u8]) -> Result<Vec<u8>> {
+pub(super) fn shared(file: &Hdf5, wanted: u16, data: &[u8]) -> Result<Vec<u8>> {
     let mut fields = Fields(data);
     let (version, place) = (fields.u8()?, fields.u8()?);
     if version == 1 {
@@ -144,7 +146,7 @@ pub(crate) fn dataset(file: &Hdf5, path: &str, messages: &[Message]) -> Result<O
         return Ok(None);
     };
     let (shape, max) = dataspace(file, space)?;
-    let element = datatype(&mut Fields(element), TYPES_MAX)?;
+    let element = self::element(element)?;
     let mut variable = Variable::new(path.to_owned(), element, shape);
     if let Some(data) = find(kind::FILTERS) {
         variable.filters = pipeline(data, variable.element.bytes)?;
@@ -164,7 +166,7 @@ pub(crate) fn dataset(file: &Hdf5, path: &str, messages: &[Message]) -> Result<O
 }
 
 /// Lengths of the axes now and at most; an axis without limit has `u64::MAX`.
-fn dataspace(file: &Hdf5, data: &[u8]) -> Result<(Vec<u64>, Vec<u64>)> {
+pub(super) fn dataspace(file: &Hdf5, data: &[u8]) -> Result<(Vec<u64>, Vec<u64>)> {
     let mut fields = Fields(data);
     let (version, rank, flags) = (fields.u8()?, usize::from(fields.u8()?), fields.u8()?);
     if rank > RANK_MAX {
@@ -196,6 +198,11 @@ fn type_head(fields: &mut Fields<'_>) -> Result<(u8, u8, u64, usize)> {
         return Err(Error::corrupt("a type without bytes"));
     }
     Ok((head & 15, head >> 4, bits, size))
+}
+
+/// The type of elements.
+pub(super) fn element(data: &[u8]) -> Result<Element> {
+    datatype(&mut Fields(data), TYPES_MAX)
 }
 
 fn datatype(fields: &mut Fields<'_>, left: usize) -> Result<Element> {

@@ -11,6 +11,7 @@ pub(super) const LEN: usize = 4;
 pub(super) fn verify(bytes: &[u8], len: usize, at: u64) -> Result<()> {
     let (body, rest) = bytes.split_at_checked(len).ok_or_else(|| differs(bytes, at))?;
     match rest.get(..LEN) {
+        Some(_) if cfg!(feature = "any-sum") => Ok(()),
         Some(stated) if lookup3(body).to_le_bytes() == stated => Ok(()),
         _ => Err(differs(bytes, at)),
     }
