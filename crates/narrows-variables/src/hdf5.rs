@@ -52,13 +52,17 @@ impl Hdf5 {
         drop(here);
         let mut fields = Fields(&head[8..]);
         let version = fields.u8()?;
-        fields.skip(if version < 2 { 4 } else { 0 })?;
+        // Versions of other structures, all 0, around a byte that is reserved.
+        let others = if version < 2 { fields.uint(4)? & 0xff00_ffff } else { 0 };
         let (offset_len, length_len) = (usize::from(fields.u8()?), usize::from(fields.u8()?));
         if version > VERSION_MAX {
             return Err(Error::corrupt(format!(
                 "not an HDF5 file, or damaged at its beginning: its superblock says version {version}, and \
                  {VERSION_MAX} is the highest that is known here"
             )));
+        }
+        if others != 0 {
+            return Err(Error::corrupt("the superblock says versions of other structures that there are not"));
         }
         if ![2, 4, 8].contains(&offset_len) || ![2, 4, 8].contains(&length_len) {
             return Err(Error::corrupt(format!(

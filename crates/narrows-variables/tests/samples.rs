@@ -275,6 +275,23 @@ fn a_flipped_byte_of_a_structure_with_a_sum_is_damage() {
 }
 
 #[test]
+fn a_superblock_without_a_sum_is_damaged_where_hdf5_says_so() {
+    let whole = std::fs::read(path("earliest.h5")).unwrap();
+    assert_eq!(whole[8], 0, "a superblock of version 0");
+    let kind = |bytes: Vec<u8>| Store::of_memory(bytes).err().map(|e| e.kind);
+    assert_eq!(kind(whole.clone()), None);
+    for at in [9, 10, 12] {
+        let mut bad = whole.clone();
+        bad[at] ^= 4;
+        assert_eq!(kind(bad), Some(narrows::ErrorKind::Corrupt), "byte {at}");
+    }
+    for name in ["earliest.h5", "latest.h5"] {
+        let whole = std::fs::read(path(name)).unwrap();
+        assert_eq!(kind(whole[..whole.len() - 1].to_vec()), Some(narrows::ErrorKind::Truncated), "{name}");
+    }
+}
+
+#[test]
 fn errors_against_an_original_are_exact_and_broken_bounds_are_found() {
     let (copy, other) = (open("latest.h5"), open("v3.zip"));
     let side = |store, path| Side { store, variable: find(store, path) };

@@ -76,7 +76,7 @@ fn raw_messages(file: &Hdf5, at: u64) -> Result<Vec<(Message, u8)>> {
         fields.skip(4)?;
         let (version, flags) = (fields.u8()?, fields.u8()?);
         if version != 2 {
-            return Err(Error::unsupported(format!("object headers of version {version}")));
+            return Err(Error::corrupt(format!("an object header says version {version}, and 2 is the highest known")));
         }
         fields.skip(if flags & 0x20 != 0 { 16 } else { 0 } + if flags & 0x10 != 0 { 4 } else { 0 })?;
         let len = fields.uint(1 << (flags & 3))?;
