@@ -136,19 +136,11 @@ fn describe(host: &Host, plist: Id, kind: Id) -> Result<()> {
         elements.shape = vec![len];
         elements.dtype = narrows_array::Dtype::Record(1);
         elements.exact = true;
-    } else if !elements.exact && !params.bound.is_lossless() {
-        let set = host.fill(plist, kind, t.dtype.bytes()).and_then(|bytes| types::value(t, &bytes));
-        if params.bound.range_rel.is_some() {
-            // Chunks at the edge are padded by it, which is no part of their range; by 0 if none was set.
-            let padding = set.unwrap_or(0.0);
-            if !params.bound.fills.iter().any(|fill| fill.to_bits() == padding.to_bits()) {
-                params.bound.fills.push(padding);
-            }
-        } else if params.bound.fills.is_empty() {
-            params.bound.fills.extend(set);
-        }
     }
+    // Elements of another type, which have other lengths, keep nothing.
+    let fill = if elements.exact { None } else { host.fill(plist, kind, elements.dtype.bytes()) };
     params.elements = Some(elements);
+    params.keep_missing(fill.as_deref())?;
     keep(host, plist, entry, &params)
 }
 

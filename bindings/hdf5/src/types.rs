@@ -94,19 +94,26 @@ fn float(host: &Host, kind: Id, size: usize) -> Option<Type> {
     Some(Type { dtype: unsigned(size)?, order: order(host, kind), exact: true })
 }
 
+/// Names of the halves of complex numbers, in any case: those of h5py, and others that programs use.
+const HALVES: [[&str; 2]; 3] = [["r", "i"], ["real", "imag"], ["real", "imaginary"]];
+
 /// Two floats of one type that are called as the halves of complex numbers are; others are records.
 fn compound(host: &Host, kind: Id, size: usize) -> Option<Type> {
     if host.members(kind)? != 2 {
         return None;
     }
-    let half = |index: u32, initial: u8| {
-        let (at, name) = host.member(kind, index)?;
+    let names = [host.member(kind, 0)?, host.member(kind, 1)?].map(|(_, name)| name.to_ascii_lowercase());
+    if !HALVES.iter().any(|halves| halves.map(str::as_bytes) == names.each_ref().map(Vec::as_slice)) {
+        return None;
+    }
+    let half = |index: u32| {
+        let (at, _) = host.member(kind, index)?;
         let class = host.with_member(kind, index, |member| host.type_class(member))?;
-        let found = at == index as usize * size / 2 && name.first() == Some(&initial) && class == FLOAT;
+        let found = at == index as usize * size / 2 && class == FLOAT;
         let float = |member| (host.type_size(member)? == size / 2).then(|| float(host, member, size / 2)).flatten();
         if found { host.with_member(kind, index, float) } else { None }
     };
-    let (real, imaginary) = (half(0, b'r')?, half(1, b'i')?);
+    let (real, imaginary) = (half(0)?, half(1)?);
     if real == imaginary { pair(real) } else { None }
 }
 
@@ -117,25 +124,4 @@ fn pair(half: Type) -> Option<Type> {
         _ => return None,
     };
     Some(Type { dtype, ..half })
-}
-
-/// The value of an element that is no pair, for fill values.
-pub(crate) fn value(t: Type, bytes: &[u8]) -> Option<f64> {
-    let mut little = [0u8; 8];
-    let low = little.get_mut(..bytes.len())?;
-    low.copy_from_slice(bytes);
-    if t.order == ByteOrder::Big {
-        low.reverse();
-    }
-    let bits = u64::from_le_bytes(little);
-    Some(match t.dtype {
-        Dtype::I8 => f64::from(bits as i8),
-        Dtype::I16 => f64::from(bits as i16),
-        Dtype::I32 => f64::from(bits as i32),
-        Dtype::I64 => bits as i64 as f64,
-        Dtype::U8 | Dtype::U16 | Dtype::U32 | Dtype::U64 => bits as f64,
-        Dtype::F32 => f64::from(f32::from_bits(bits as u32)),
-        Dtype::F64 => f64::from_bits(bits),
-        _ => return None,
-    })
 }

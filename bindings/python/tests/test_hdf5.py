@@ -178,6 +178,95 @@ def test_the_fill_value_of_a_dataset_stays(path: Path) -> None:
         assert (f["b"][:25] == 7).all() and (f["b"][25:] == 1).all()
 
 
+KEPT: dict[str, tuple[str, Any]] = {
+    "halves": ("f2", -0.3174),
+    "halves, big-endian": (">f2", -0.3174),
+    "singles, big-endian": (">f4", 4.1297035),
+    "doubles": ("f8", 4.1297035),
+    "integers": ("i2", 740),
+    "complex": ("c8", 3 + 4j),
+    "complex, big-endian": (">c16", -9 - 9j),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+@pytest.mark.parametrize("write", ["assigned", "write_chunks"])
+def test_the_fill_value_of_every_type_stays_beside_stated_ones(name: str, write: str, path: Path) -> None:
+    kind, fill = KEPT[name]
+    a = np.linspace(1, 1000, 1000).astype(kind)
+    a[::5] = fill
+    hints: list[dict[str, Any]] = [{}, {"fill": 5}, {"fill": [5, 6, 7]}, {"fill": 5, "whole_chunks": True}]
+    with h5py.File(path, "w") as f:
+        for i, stated in enumerate(hints):
+            options = narrows.hdf5(abs=3.9, **stated)
+            d = f.create_dataset(str(i), a.shape, a.dtype, chunks=(100,), fillvalue=a[0], **options)
+            if write == "assigned":
+                d[...] = a
+            else:
+                narrows.write_chunks(d, a)
+    with h5py.File(path) as f:
+        for i, stated in enumerate(hints):
+            b = f[str(i)][...]
+            assert (b[::5] == a[::5]).all(), stated
+            assert (b != a).any() and np.abs(b.astype("c16") - a).max() <= 3.9 * 2**0.5, stated
+
+
+@pytest.mark.parametrize("kind", ["f2", "f8", "c16"])
+def test_the_fill_value_of_every_type_is_no_part_of_the_range(kind: str, path: Path) -> None:
+    a = (280 + np.sort(np.random.default_rng(1).random(150) * 8)).astype(kind)
+    with h5py.File(path, "w") as f:
+        f.create_dataset("a", data=a, chunks=(100,), fillvalue=a.dtype.type(-9), **narrows.hdf5(range_rel=0.05))
+    with h5py.File(path) as f:
+        worst = np.abs(f["a"][100:].astype("c16") - a[100:]).max()
+    assert worst <= 0.05 * float(np.ptp(a[100:].real)) * (2**0.5 if kind == "c16" else 1)
+
+
+def test_a_fill_value_without_a_place_is_refused(path: Path) -> None:
+    ranges = [(1, 2), (3, 4), (5, 6)]
+    with h5py.File(path, "w") as f:
+        options = narrows.hdf5(abs=0.1, fill=[10, 11, 12], exact=ranges)
+        with pytest.raises(ValueError, match="no place is left for the dataset's fill value, -9"):
+            f.create_dataset("a", data=field((20, 30)), chunks=(20, 30), fillvalue=-9, **options)
+
+
+def test_missing_values_stay_where_nccopy_loses_the_fill_value(path: Path) -> None:
+    """It keeps ``_FillValue`` as an attribute, and the dataset's own fill value is 0."""
+    need("nccopy")
+    a = 280 + np.sort(np.random.default_rng(1).random(300))
+    fills = {"f4": np.float32(FILL), "f8": np.float64(FILL), "default": netCDF4.default_fillvals["f4"]}
+    plain = path.with_suffix(".plain.nc")
+    with netCDF4.Dataset(plain, "w") as f:
+        f.createDimension("x", 300)
+        for name, fill in fills.items():
+            kind = "f8" if name == "f8" else "f4"
+            v = f.createVariable(name, kind, ("x",), chunksizes=(100,), fill_value=None if name == "default" else fill)
+            v.set_auto_maskandscale(False)
+            v[:] = np.where(np.arange(300) % 3 == 0, fill, a)
+    all_hints: list[dict[str, Any]] = [{"rel": 0.01}, {"range_rel": 0.01}]
+    for hints in all_hints:
+        words = (narrows._narrows.HDF5_FILTER, *narrows.hdf5(**hints, fill=-9999)["compression_opts"])
+        done = run("nccopy", "-F", f"*,{','.join(map(str, words))}", plain, path)
+        assert done.returncode == 0, done.stderr
+        with h5py.File(path) as f, h5py.File(plain) as p:
+            for name, fill in fills.items():
+                was, now = p[name][...].astype("f8"), f[name][...].astype("f8")
+                missing = was == p[name].dtype.type(fill)
+                assert missing.sum() == 100 and (was[missing] == now[missing]).all(), (hints, name)
+                most = 0.01 * was[~missing] if "rel" in hints else 0.01
+                assert (np.abs(was - now)[~missing] <= most).all(), (hints, name)
+
+
+def test_records_whose_names_begin_with_r_and_i_are_no_complex_numbers(path: Path) -> None:
+    steps = np.arange(200)
+    with h5py.File(path, "w") as f:
+        for names in (("rain", "ice"), ("Real", "Imag"), ("i", "r")):
+            a = np.array([(i * 1.1, i * 0.5) for i in steps], [(n, "f4") for n in names])
+            f.create_dataset(names[0], data=a, chunks=(50,), **narrows.hdf5(abs=5))
+            f[names[0] + " plain"] = a
+    with h5py.File(path) as f:
+        assert [bool((f[n][...] == f[f"{n} plain"][...]).all()) for n in ("rain", "Real", "i")] == [True, False, True]
+
+
 @pytest.mark.parametrize("imports", ["import narrows, h5py", "import h5py, narrows"])
 def test_who_only_writes_uses_the_filter(imports: str, path: Path) -> None:
     """HDF5 looks for filters when datasets are made and read, and writes without one that is optional."""

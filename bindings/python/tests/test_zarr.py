@@ -108,6 +108,41 @@ def test_the_fill_value_stays_exact(dtype: str) -> None:
     assert (back[a == a.dtype.type(fill)] == a.dtype.type(fill)).all()
 
 
+@pytest.mark.parametrize("zarr_format", FORMATS)
+@pytest.mark.parametrize("dtype", ["f4", "f8", "c16"])
+@pytest.mark.parametrize("hints", [{"rel": 0.01}, {"range_rel": 0.01}, {"abs": 1e30, "fill": -9}])
+def test_missing_values_of_floats_stay_exact_unstated(hints: dict, dtype: str, zarr_format: int) -> None:
+    a = (280 + np.sort(np.random.default_rng(1).random(400))).astype(dtype)
+    a[::4], a[1::4], a[2::4] = 9.969209968386869e36, 1e20, np.float32(1e20)
+    back = reopened(made(a, zarr_format, hints))[...]
+    for i in range(3):
+        assert same(a[i::4], back[i::4])
+    assert not same(a, back)
+    if "range_rel" in hints:
+        assert abs(back[3::4] - a[3::4]).max() <= 0.01 * 2**0.5
+
+
+@pytest.mark.parametrize("zarr_format", FORMATS)
+def test_fill_values_are_passed_on_and_stay_exact(zarr_format: int, tmp_path: Path) -> None:
+    a = (280 + np.sort(np.random.default_rng(1).random(150))).astype("f4")
+    a[3] = -9
+    hints = codec(zarr_format, range_rel=0.01, fill=7, fill_value=-9)
+    z = zarr.create_array(MemoryStore(), shape=a.shape, chunks=(100,), dtype="f4", zarr_format=zarr_format, **hints)
+    z[:] = a
+    encoding = {"t": {**codec(zarr_format, range_rel=0.01, _FillValue=np.float32(-9)), "chunks": (100,)}}
+    holes = np.where(a == -9, np.float32(np.nan), a)
+    xr.Dataset({"t": (("x",), holes)}).to_zarr(
+        tmp_path / "s", encoding=encoding, zarr_format=zarr_format, consolidated=False
+    )
+    for stored in (z, zarr.open_array(str(tmp_path / "s" / "t"))):
+        back = stored[:]
+        assert back[3] == -9 and not same(a, back)
+        assert abs(back[100:] - a[100:]).max() <= 0.01 * np.ptp(a[100:])
+    assert z.fill_value == -9
+    with xr.open_zarr(tmp_path / "s", consolidated=False) as ds:
+        assert np.isnan(ds.t.values).sum() == 1
+
+
 def test_what_pads_chunks_of_v2_is_no_part_of_their_range() -> None:
     a = (288 + np.random.default_rng(5).normal(size=(100, 130))).astype("f4")
     hints = narrows.zarr2(range_rel=1e-3)
@@ -261,7 +296,7 @@ def test_no_trial_for_every_chunk() -> None:
 
     hints = {"abs": 0.0125}
     made(field("f4", (320, 320)), 3, hints, chunks=(32, 32))
-    trials = encoder(Hints.of(**hints).keeping(0), np.dtype("f4"), (32, 32)).trials
+    trials = encoder(Hints.of(**hints).keeping(0).keeping_missing(np.dtype("f4")), np.dtype("f4"), (32, 32)).trials
     assert 1 <= trials <= 60
 
 

@@ -70,6 +70,9 @@ pub fn parse(file: &[u8]) -> Result<Header> {
     let text = file.get(at..at + len).ok_or_else(|| Error::truncated("the .npy file is too short"))?;
     let text = std::str::from_utf8(text).map_err(|_| bad("its header is no text"))?;
     let mut literal = Literal(text.trim_end_matches(['\n', ' ', '\0']));
+    if text.contains("'descr': [") {
+        return Err(Error::unsupported("it holds records with fields; use one array for each field"));
+    }
     let (mut descr, mut fortran, mut shape) = (None, None, None);
     literal.expect('{').ok_or_else(|| bad("its header is no dictionary"))?;
     while literal.expect('}').is_none() {
@@ -98,7 +101,9 @@ pub fn parse(file: &[u8]) -> Result<Header> {
         Some(dtype) => dtype,
         None => match code.strip_prefix(['V', 'S']).and_then(|width| width.parse().ok()) {
             Some(width @ 1..) => Dtype::Record(width),
-            _ => return Err(Error::unsupported(format!("chunks have no elements of type {descr}"))),
+            _ => {
+                return Err(Error::unsupported(format!("it holds elements of type {descr}, which chunks do not have")));
+            }
         },
     };
     let layout = if fortran { Layout::ColumnMajor } else { Layout::RowMajor };

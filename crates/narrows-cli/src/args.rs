@@ -167,7 +167,7 @@ pub(crate) enum Command {
     /// money
     Plan(plan::PlanArgs),
     /// Encode arrays of numbers, exactly or within a stated error
-    #[command(subcommand)]
+    #[command(subcommand, after_help = array::ARRAY_HELP)]
     Array(array::ArrayCommand),
     /// Tell where the HDF5 filter is, and what its parameters are
     Hdf5(hdf5::Hdf5Args),

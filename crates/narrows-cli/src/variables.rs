@@ -131,10 +131,15 @@ pub(crate) fn check(args: &CheckArgs, path: &Path) -> Result<Option<Verdict>> {
     if let Some(original) = &original {
         let compared: Vec<&str> =
             rows.iter().filter_map(|row| Some(row.against.as_ref()?.original()?.variable.path.as_str())).collect();
-        if compared.is_empty() {
-            let what =
-                if rows.is_empty() { "there are no variables here" } else { "the original has none of the variables" };
-            return Err(Error::misuse(format!("{name}: {what}, so that nothing is compared; see --variable")).into());
+        if rows.is_empty() && original.variables.iter().any(|v| !v.is_bare_dimension()) {
+            let text =
+                format!("{name}: there are no variables, and the original has some: it is damaged or another file");
+            return Err(Error::corrupt(text).into());
+        }
+        if compared.is_empty() && !rows.is_empty() && rows.iter().all(|row| row.found.damaged_count == 0) {
+            let text =
+                format!("{name}: the original has none of the variables, so that nothing is compared; see --variable");
+            return Err(Error::misuse(text).into());
         }
         if args.variable.is_empty() {
             let left = original.variables.iter().filter(|v| !v.is_bare_dimension());

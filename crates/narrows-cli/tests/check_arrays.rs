@@ -114,7 +114,7 @@ fn wrong_usage_says_what_to_do() {
         (&["empty.h5", "--against", "a.npy"], 3, "not an HDF5 file, or damaged"),
         (&["zeros.h5"], 3, "not an HDF5 file, or damaged"),
         (&["flipped.h5"], 3, "not an HDF5 file, or damaged at its beginning: its superblock says version 253"),
-        (&["folder"], 3, "no Zarr store"),
+        (&["folder"], 1, "no Zarr store: it has no .zgroup"),
         (&["a.nra", "--variable", "t"], 2, "no variable t"),
         (&["a.nra", "--against", "text"], 2, "60 x 100 elements of f32"),
         (&["text", "--against", "a.npy"], 2, "files with arrays"),
@@ -187,6 +187,10 @@ fn what_was_not_looked_at_is_said_and_not_good() {
         let json: Value = serde_json::from_str(&words).unwrap();
         let said = (status, json["good"].as_bool(), json["damaged"].as_bool());
         assert_eq!(said, (Some(1), Some(false), Some(false)), "{args:?}: {words}");
+        let variables = json["variables"].as_array().unwrap().iter();
+        let mut listed = variables.chain([&json]).flat_map(|of| of["unseen"].as_array().unwrap());
+        let part = part.split(": ").last().unwrap();
+        assert!(listed.any(|line| line.as_str().unwrap().contains(part)), "{args:?}: {words}");
     }
     let text_of = |bytes: [&'static [u8]; 2]| [("s", r#""|S3""#, bytes.map(Some))];
     zarr(&root.join("text.zarr"), &text_of([b"abc", b"de\0"]));
@@ -203,8 +207,67 @@ fn what_was_not_looked_at_is_said_and_not_good() {
         let (status, words) = check(args);
         assert!(status == Some(0) && words.contains("good:"), "{args:?}: {words}");
     }
+    // Damage that hides variables is no wrong usage.
+    zarr(&root.join("hidden.zarr"), &[("t", F4, whole)]);
+    fs::write(root.join("hidden.zarr/t/.zarray"), "{").unwrap();
+    fs::rename(root.join("hidden.zarr/t"), root.join("hidden.zarr/v")).unwrap();
+    zarr(&root.join("none.zarr"), &[]);
+    zarr(&root.join("else.zarr"), &[("y", F4, whole), ("x", F4, whole)]);
+    for (args, wanted) in [("hidden.zarr", 3), ("none.zarr", 3), ("else.zarr", 2)] {
+        let (status, words) = check(&[args, "--against", "a.zarr"]);
+        assert!(status == Some(wanted), "{args}: {status:?}: {words}");
+    }
+    let (status, words) = check(&["none.zarr"]);
+    assert!(status == Some(0) && words.contains("nothing was checked") && !words.contains("good:"), "{words}");
     let made = Command::new("mkfifo").arg(root.join("a.raw")).status().unwrap();
     assert!(made.success());
     let (status, words) = check(&["a.zarr", "--variable", "t", "--against", "a.raw"]);
     assert!(status == Some(1) && words.contains("only files are read"), "{words}");
+}
+
+#[test]
+fn a_value_that_marks_what_is_missing_must_not_change() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path();
+    let raw: Vec<u8> = (0..600)
+        .flat_map(|i: i32| if i % 3 == 0 { -9999f32 } else { 280.0 + i as f32 / 1000.0 }.to_le_bytes())
+        .collect();
+    fs::write(root.join("a.raw"), &raw).unwrap();
+    let store = |name: &str, files: &[(&str, &str)], chunk: &str| {
+        fs::create_dir_all(root.join(name).join(chunk).parent().unwrap()).unwrap();
+        for (file, text) in files {
+            fs::write(root.join(name).join(file), text).unwrap();
+        }
+        fs::write(root.join(name).join(chunk), &raw).unwrap();
+    };
+    let two = |fill: &str| {
+        format!(
+            r#"{{"zarr_format": 2, "shape": [600], "chunks": [600], "dtype": "<f4", "order": "C", "filters": null,
+                "compressor": null, "fill_value": {fill}}}"#
+        )
+    };
+    let three = r#"{"zarr_format": 3, "node_type": "array", "shape": [600], "data_type": "float32", "fill_value": 0,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [600]}},
+        "chunk_key_encoding": {"name": "default"}, "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
+        "attributes": {"_FillValue": "AAAAAICHw8A="}}"#;
+    store("fill.zarr", &[(".zarray", &two("-9999.0"))], "0");
+    store("named.zarr", &[(".zarray", &two("0")), (".zattrs", r#"{"missing_value": [1, -9999]}"#)], "0");
+    store("none.zarr", &[(".zarray", &two("0"))], "0");
+    store("three.zarr", &[("zarr.json", three)], "c/0");
+    for (file, fill) in [("moved.nra", &[][..]), ("kept.nra", &["--fill", "-9.999E+3"])] {
+        let args = [&["array", "encode", "a.raw", "--type", "f32", "--rel", "0.01", "-o", file], fill].concat();
+        let output = narrows(root, &args);
+        assert!(output.status.success(), "{}", text(&output).1);
+    }
+    for original in ["fill.zarr", "named.zarr", "three.zarr"] {
+        let (status, words) = text(&narrows(root, &["check", "moved.nra", "--against", original]));
+        assert!(status == Some(3) && words.contains("mark what is missing"), "{original}: {words}");
+        let (status, words) = text(&narrows(root, &["check", "kept.nra", "--against", original]));
+        assert!(status == Some(0) && words.contains("the bound holds"), "{original}: {words}");
+        let json = narrows(root, &["check", "--json", "moved.nra", "--against", original]).stdout;
+        let json: Value = serde_json::from_slice(&json).unwrap();
+        assert_eq!(json["variables"][0]["against"]["missing_changed"], 200, "{json}");
+    }
+    let (status, words) = text(&narrows(root, &["check", "moved.nra", "--against", "none.zarr"]));
+    assert!(status == Some(0) && words.contains("the bound holds"), "nobody says what is missing: {words}");
 }

@@ -32,6 +32,16 @@ fn parameters_are_what_each_program_takes() {
 }
 
 #[test]
+fn fill_values_are_taken_as_numbers_are_written() {
+    for fill in ["-1e+20", "-1E-5", "-.5", "-inf", "-9999", "nan"] {
+        let bits = fill.parse::<f64>().unwrap().to_bits();
+        let words = format!("{},{},{}", 1 | 1 << 12, bits as u32, bits >> 32);
+        assert_eq!(said(&["--params", "--fill", fill]), format!("32768,{words}"));
+    }
+    assert_eq!(said(&["--params", "--encode-rate", "200MB/s"]), format!("32768,{},{}", 1 | 1 << 22, 2e8f32.to_bits()));
+}
+
+#[test]
 fn the_folder_is_found_beside_the_program_and_below_a_prefix() {
     let tree = tempfile::tempdir().unwrap();
     let bin = tree.path().join("bin");

@@ -38,6 +38,8 @@ pub struct Errors {
     /// Numbers that are further off than their chunk states, or not exact although it states no bound;
     /// `None` if Narrows wrote none of them, and nobody stated anything.
     pub broken: Option<u64>,
+    /// Those of them that mark what is missing in the original, by its attributes, and changed.
+    pub missing_changed: u64,
     /// First element of the first piece with one of those.
     pub broken_at: Option<Vec<u64>>,
     /// What could not be compared, and why.
@@ -75,6 +77,7 @@ impl Errors {
         if let Some(broken) = other.broken {
             *self.broken.get_or_insert(0) += broken;
         }
+        self.missing_changed += other.missing_changed;
         self.broken_at = self.broken_at.take().into_iter().chain(other.broken_at).min();
         self.failed.extend(other.failed);
         self.is_damaged |= other.is_damaged;
@@ -186,6 +189,8 @@ pub fn compare(checked: Side<'_>, original: Side<'_>, threads: NonZero<usize>) -
     fills.extend(values(b, &b.fill));
     // A fill of 0 is what files have whose writer states none.
     fills.retain(|f| *f != 0.0);
+    let missing = missing(a, b);
+    fills.extend(&missing);
     let state = || {
         let readers = (Reader::new(checked.store, a, &ours), Reader::new(original.store, b, &theirs));
         (Errors::default(), readers)
@@ -204,7 +209,7 @@ pub fn compare(checked: Side<'_>, original: Side<'_>, threads: NonZero<usize>) -
                 let from: Vec<u64> = place.iter().zip(&part).map(|(i, p)| i * p).collect();
                 let len: Vec<u64> = from.iter().zip(&size).zip(&part).map(|((f, n), p)| (*p).min(n - f)).collect();
                 let from: Vec<u64> = from.iter().zip(&origin).map(|(f, o)| f + o).collect();
-                result = compare_piece(readers, (a, b), &origin, (&from, &len), &fills, errors);
+                result = compare_piece(readers, (a, b), &origin, (&from, &len), (&fills, &missing), errors);
             }
         });
         if let Err(error) = result {
@@ -276,12 +281,27 @@ fn stored(counts: &[u64], chunk: &[u64], sides: [Stored<'_>; 2]) -> Option<Vec<u
     Some(out)
 }
 
+/// Values that mark what is missing in the original, as its own elements. Its attributes may be of another type.
+fn missing(a: &Variable, original: &Variable) -> Vec<f64> {
+    let named = original.missing.iter().filter(|_| a.element.is_numeric());
+    named.map(|v| cast(original, *v)).filter(|v| v.is_finite()).collect()
+}
+
+/// The value that an element can have which is nearest to this.
+fn cast(variable: &Variable, value: f64) -> f64 {
+    match variable.element.dtype {
+        Some(Dtype::F16) => half::f16::from_f64(value).to_f64(),
+        Some(Dtype::F32 | Dtype::C64) => f64::from(value as f32),
+        _ => value,
+    }
+}
+
 fn compare_piece(
     (ours, theirs): &mut (Reader<'_>, Reader<'_>),
     (a, b): (&Variable, &Variable),
     origin: &[u64],
     (from, size): (&[u64], &[u64]),
-    fills: &[f64],
+    (fills, missing): (&[f64], &[f64]),
     errors: &mut Errors,
 ) -> Result<()> {
     let (y_bytes, x_bytes) = (ours.read(from, size)?, theirs.read(from, size)?);
@@ -298,7 +318,10 @@ fn compare_piece(
             None => (x - y).abs(),
         };
         errors.add(x, y, error, fills);
-        broken += u64::from(!allows(kept, x, y, error));
+        // Where x marks what is missing, no error is small: the mask would be lost.
+        let is_lost = !missing.is_empty() && x != y && missing.contains(&x) && cast(a, x) != y;
+        errors.missing_changed += u64::from(is_lost && a.is_narrows());
+        broken += u64::from(is_lost || !allows(kept, x, y, error));
     }
     if a.is_narrows() {
         *errors.broken.get_or_insert(0) += broken;
@@ -344,6 +367,15 @@ mod tests {
         assert!(allows(f64::NAN, f64::NAN) && !allows(f64::NAN, 1.0) && !allows(1.0, f64::NAN));
         assert!(!allows(f64::INFINITY, 1.0) && allows(f64::INFINITY, f64::INFINITY));
         assert!(super::allows(None, 2.0, 2.0, 0.0) && !super::allows(None, 2.0, 2.1, 0.1));
+    }
+
+    #[test]
+    fn missing_values_are_those_of_the_elements() {
+        let of = |dtype| Variable::new(String::new(), crate::Element::of(dtype, Default::default()), vec![1]);
+        let mut original = of(Dtype::F32);
+        original.missing = vec![1e20, -9999.0, f64::NAN];
+        assert_eq!(missing(&of(Dtype::F32), &original), [f64::from(1e20f32), -9999.0]);
+        assert!(missing(&of(Dtype::Record(4)), &original).is_empty());
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! HDF5 files, NetCDF-4 included: superblock, groups, datasets, chunk indexes. Only what is needed to find
-//! every stored chunk; attributes are not read.
+//! every stored chunk, and of attributes what says which values mark something missing.
 
 mod array;
+mod attribute;
 mod group;
 mod heap;
 pub(crate) mod index;
 mod object;
+mod sum;
 mod tree;
 
 use std::collections::HashSet;
@@ -50,13 +52,17 @@ impl Hdf5 {
         drop(here);
         let mut fields = Fields(&head[8..]);
         let version = fields.u8()?;
-        fields.skip(if version < 2 { 4 } else { 0 })?;
+        // Versions of other structures, all 0, around a byte that is reserved.
+        let others = if version < 2 { fields.uint(4)? & 0xff00_ffff } else { 0 };
         let (offset_len, length_len) = (usize::from(fields.u8()?), usize::from(fields.u8()?));
         if version > VERSION_MAX {
             return Err(Error::corrupt(format!(
                 "not an HDF5 file, or damaged at its beginning: its superblock says version {version}, and \
                  {VERSION_MAX} is the highest that is known here"
             )));
+        }
+        if others != 0 {
+            return Err(Error::corrupt("the superblock says versions of other structures that there are not"));
         }
         if ![2, 4, 8].contains(&offset_len) || ![2, 4, 8].contains(&length_len) {
             return Err(Error::corrupt(format!(
@@ -73,8 +79,17 @@ impl Hdf5 {
         let base = fields.uint(offset_len)?;
         // A file with a block of the user that was added later still says 0.
         file.base = if base == 0 { at } else { base };
-        // Version 0 and 1: free space, end, driver, name of the root; version 2 and 3: extension, end.
-        fields.skip(offset_len * if version < 2 { 4 } else { 2 })?;
+        if version >= 2 {
+            sum::verify(&head, 12 + 4 * offset_len, at)?;
+        }
+        // Before the end: free space or an extension. Before the root: driver and name in old versions.
+        fields.skip(offset_len)?;
+        let end = fields.uint(offset_len)?;
+        if end > file.bytes.len && end != u64::MAX >> (64 - 8 * offset_len) {
+            let len = file.bytes.len;
+            return Err(Error::truncated(format!("the file ends at byte {len} of {end}: it is cut short or damaged")));
+        }
+        fields.skip(offset_len * if version < 2 { 2 } else { 0 })?;
         let root = file.offset(&mut fields)?.ok_or_else(|| Error::corrupt("the file has no root group"))?;
         let variables = file.walk(root)?;
         Ok((file, variables))
@@ -122,7 +137,12 @@ impl Hdf5 {
                 Err(error) => return Err(error),
             };
             match object::dataset(self, &path, &messages) {
-                Ok(Some(variable)) => {
+                Ok(Some(mut variable)) => {
+                    match attribute::missing(self, &messages) {
+                        Ok(missing) => variable.missing = missing,
+                        Err(error) if variable.trouble.is_none() => variable.trouble(error),
+                        Err(_) => {}
+                    }
                     out.push(variable);
                     continue;
                 }

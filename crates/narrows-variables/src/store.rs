@@ -44,7 +44,8 @@ impl Store {
     pub fn open(path: &Path) -> Result<Option<Self>> {
         if path.is_dir() {
             if !zarr::METADATA.iter().any(|name| path.join(name).is_file()) {
-                return Err(Error::unsupported("the folder is no Zarr store: it has no .zgroup, .zarray or zarr.json"));
+                let why = "it has no .zgroup, .zarray or zarr.json";
+                return Err(Error { message: "the folder is no Zarr store".into(), ..io::Error::other(why).into() });
             }
             let (keys, variables, unseen) = zarr::open_folder(path)?;
             return Ok(Some(Self { format: "Zarr", variables, unseen, source: Source::Zarr(keys) }));

@@ -14,6 +14,11 @@ pub(crate) const RANK_MAX: usize = 32;
 /// Longest text of a fixed length that is compared: each of its bytes becomes a number of 8.
 const TEXT_MAX: usize = 1 << 16;
 
+/// Attributes that name values which mark what is missing, by the conventions of NetCDF and CF.
+pub(crate) const MISSING_NAMES: [&str; 2] = ["_FillValue", "missing_value"];
+/// Most values that they name: CF allows a list, and real ones have one or two.
+pub(crate) const MISSING_MAX: usize = 16;
+
 /// Type of a variable's elements.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Element {
@@ -71,6 +76,8 @@ pub struct Variable {
     pub filters: Vec<Filter>,
     /// An element where nothing was written; empty if it is zeros.
     pub fill: Vec<u8>,
+    /// Values that mark what is missing, by its attributes.
+    pub missing: Vec<f64>,
     /// Why its elements cannot be read, if they cannot.
     pub trouble: Option<String>,
     /// Whether that is because the file is damaged.
@@ -94,6 +101,7 @@ impl Variable {
             axes,
             filters,
             fill,
+            missing: Vec::new(),
             trouble: None,
             is_damaged: false,
             unseen: Vec::new(),

@@ -66,12 +66,24 @@ fn variables(keys: &Keys) -> Result<Vec<Variable>> {
             continue;
         }
         match keys.metadata(key).and_then(|json| json.map_or(Ok(None), |json| parse(folder, &json))) {
-            Ok(found) => out.extend(found),
+            Ok(found) => out.extend(found.map(|variable| with_missing(keys, variable))),
             Err(error) => out.push(Variable::broken(folder.to_owned(), error)),
         }
     }
     out.sort_by(|a, b| a.path.cmp(&b.path));
     Ok(out)
+}
+
+/// Adds what the attributes of an array of version 2 name, which are beside its metadata. Those that cannot be
+/// read name nothing.
+fn with_missing(keys: &Keys, mut variable: Variable) -> Variable {
+    let key = if variable.path.is_empty() { ".zattrs".into() } else { format!("{}/.zattrs", variable.path) };
+    if keys.all.contains_key(&key)
+        && let Ok(Some(attributes)) = keys.metadata(&key)
+    {
+        metadata::add_missing(&attributes, &mut variable);
+    }
+    variable
 }
 
 /// Tells each array what may be its chunks and is not read; gives back what may hold others.

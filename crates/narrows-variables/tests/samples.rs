@@ -132,6 +132,24 @@ fn netcdf_by_two_libraries_is_read() {
 }
 
 #[test]
+fn attributes_name_what_is_missing() {
+    let store = open("attributes.h5");
+    assert_eq!(find(&store, "few").missing, [f64::from(1e20f32)]);
+    assert_eq!(find(&store, "many").missing, [-9999.0, 1e20]);
+    assert_eq!(find(&store, "shared").missing, [-7.0]);
+    assert!(find(&store, "text").missing.is_empty());
+    assert_eq!(find(&open("old-attributes.h5"), "few").missing, [-9.0]);
+    assert_eq!(find(&open("netcdf4.nc"), "model/t").missing, [f64::from(1e20f32)]);
+    // What a heap says of its attributes has a sum as well.
+    let mut bad = std::fs::read(path("attributes.h5")).unwrap();
+    let at = bad.windows(13).position(|w| w == b"missing_value").unwrap();
+    bad[at] ^= 1;
+    let store = Store::of_memory(bad).unwrap().unwrap();
+    assert_eq!(check(&store, find(&store, "many"), ONE).damaged_count, 1);
+    assert_eq!(check(&store, find(&store, "few"), ONE).damaged_count, 0);
+}
+
+#[test]
 fn zarr_of_both_versions_gives_what_was_written() {
     for (name, plain) in [
         ("v2.zip", &["blosc", "blosc bits", "zlib", "zstd", "lz4", "raw", "nested", "big"][..]),
@@ -215,6 +233,61 @@ fn what_is_cut_short_or_flipped_anywhere_ends_in_an_answer() {
                 }
             }
         }
+    }
+}
+
+/// Structures of newer files have check sums: HDF5 refuses the file where one differs.
+#[test]
+fn a_flipped_byte_of_a_structure_with_a_sum_is_damage() {
+    let mut kinds = Vec::new();
+    for name in ["latest.h5", "newer.h5", "paged.h5", "far.h5", "names.h5"] {
+        let whole = std::fs::read(path(name)).unwrap();
+        let is_good = |bytes: Vec<u8>| {
+            let Ok(Some(store)) = Store::of_memory(bytes) else { return false };
+            store.variables.iter().all(|v| {
+                let found = check(&store, v, ONE);
+                found.damaged_count == 0 && found.unseen.is_none() && v.unseen().next().is_none()
+            })
+        };
+        assert!(is_good(whole.clone()), "{name}");
+        let names = [
+            b"\x89HDF", b"OHDR", b"OCHK", b"BTHD", b"BTLF", b"BTIN", b"FRHP", b"FHDB", b"FHIB", b"FAHD", b"FADB",
+            b"EAHD", b"EAIB", b"EASB", b"EADB",
+        ];
+        for kind in names {
+            for at in (0..whole.len() - 16).filter(|at| whole[*at..].starts_with(kind)) {
+                // Bytes that nothing else depends on: flags, clients, high bytes of addresses and times. A
+                // structure to which nothing leads is not looked at.
+                let is_found = |i: usize| {
+                    let mut bad = whole.clone();
+                    bad[at + i] ^= 0x10;
+                    !is_good(bad)
+                };
+                if [5, 9, 13].into_iter().all(is_found) {
+                    kinds.push(kind);
+                }
+            }
+        }
+    }
+    kinds.sort();
+    kinds.dedup();
+    assert_eq!(kinds.len(), 15, "{kinds:?}");
+}
+
+#[test]
+fn a_superblock_without_a_sum_is_damaged_where_hdf5_says_so() {
+    let whole = std::fs::read(path("earliest.h5")).unwrap();
+    assert_eq!(whole[8], 0, "a superblock of version 0");
+    let kind = |bytes: Vec<u8>| Store::of_memory(bytes).err().map(|e| e.kind);
+    assert_eq!(kind(whole.clone()), None);
+    for at in [9, 10, 12] {
+        let mut bad = whole.clone();
+        bad[at] ^= 4;
+        assert_eq!(kind(bad), Some(narrows::ErrorKind::Corrupt), "byte {at}");
+    }
+    for name in ["earliest.h5", "latest.h5"] {
+        let whole = std::fs::read(path(name)).unwrap();
+        assert_eq!(kind(whole[..whole.len() - 1].to_vec()), Some(narrows::ErrorKind::Truncated), "{name}");
     }
 }
 

@@ -148,7 +148,7 @@ def hdf5(**hints: Unpack[ErrorHints]) -> dict[str, Any]:
     ``floor``, ``digits``, ``bits``, ``range_rel`` (of the range of each chunk); ``fill`` and ``exact``
     name values and ranges that stay; ``mode`` is fast, balanced or archive. ``whole_chunks=True`` says
     that each chunk is written whole and once, which shrinks more within a bound. The fill value of the
-    dataset stays where ``fill`` names none. Strings and what else is no number stay as they are.
+    dataset stays too, and so do 9.96921e36 and 1e20 in floats. Strings and what else is no number stay as they are.
 
     >>> f.create_dataset("tas", data=a, chunks=True, **narrows.hdf5(abs=0.01, fill=1e20))
     >>> ds.to_netcdf("o.nc", engine="h5netcdf", encoding={"tas": narrows.hdf5(digits=3)})

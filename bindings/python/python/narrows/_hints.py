@@ -29,6 +29,9 @@ _UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "ki": 2.0**10, "mi": 2.0**20, "
 _RATE = re.compile(r"([0-9.]+)\s*([kmg]i?)?b?(/s)?", re.IGNORECASE)
 # Values beside a bound that a store may name: more make each chunk slow.
 _FILLS_MAX = 256
+# The fill value of NetCDF's library, and that of CF's tables as f4 and as f8: arrays have them where nobody
+# states a fill value. The HDF5 filter keeps the same.
+_MISSING = (9.969209968386869e36, 100000002004087734272.0, 1e20)
 
 
 @dataclass(frozen=True)
@@ -139,6 +142,13 @@ class Hints:
     def keeping(self, *values: Number) -> Hints:
         """The same, and these values stay as they are too."""
         return replace(self, fill=_fills((*self.fill, *values)))
+
+    def keeping_missing(self, dtype: Any) -> Hints:
+        """The same, and values stay by which floats are known to miss something, if there is a bound."""
+        missing = [value for value in _MISSING if value not in self.fill]
+        if self.is_lossless or dtype.kind not in "fc" or len(self.fill) + len(missing) > _FILLS_MAX:
+            return self
+        return self.keeping(*missing)
 
     def encoder(self) -> ArrayEncoder:
         """An encoder without memory."""
@@ -267,3 +277,19 @@ def read_rate(value: Any) -> float | None:
     if not math.isfinite(number) or number <= 0:
         raise MisuseError(f"encode_rate={value} is no rate: it is in bytes per second, above 0")
     return number
+
+
+def pass_on(for_xarray: Any, for_zarr: Any, fill: Any) -> tuple[dict[str, Any], Any]:
+    """The fill values that xarray and zarr are to get, by their names, and all that stay exact."""
+    named = {"_FillValue": for_xarray, "fill_value": for_zarr}
+    passed = {name: value for name, value in named.items() if value is not None}
+    if not passed:
+        return passed, fill
+    halves = [half for value in passed.values() for half in _halves(value)]
+    return passed, (*_fills(fill), *halves)
+
+
+def _halves(value: Any) -> list[Any]:
+    """Those of a complex number; others are one."""
+    is_complex = isinstance(value, complex) or getattr(getattr(value, "dtype", None), "kind", "") == "c"
+    return [value.real, value.imag] if is_complex else [value]

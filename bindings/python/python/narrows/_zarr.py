@@ -11,7 +11,7 @@ from zarr.abc.codec import ArrayBytesCodec
 
 from ._encoders import encoder
 from ._errors import MisuseError
-from ._hints import Hints, Mode, Number, Range, Share
+from ._hints import Hints, Mode, Number, Range, Share, pass_on
 from .array import check_dtype, decompress_as
 
 if TYPE_CHECKING:
@@ -58,7 +58,8 @@ class ArrayCodec(ArrayBytesCodec):
         kind = getattr(getattr(fill, "dtype", None), "kind", "")
         if self.hints.is_lossless or kind not in ("i", "u", "f", "c"):
             return self.hints
-        return self.hints.keeping(fill.real, fill.imag) if kind == "c" else self.hints.keeping(fill)
+        hints = self.hints.keeping(fill.real, fill.imag) if kind == "c" else self.hints.keeping(fill)
+        return hints.keeping_missing(fill.dtype)
 
     def _encode_sync(self, chunk_array: NDBuffer, chunk_spec: ArraySpec) -> Buffer | None:
         elements = chunk_array.as_numpy_array()
@@ -93,6 +94,8 @@ def zarr(
     mode: Mode = "balanced",
     encode_rate: Number | str | None = None,
     whole_chunks: bool = False,
+    _FillValue: Number | None = None,
+    fill_value: Number | None = None,
 ) -> dict[str, Any]:
     """What a Zarr v3 array is to be made with, exact or within a bound::
 
@@ -100,9 +103,11 @@ def zarr(
         zarr.create_array("o.zarr", shape=..., dtype="f4", **narrows.zarr(abs=0.01))
 
     Hints are those of ``narrows.array.compress``, and ``whole_chunks=True`` where each chunk is written
-    whole and once, which shrinks more within a bound. The array's fill value stays exact; state others, such
-    as xarray's ``_FillValue``, by ``fill``.
+    whole and once, which shrinks more within a bound. The array's fill value stays exact, and so do
+    9.96921e36 and 1e20 in floats; state others by ``fill``. ``_FillValue``, for xarray, and ``fill_value``, for zarr,
+    stay exact too, and are passed on to them.
     """
+    passed, fill = pass_on(_FillValue, fill_value, fill)
     codec = ArrayCodec(
         abs=abs,
         rel=rel,
@@ -116,4 +121,4 @@ def zarr(
         encode_rate=encode_rate,
         whole_chunks=whole_chunks,
     )
-    return {"serializer": codec, "compressors": ()}
+    return {"serializer": codec, "compressors": (), **passed}

@@ -9,7 +9,7 @@ from numcodecs.abc import Codec
 from numcodecs.compat import ensure_contiguous_ndarray_like, ensure_ndarray_like, ndarray_copy
 
 from ._encoders import encoder
-from ._hints import Hints, Mode, Number, Range, Share
+from ._hints import Hints, Mode, Number, Range, Share, pass_on
 from .array import check_dtype, decompress
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ class ArrayCodec2(Codec):  # type: ignore[misc] # numcodecs has no types.
     def encode(self, buf: Any) -> bytes:
         elements = ensure_ndarray_like(buf)
         check_dtype(elements.dtype)
-        return encoder(self.hints, elements.dtype, elements.shape).encode(elements)
+        hints = self.hints.keeping_missing(elements.dtype)
+        return encoder(hints, elements.dtype, elements.shape).encode(elements)
 
     def decode(self, buf: Buffer, out: Any = None) -> Any:
         array = decompress(ensure_contiguous_ndarray_like(buf))
@@ -66,6 +67,8 @@ def zarr2(
     mode: Mode = "balanced",
     encode_rate: Number | str | None = None,
     whole_chunks: bool = False,
+    _FillValue: Number | None = None,
+    fill_value: Number | None = None,
 ) -> dict[str, Any]:
     """What a Zarr v2 array is to be made with, exact or within a bound::
 
@@ -73,11 +76,13 @@ def zarr2(
         zarr.create_array("o.zarr", zarr_format=2, shape=..., dtype="f4", **narrows.zarr2(abs=0.01))
 
     Hints are those of ``narrows.array.compress``, and ``whole_chunks=True`` where each chunk is written
-    whole and once, which shrinks more within a bound. State all fill values by ``fill``: codecs of Zarr v2
-    do not see the array's, by which chunks at the edge are padded. With ``range_rel`` it is taken for 0
-    where none is stated. A filter in front, such as ``Delta``, makes other numbers of the values, and the
+    whole and once, which shrinks more within a bound. Codecs of Zarr v2 do not see the array's fill value,
+    by which chunks at the edge are padded: state it here, as ``_FillValue`` for xarray or ``fill_value`` for
+    zarr, to which it is passed on, or by ``fill``. With ``range_rel`` it is taken for 0 where none is stated.
+    9.96921e36 and 1e20 stay exact in floats. A filter in front, such as ``Delta``, makes other numbers of the values, and the
     bound holds for those.
     """
+    passed, fill = pass_on(_FillValue, fill_value, fill)
     if range_rel is not None and fill is None:
         fill = 0
     codec = ArrayCodec2(
@@ -93,4 +98,4 @@ def zarr2(
         encode_rate=encode_rate,
         whole_chunks=whole_chunks,
     )
-    return {"compressors": codec}
+    return {"compressors": codec, **passed}

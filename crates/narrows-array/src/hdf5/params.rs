@@ -5,8 +5,10 @@ use narrows::{Error, Result};
 
 use crate::bound::Bound;
 use crate::choose::{Mode, Options};
-use crate::view::{Dtype, RANK_MAX, raw_len};
-use crate::words::ByteOrder;
+use crate::chunk;
+use crate::numbers::{half_bits, to_f64};
+use crate::view::{ArrayView, Dtype, Layout, RANK_MAX, raw_len};
+use crate::words::{ByteOrder, Kind};
 
 /// Version of the words.
 const VERSION: u32 = 1;
@@ -14,6 +16,11 @@ const VERSION: u32 = 1;
 /// Most fill values, and most exact ranges: the fields of the first word.
 const FILLS_MAX: usize = 3;
 const EXACT_MAX: usize = 3;
+
+/// What floats hold where something is missing although the dataset's fill value is another: the fill value
+/// of NetCDF's library, and that of CF's tables as f32 and as f64. NetCDF's programs keep it as an attribute,
+/// which a filter does not see.
+const MISSING: [f64; 3] = [9.969_209_968_386_869e36, 1e20f32 as f64, 1e20];
 
 /// Most words: the first one, hints, fill values, ranges, elements.
 pub const WORDS_MAX: usize = 1 + 11 + 2 * FILLS_MAX + 4 * EXACT_MAX + 1 + RANK_MAX;
@@ -122,6 +129,66 @@ impl Params {
             }
         }
         Ok(words)
+    }
+
+    /// Adds what must stay exact beside the stated values: the dataset's own fill value, of which these are
+    /// the bytes, and what floats are known to hold where something is missing. With a range, `None` is 0.
+    /// Values that have no place among the fill values become exact ranges.
+    ///
+    /// # Errors
+    /// Neither has a place left for the dataset's fill value.
+    pub fn keep_missing(&mut self, fill: Option<&[u8]>) -> Result<()> {
+        let Some(elements) = self.elements.as_ref().filter(|e| !e.exact && !self.bound.is_lossless()) else {
+            return Ok(());
+        };
+        let dtype = elements.dtype;
+        let zero = vec![0; dtype.bytes()];
+        // Chunks at the edge are padded by it, which is no part of their range.
+        let fill = fill.or(self.bound.range_rel.map(|_| zero.as_slice())).filter(|bytes| bytes.len() == zero.len());
+        if let Some(bytes) = fill {
+            let one = ArrayView { dtype, order: elements.order, layout: Layout::RowMajor, shape: &[1], bytes };
+            let (words, stage) = chunk::load(&one);
+            for value in to_f64(&words, stage.kind) {
+                if !self.keep(value, dtype) {
+                    return Err(Error::misuse(format!(
+                        "no place is left for the dataset's fill value, {value:e}, which stays exact too: state \
+                         {} fill values and exact ranges at most, or a range that holds it",
+                        FILLS_MAX + EXACT_MAX - dtype.words()
+                    )));
+                }
+            }
+        }
+        if dtype.kind() == Kind::Float {
+            for value in MISSING {
+                self.keep(value, dtype);
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps a value exact; false if there is no place for it.
+    fn keep(&mut self, value: f64, dtype: Dtype) -> bool {
+        let cast = |v: f64| match dtype {
+            Dtype::F16 => half::f16::from_bits(half_bits(v)).to_f64(),
+            Dtype::F32 | Dtype::C64 => f64::from(v as f32),
+            _ => v,
+        };
+        let (value, bound) = (cast(value), &mut self.bound);
+        // What is not finite stays anyway.
+        let is_kept = !value.is_finite()
+            || bound.fills.iter().any(|&fill| cast(fill) == value)
+            || bound.exact.iter().any(|&(low, high)| low <= value && value <= high);
+        if is_kept {
+            return true;
+        }
+        if bound.fills.len() < FILLS_MAX {
+            bound.fills.push(value);
+        } else if bound.exact.len() < EXACT_MAX {
+            bound.exact.push((value, value));
+        } else {
+            return false;
+        }
+        true
     }
 
     /// Reads words as HDF5 hands them over. No words mean no hints.
@@ -279,6 +346,42 @@ mod tests {
             let params = Params { elements: Some(elements(dtype)), ..Params::default() };
             assert_eq!(Params::from_words(&params.words().unwrap()).unwrap(), params);
         }
+    }
+
+    /// What stays exact of a dataset with this fill value: fill values and ranges.
+    type Kept = (Vec<f64>, Vec<(f64, f64)>);
+
+    fn kept(bound: Bound, dtype: Dtype, fill: Option<&[u8]>) -> Result<Kept> {
+        let elements = Elements { dtype, order: ByteOrder::Big, shape: vec![4], exact: false };
+        let mut params = Params { bound, elements: Some(elements), ..Params::default() };
+        params.keep_missing(fill)?;
+        assert!(params.words().is_ok());
+        Ok((params.bound.fills, params.bound.exact))
+    }
+
+    #[test]
+    fn the_fill_value_of_a_dataset_is_kept_beside_stated_ones() {
+        let [netcdf, cf, wide] = MISSING;
+        let stated = |fills: &[f64]| Bound { fills: fills.to_vec(), ..Bound::abs(0.1) };
+        let fill = Some(&[0xc6, 0x1c, 0x3c, 0x00][..]); // -9999
+        assert_eq!(kept(stated(&[]), Dtype::F32, fill).unwrap(), (vec![-9999.0, netcdf, cf], vec![]));
+        assert_eq!(kept(stated(&[1e20]), Dtype::F32, fill).unwrap(), (vec![1e20, -9999.0, netcdf], vec![]));
+        let full = kept(stated(&[1.0, 2.0, 3.0]), Dtype::F32, fill).unwrap();
+        assert_eq!(full, (vec![1.0, 2.0, 3.0], vec![(-9999.0, -9999.0), (netcdf, netcdf), (cf, cf)]));
+        let ranges = Bound { exact: vec![(5.0, 6.0); 3], ..stated(&[1.0, 2.0, 3.0]) };
+        let error = kept(ranges.clone(), Dtype::F32, fill).unwrap_err().to_string();
+        assert!(error.contains("no place is left for the dataset's fill value, -9.999e3"), "{error}");
+        assert!(kept(Bound { exact: vec![(f64::MIN, -9000.0); 3], ..ranges }, Dtype::F32, fill).is_ok());
+        // Halves, both halves of a pair, integers, what is padded by where none was set.
+        assert_eq!(kept(stated(&[]), Dtype::F16, Some(&[0xc8, 0x80])).unwrap(), (vec![-9.0], vec![]));
+        let pair = [0x40, 0x40, 0, 0, 0xc0, 0x80, 0, 0];
+        let both = kept(stated(&[]), Dtype::C64, Some(&pair)).unwrap();
+        assert_eq!(both, (vec![3.0, -4.0, netcdf], vec![(cf, cf)]));
+        assert_eq!(kept(stated(&[]), Dtype::I16, Some(&[0xff, 0xf7])).unwrap(), (vec![-9.0], vec![]));
+        assert_eq!(kept(stated(&[]), Dtype::F64, None).unwrap(), (vec![netcdf, cf, wide], vec![]));
+        let padded = Bound { range_rel: Some(0.1), ..Bound::default() };
+        assert_eq!(kept(padded, Dtype::I32, None).unwrap(), (vec![0.0], vec![]));
+        assert_eq!(kept(Bound::default(), Dtype::F32, fill).unwrap(), (vec![], vec![]));
     }
 
     #[test]

@@ -7,6 +7,18 @@ use narrows_array::{Bound, Dtype, Mode, Options, Pipeline};
 
 use super::parse_size;
 
+pub(crate) const ARRAY_HELP: &str = "\
+EXIT STATUS
+  0  done
+  1  a file could not be read or written
+  2  wrong usage, or elements that chunks do not have, such as text and objects
+  3  the input is damaged or ends too early
+
+EXAMPLES
+  narrows array encode a.npy --abs 0.01 --fill -9999 -o a.nra
+  narrows array decode a.nra -o b.npy
+  narrows check a.nra --against a.npy";
+
 #[derive(Subcommand)]
 pub(crate) enum ArrayCommand {
     /// Encode an array, exactly or within a bound that is verified
@@ -71,7 +83,7 @@ pub(crate) struct Hints {
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(crate) bits: Option<u32>,
     /// A value that stays exact; may be repeated
-    #[arg(long, value_name = "VALUE", allow_negative_numbers = true)]
+    #[arg(long, value_name = "VALUE", allow_hyphen_values = true)]
     pub(crate) fill: Vec<f64>,
     /// A range of values that stay exact, both ends included: A..B, A.. or ..B; may be repeated
     #[arg(long, value_name = "A..B", value_parser = parse_range, allow_hyphen_values = true)]
@@ -79,9 +91,9 @@ pub(crate) struct Hints {
     /// What matters: fast, balanced or archive
     #[arg(long, value_name = "MODE", default_value = "balanced")]
     pub(crate) mode: Mode,
-    /// Bytes per second that a core must encode, by nominal speeds
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    pub(crate) encode_rate: Option<usize>,
+    /// Bytes per second that a core must encode, by nominal speeds, such as 200MB/s
+    #[arg(long, value_name = "RATE", value_parser = parse_rate)]
+    pub(crate) encode_rate: Option<u64>,
 }
 
 impl Hints {
@@ -145,6 +157,10 @@ pub(crate) struct BenchArgs {
     /// Also measure the libraries that this Python has: zstd, xz, Blosc2, pco, fpzip, zfp, SZ3
     #[arg(long, value_name = "PYTHON", num_args = 0..=1, default_missing_value = "python3")]
     pub(crate) peers: Option<PathBuf>,
+}
+
+fn parse_rate(text: &str) -> Result<u64, String> {
+    narrows::hint::parse_rate(text).map_err(|e| e.to_string())
 }
 
 fn parse_chunk(text: &str) -> Result<usize, String> {

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
-use narrows::Error;
+use narrows::{Error, ErrorKind};
 use narrows_array::file::{self, Cut};
 use narrows_array::{ArrayView, ByteOrder, Chooser, Coder, Dtype, Layout, RAW_MAX, candidates, info, npy};
 
@@ -66,15 +66,20 @@ impl Elements {
         }
         // The header is short; what follows it belongs to the elements.
         (&mut file).take(NPY_HEAD).read_to_end(&mut head).context(name.clone())?;
-        let header = npy::parse(&head)?;
+        let header = npy::parse(&head).map_err(|e| match e.kind {
+            // A whole file, whose elements are none of an array of numbers.
+            ErrorKind::Unsupported => Error::misuse(e.message),
+            _ => e,
+        });
+        let header = header.with_context(|| format!("cannot read {name}"))?;
         head.drain(..header.data_at);
         if header.is_text && is_kept {
             let text = format!(
-                "{name} holds byte strings, and would come back as records (|V{0}); encode its elements alone, \
+                "it holds byte strings, which would come back as records (|V{0}); encode its elements alone, \
                  with --type r{0} and --shape",
                 header.dtype.bytes()
             );
-            return Err(Error::misuse(text).into());
+            return Err(anyhow::Error::from(Error::misuse(text)).context(format!("cannot read {name}")));
         }
         let npy::Header { dtype, order, layout, shape, .. } = header;
         Ok(Self { dtype, order, layout, shape, head, file, name })

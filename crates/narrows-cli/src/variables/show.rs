@@ -113,11 +113,7 @@ pub(super) fn mix(row: &Row<'_>, most: usize) -> String {
 
 /// What a comparison found, in words.
 pub(super) fn errors(row: &Row<'_>) -> Option<String> {
-    let e = match row.against.as_ref()? {
-        Against::Missing => return Some("not compared: the original has no such variable".into()),
-        Against::Found { errors: Ok(errors), .. } => errors,
-        Against::Found { errors: Err(error), .. } => return Some(format!("not compared: {error}")),
-    };
+    let Some(e) = row.against.as_ref()?.errors() else { return not_compared(row) };
     let is_whole = row.found.damaged_count == 0 && e.failed.is_empty();
     let holds = match (e.broken, row.found.bounded > 0) {
         (None | Some(0), _) if !is_whole => "; that is without what cannot be read, see below".into(),
@@ -126,7 +122,14 @@ pub(super) fn errors(row: &Row<'_>) -> Option<String> {
         (Some(0), false) => "; exact as stated".into(),
         (Some(n), _) => {
             let at = e.broken_at.as_deref().unwrap_or_default();
-            format!("; BROKEN: {n} of {} numbers are beyond what is stated, first in the chunk at {at:?}", e.count)
+            let lost = match e.missing_changed {
+                0 => String::new(),
+                lost => format!("; {lost} mark what is missing in the original, by _FillValue or missing_value"),
+            };
+            format!(
+                "; BROKEN: {n} of {} numbers are beyond what is stated, first in the chunk at {at:?}{lost}",
+                e.count
+            )
         }
     };
     if e.different == 0 {
@@ -137,6 +140,15 @@ pub(super) fn errors(row: &Row<'_>) -> Option<String> {
     }
     let (abs, rel, rmse) = (number(e.worst_abs), number(e.worst_rel), number(e.rmse()));
     Some(format!("worst error {abs}, {rel} of the value; RMSE {rmse}, PSNR {:.1} dB{holds}", e.psnr_db()))
+}
+
+/// Why a variable was not compared as a whole, if it was not.
+fn not_compared(row: &Row<'_>) -> Option<String> {
+    match row.against.as_ref()? {
+        Against::Missing => Some("not compared: the original has no such variable".into()),
+        Against::Found { errors: Ok(_), .. } => None,
+        Against::Found { errors: Err(error), .. } => Some(format!("not compared: {error}")),
+    }
 }
 
 /// Damage and trouble, a line each.
@@ -264,7 +276,9 @@ fn summary(style: &Style, all: &Findings<'_>) -> Vec<String> {
     } else if bad == 0 && !all.unseen.is_empty() {
         out.push(style.put("33", "what is there is good, but not all was looked at"));
     }
-    if out.is_empty() {
+    if out.is_empty() && rows == 0 {
+        out.push("there are no variables, so that nothing was checked".into());
+    } else if out.is_empty() {
         let ours = all.rows.iter().filter(|r| r.variable.is_narrows());
         let chunks: u64 = ours.map(|r| r.found.chunks).sum();
         out.push(format!("good: {chunks} chunks of Narrows decoded"));
@@ -298,7 +312,7 @@ fn variable_json(row: &Row<'_>) -> Value {
         "filters": variable.filters.iter().map(|f| f.name.as_str()).collect::<Vec<_>>(),
         "narrows": variable.is_narrows(),
         "good": row.verdict() == Verdict::Good,
-        "unseen": unseen(row),
+        "unseen": unseen(row).into_iter().chain(not_compared(row)).collect::<Vec<_>>(),
         "chunks": found.chunks,
         "chunks_max": variable.chunks_max(),
         "raw_bytes": found.raw_bytes,
@@ -325,6 +339,7 @@ fn variable_json(row: &Row<'_>) -> Value {
                 "range": e.range(),
                 "broken": e.broken,
                 "broken_at": e.broken_at,
+                "missing_changed": e.missing_changed,
                 "failed": e.failed,
             }),
             Against::Found { errors: Err(error), .. } => json!({"error": error.to_string()}),

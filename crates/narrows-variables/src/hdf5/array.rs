@@ -2,7 +2,7 @@
 
 use narrows::{Error, Result};
 
-use super::Hdf5;
+use super::{Hdf5, sum};
 use crate::fields::Fields;
 
 /// Bytes of a block before its own fields: signature, version, client.
@@ -44,7 +44,7 @@ impl Pages<'_> {
             }
             let count = self.page.min(self.count - number * self.page);
             let at = self.at.saturating_add(at?);
-            let bytes = file.bytes.structure(at, times(count, entry_len as u64)?)?;
+            let bytes = sum::read(file, at, times(count, entry_len as u64)?)?;
             entries(&bytes, entry_len, first + number * self.page, sink)?;
         }
         Ok(())
@@ -59,18 +59,23 @@ pub(super) fn fixed(file: &Hdf5, at: u64, sink: &mut Sink<'_>) -> Result<()> {
     fields.skip(2)?;
     let (entry_len, page_bits) = (usize::from(fields.u8()?), u32::from(fields.u8()?));
     let count = file.length(&mut fields)?;
-    let Some(at) = file.offset(&mut fields)? else { return Ok(()) };
+    let data = file.offset(&mut fields)?;
+    sum::verify(&head, head.len() - fields.0.len(), at)?;
+    let Some(at) = data else { return Ok(()) };
     check(entry_len, page_bits)?;
-    Fields(&file.bytes.structure(at, 4)?).expect(b"FADB")?;
-    let begin = at + HEAD + file.offset_len() as u64;
+    let begin = HEAD + file.offset_len() as u64;
     let page = 1u64 << page_bits;
-    if count <= page {
-        let bytes = file.bytes.structure(begin, times(count, entry_len as u64)?)?;
-        return entries(&bytes, entry_len, 0, sink);
+    let is_paged = count > page;
+    let len = if is_paged { count.div_ceil(page).div_ceil(8) } else { times(count, entry_len as u64)? };
+    let block = sum::read(file, at, begin.saturating_add(len))?;
+    let mut fields = Fields(&block);
+    fields.expect(b"FADB")?;
+    fields.skip(begin as usize - 4)?;
+    if !is_paged {
+        return entries(fields.0, entry_len, 0, sink);
     }
-    let bits = file.bytes.structure(begin, count.div_ceil(page).div_ceil(8))?;
-    let at = begin + bits.len() as u64 + SUM;
-    Pages { at, page, count, bits: &bits, first_bit: 0 }.read(file, entry_len, 0, sink)
+    let (bits, at) = (fields.0, at + begin + len + SUM);
+    Pages { at, page, count, bits, first_bit: 0 }.read(file, entry_len, 0, sink)
 }
 
 fn check(entry_len: usize, bits: u32) -> Result<()> {
@@ -103,7 +108,9 @@ pub(super) fn extensible(file: &Hdf5, at: u64, sink: &mut Sink<'_>) -> Result<()
     fields.skip(4 * file.length_len())?;
     let end = file.length(&mut fields)?;
     file.length(&mut fields)?;
-    let Some(at) = file.offset(&mut fields)? else { return Ok(()) };
+    let index = file.offset(&mut fields)?;
+    sum::verify(&head, head.len() - fields.0.len(), at)?;
+    let Some(at) = index else { return Ok(()) };
     check(entry_len, page_bits)?;
     if !least.is_power_of_two() || !pointers_min.is_power_of_two() || !(least.ilog2()..=64).contains(&number_bits) {
         return Err(Error::corrupt("an index of chunks has blocks without sense"));
@@ -116,7 +123,7 @@ pub(super) fn extensible(file: &Hdf5, at: u64, sink: &mut Sink<'_>) -> Result<()
     let entries_len = u64::from(inline) * entry_len as u64;
     let pointers = 2 * (pointers_min - 1);
     let len = HEAD + offset_len + entries_len + (pointers + u64::from(secondary - in_index)) * offset_len;
-    let block = file.bytes.structure(at, len)?;
+    let block = sum::read(file, at, len)?;
     let mut fields = Fields(&block);
     fields.expect(b"EAIB")?;
     fields.skip(2 + file.offset_len())?;
@@ -153,7 +160,7 @@ impl Blocks {
         let bits_len = if count > self.page { (count / self.page).div_ceil(8) } else { 0 };
         let head = HEAD + file.offset_len() as u64 + self.number_len;
         let len = times(blocks, bits_len + file.offset_len() as u64)?.saturating_add(head);
-        let block = file.bytes.structure(at, len)?;
+        let block = sum::read(file, at, len)?;
         let mut fields = Fields(&block);
         fields.expect(b"EASB")?;
         fields.skip(head as usize - 4)?;
@@ -179,19 +186,18 @@ impl Blocks {
         bits: Option<(&[u8], u64)>,
         sink: &mut Sink<'_>,
     ) -> Result<()> {
-        Fields(&file.bytes.structure(at, 4)?).expect(b"EADB")?;
-        let begin = at + HEAD + file.offset_len() as u64 + self.number_len;
-        // Entries behind the last one that was set say nothing.
-        match bits {
-            Some((bits, first_bit)) => {
-                let pages = Pages { at: begin + SUM, page: self.page, count, bits, first_bit };
-                pages.read(file, self.entry_len, first, sink)
-            }
-            None => {
-                let count = count.min(self.end.saturating_sub(first));
-                let bytes = file.bytes.structure(begin, times(count, self.entry_len as u64)?)?;
-                entries(&bytes, self.entry_len, first, sink)
-            }
+        let head = HEAD + file.offset_len() as u64 + self.number_len;
+        let len = if bits.is_some() { 0 } else { times(count, self.entry_len as u64)? };
+        let block = sum::read(file, at, head.saturating_add(len))?;
+        let mut fields = Fields(&block);
+        fields.expect(b"EADB")?;
+        fields.skip(head as usize - 4)?;
+        if let Some((bits, first_bit)) = bits {
+            let pages = Pages { at: at + head + SUM, page: self.page, count, bits, first_bit };
+            return pages.read(file, self.entry_len, first, sink);
         }
+        // Entries behind the last one that was set say nothing.
+        let set = times(count.min(self.end.saturating_sub(first)), self.entry_len as u64)?;
+        entries(fields.take(set as usize)?, self.entry_len, first, sink)
     }
 }

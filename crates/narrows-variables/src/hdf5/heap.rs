@@ -1,8 +1,11 @@
 //! Fractal heaps: where newer files keep the links of large groups.
 
+use std::cell::RefCell;
+use std::collections::HashSet;
+
 use narrows::{Error, Result};
 
-use super::Hdf5;
+use super::{Hdf5, sum};
 use crate::fields::Fields;
 
 /// Indirect blocks within indirect blocks; each level doubles the number of rows at least.
@@ -18,6 +21,10 @@ pub(super) struct Heap {
     direct_max: u32,
     root: u64,
     root_rows: u64,
+    /// Direct blocks have sums too.
+    is_summed: bool,
+    /// Blocks whose sums were compared.
+    seen: RefCell<HashSet<u64>>,
 }
 
 /// Bytes that numbers up to `max` take.
@@ -42,7 +49,7 @@ impl Heap {
         if filters != 0 {
             return Err(Error::unsupported("a group whose names are compressed"));
         }
-        fields.skip(1)?;
+        let is_summed = fields.u8()? & 2 != 0;
         let object_max = u64::from(fields.u32()?);
         // Huge objects, free space, statistics.
         fields.skip(10 * file.length_len() + 2 * file.offset_len())?;
@@ -52,14 +59,26 @@ impl Heap {
         let direct_max = log2(direct, "blocks")?;
         let bits = fields.u16()?;
         fields.skip(2)?;
-        let root = file.offset(&mut fields)?.ok_or_else(|| Error::corrupt("a heap without blocks"))?;
+        let root = file.offset(&mut fields)?;
         let root_rows = fields.u16()?.into();
+        sum::verify(&head, head.len() - fields.0.len(), at)?;
+        let root = root.ok_or_else(|| Error::corrupt("a heap without blocks"))?;
         if width == 0 || bits > 64 || start > direct_max || direct_max > 40 {
             return Err(Error::corrupt("a heap's blocks have no sense"));
         }
         let offset_len = usize::from(bits).div_ceil(8);
         let object_len = enc_len(direct).min(enc_len(object_max));
-        Ok(Self { offset_len, object_len, width, start, direct_max, root, root_rows })
+        Ok(Self {
+            offset_len,
+            object_len,
+            width,
+            start,
+            direct_max,
+            root,
+            root_rows,
+            is_summed,
+            seen: RefCell::default(),
+        })
     }
 
     /// The bytes of an object by its place.
@@ -75,9 +94,10 @@ impl Heap {
             _ => return Err(Error::unsupported("a name that is stored as a huge object")),
         }
         let (mut offset, len) = (fields.uint(self.offset_len)?, fields.uint(self.object_len)?);
-        let (mut block, mut rows) = (self.root, self.root_rows);
+        let (mut block, mut rows, mut block_row) = (self.root, self.root_rows, 0);
         for _ in 0..DEPTH_MAX {
             if rows == 0 {
+                self.verify_direct(file, block, block_row)?;
                 let at = block.checked_add(offset).ok_or_else(|| Error::corrupt("an object outside its heap"))?;
                 return file.bytes.structure(at, len);
             }
@@ -85,15 +105,35 @@ impl Heap {
             if row >= rows {
                 return Err(Error::corrupt("an object outside its heap"));
             }
-            let signature = file.bytes.structure(block, 4)?;
-            Fields(&signature).expect(b"FHIB")?;
             let head = 5 + file.offset_len() as u64 + self.offset_len as u64;
+            if self.seen.borrow_mut().insert(block) {
+                let entries = rows.saturating_mul(self.width).saturating_mul(file.offset_len() as u64);
+                Fields(&sum::read(file, block, head.saturating_add(entries))?).expect(b"FHIB")?;
+            }
             let entry = (row * self.width + column) * file.offset_len() as u64;
             let child = file.bytes.structure(block + head + entry, file.offset_len() as u64)?;
             block = file.offset(&mut Fields(&child))?.ok_or_else(|| Error::corrupt("an object outside its heap"))?;
+            block_row = row;
             rows = if self.is_direct(row) { 0 } else { self.child_rows(row) };
         }
         Err(Error::corrupt("a heap's blocks lead in circles"))
+    }
+
+    /// Compares the sum of a direct block, which stands in its head and counts as 0 there.
+    fn verify_direct(&self, file: &Hdf5, at: u64, row: u64) -> Result<()> {
+        if !self.is_summed || !self.seen.borrow_mut().insert(at) {
+            return Ok(());
+        }
+        // The first two rows have blocks of one length; each further row doubles it.
+        let mut block = file.bytes.structure(at, 1 << (u64::from(self.start) + row.saturating_sub(1)))?;
+        let place = 5 + file.offset_len() + self.offset_len;
+        let stated = block.get(place..place + sum::LEN).ok_or_else(|| Error::corrupt("a heap's block is too short"))?;
+        let stated = stated.to_vec();
+        block[place..place + sum::LEN].fill(0);
+        let len = block.len();
+        block.extend(stated);
+        Fields(&block).expect(b"FHDB")?;
+        sum::verify(&block, len, at)
     }
 
     /// Row and column of the block that holds an offset, which becomes one within it.

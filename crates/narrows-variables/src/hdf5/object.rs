@@ -3,7 +3,7 @@
 use narrows::{Error, Result};
 use narrows_array::{ByteOrder, Dtype};
 
-use super::Hdf5;
+use super::{Hdf5, sum};
 use crate::fields::Fields;
 use crate::filter::Filter;
 use crate::place::Index;
@@ -26,8 +26,10 @@ pub(crate) mod kind {
     pub(crate) const LINK: u16 = 0x06;
     pub(crate) const LAYOUT: u16 = 0x08;
     pub(crate) const FILTERS: u16 = 0x0b;
+    pub(crate) const ATTRIBUTE: u16 = 0x0c;
     pub(crate) const CONTINUATION: u16 = 0x10;
     pub(crate) const SYMBOL_TABLE: u16 = 0x11;
+    pub(crate) const ATTRIBUTE_INFO: u16 = 0x15;
 }
 
 /// One message of a header.
@@ -48,7 +50,7 @@ pub(crate) fn messages(file: &Hdf5, at: u64) -> Result<Vec<Message>> {
 }
 
 /// What a shared message stands for: one of another object, such as a named type.
-fn shared(file: &Hdf5, wanted: u16, data: &[u8]) -> Result<Vec<u8>> {
+pub(super) fn shared(file: &Hdf5, wanted: u16, data: &[u8]) -> Result<Vec<u8>> {
     let mut fields = Fields(data);
     let (version, place) = (fields.u8()?, fields.u8()?);
     if version == 1 {
@@ -74,12 +76,14 @@ fn raw_messages(file: &Hdf5, at: u64) -> Result<Vec<(Message, u8)>> {
         fields.skip(4)?;
         let (version, flags) = (fields.u8()?, fields.u8()?);
         if version != 2 {
-            return Err(Error::unsupported(format!("object headers of version {version}")));
+            return Err(Error::corrupt(format!("an object header says version {version}, and 2 is the highest known")));
         }
         fields.skip(if flags & 0x20 != 0 { 16 } else { 0 } + if flags & 0x10 != 0 { 4 } else { 0 })?;
         let len = fields.uint(1 << (flags & 3))?;
         tracked = Some(flags & 4 != 0);
-        blocks = vec![(at + (head.len() - fields.0.len()) as u64, len)];
+        let begin = (head.len() - fields.0.len()) as u64;
+        sum::read(file, at, begin.saturating_add(len))?;
+        blocks = vec![(at + begin, len)];
     } else {
         if fields.u8()? != 1 {
             return Err(Error::corrupt("an object of the file has no header where it should"));
@@ -119,7 +123,7 @@ fn raw_messages(file: &Hdf5, at: u64) -> Result<Vec<(Message, u8)>> {
                 if tracked.is_some() {
                     // Signature before, check sum behind.
                     let len = len.checked_sub(8).ok_or_else(|| Error::corrupt("a header's end is too short"))?;
-                    Fields(&file.bytes.structure(at, 4)?).expect(b"OCHK")?;
+                    Fields(&sum::read(file, at, len + 4)?).expect(b"OCHK")?;
                     blocks.push((at + 4, len));
                 } else {
                     blocks.push((at, len));
@@ -142,7 +146,7 @@ pub(crate) fn dataset(file: &Hdf5, path: &str, messages: &[Message]) -> Result<O
         return Ok(None);
     };
     let (shape, max) = dataspace(file, space)?;
-    let element = datatype(&mut Fields(element), TYPES_MAX)?;
+    let element = self::element(element)?;
     let mut variable = Variable::new(path.to_owned(), element, shape);
     if let Some(data) = find(kind::FILTERS) {
         variable.filters = pipeline(data, variable.element.bytes)?;
@@ -162,7 +166,7 @@ pub(crate) fn dataset(file: &Hdf5, path: &str, messages: &[Message]) -> Result<O
 }
 
 /// Lengths of the axes now and at most; an axis without limit has `u64::MAX`.
-fn dataspace(file: &Hdf5, data: &[u8]) -> Result<(Vec<u64>, Vec<u64>)> {
+pub(super) fn dataspace(file: &Hdf5, data: &[u8]) -> Result<(Vec<u64>, Vec<u64>)> {
     let mut fields = Fields(data);
     let (version, rank, flags) = (fields.u8()?, usize::from(fields.u8()?), fields.u8()?);
     if rank > RANK_MAX {
@@ -194,6 +198,11 @@ fn type_head(fields: &mut Fields<'_>) -> Result<(u8, u8, u64, usize)> {
         return Err(Error::corrupt("a type without bytes"));
     }
     Ok((head & 15, head >> 4, bits, size))
+}
+
+/// The type of elements.
+pub(super) fn element(data: &[u8]) -> Result<Element> {
+    datatype(&mut Fields(data), TYPES_MAX)
 }
 
 fn datatype(fields: &mut Fields<'_>, left: usize) -> Result<Element> {
@@ -267,7 +276,10 @@ fn complex(size: usize, half: usize) -> Option<Dtype> {
     }
 }
 
-/// A compound type: a complex number if it is `r` and `i`, as h5py writes them, else a record.
+/// Names of the halves of complex numbers, in any case; the filter knows the same.
+const HALVES: [[&[u8]; 2]; 3] = [[b"r", b"i"], [b"real", b"imag"], [b"real", b"imaginary"]];
+
+/// A compound type: a complex number if its members are called so, else a record.
 fn compound(fields: &mut Fields<'_>, version: u8, members: u64, size: usize) -> Element {
     let mut parts = || -> Result<Vec<(Vec<u8>, Element)>> {
         let mut out = Vec::new();
@@ -285,9 +297,9 @@ fn compound(fields: &mut Fields<'_>, version: u8, members: u64, size: usize) -> 
         Ok(out)
     };
     if let (2, Ok(parts)) = (members, parts()) {
-        let names = parts.iter().map(|p| p.0.as_slice()).collect::<Vec<_>>();
+        let names = parts.iter().map(|p| p.0.to_ascii_lowercase()).collect::<Vec<_>>();
         let floats = parts.iter().all(|p| matches!(p.1.dtype, Some(Dtype::F32 | Dtype::F64)));
-        if names == [&b"r"[..], b"i"]
+        if HALVES.iter().any(|halves| halves[..] == names)
             && floats
             && parts[0].1 == parts[1].1
             && let Some(dtype) = complex(size, parts[0].1.bytes)
@@ -404,7 +416,7 @@ mod tests {
             bytes.push(8 + gap);
             bytes.extend([3, 2, 0, 0, 7, 0, 0xaa, 0xbb]);
             bytes.extend(vec![1; gap.into()]);
-            bytes.extend([0; 4]);
+            bytes.extend(sum::lookup3(&bytes).to_le_bytes());
             let file = Hdf5 { bytes: Bytes::of_memory(bytes), base: 0, offset_len: 8, length_len: 8 };
             let found = messages(&file, 0).unwrap();
             assert_eq!((found.len(), found[0].kind, found[0].data.as_slice()), (1, 3, &[0xaa, 0xbb][..]), "{gap}");

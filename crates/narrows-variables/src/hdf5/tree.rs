@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use narrows::{Error, Result};
 
-use super::Hdf5;
+use super::{Hdf5, sum};
 use crate::fields::Fields;
 
 /// Levels, above what 2^64 records need.
@@ -28,6 +28,8 @@ pub(super) fn records(file: &Hdf5, at: u64, sink: &mut dyn FnMut(&[u8]) -> Resul
     fields.skip(2)?;
     let root = file.offset(&mut fields)?;
     let root_records = u64::from(fields.u16()?);
+    file.length(&mut fields)?;
+    sum::verify(&head, head.len() - fields.0.len(), at)?;
     let Some(root) = root else { return Ok(()) };
     if record_len == 0 || node_len < NODE_HEAD + record_len || depth > DEPTH_MAX {
         return Err(Error::corrupt("an index has nodes without records"));
@@ -66,6 +68,7 @@ pub(super) fn records(file: &Hdf5, at: u64, sink: &mut dyn FnMut(&[u8]) -> Resul
                 waiting.push((child, records, level - 1));
             }
         }
+        sum::verify(&node, node.len() - fields.0.len(), at)?;
     }
     Ok(())
 }

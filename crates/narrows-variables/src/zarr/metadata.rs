@@ -1,5 +1,6 @@
 //! Metadata of arrays, versions 2 and 3: JSON to a variable.
 
+use data_encoding::BASE64;
 use half::f16;
 use narrows::{Error, Result};
 use narrows_array::{ByteOrder, Dtype, npy};
@@ -7,8 +8,9 @@ use serde_json::Value;
 
 use crate::filter::Filter;
 use crate::hdf5::integer;
+use crate::number::values;
 use crate::place::{Chunking, KeyForm, Shard};
-use crate::variable::{Element, Place, RANK_MAX, Variable};
+use crate::variable::{Element, MISSING_MAX, MISSING_NAMES, Place, RANK_MAX, Variable};
 
 fn bad(what: &str) -> Error {
     Error::corrupt(format!("the metadata of the array lack {what}, or it has no sense"))
@@ -46,6 +48,8 @@ pub(super) fn version_2(path: &str, json: &Value) -> Result<Variable> {
     let mut variable = Variable::new(path.to_owned(), element, shape);
     variable.filters = filters;
     variable.fill = fill(&variable.element, json.get("fill_value")).unwrap_or_default();
+    // It is what xarray takes for missing; 0 is what others have without a thought.
+    variable.missing = values(&variable, &variable.fill).into_iter().filter(|v| *v != 0.0).collect();
     let chunk = chunk_shape(json.get("chunks"), rank)?;
     if json.get("order").and_then(Value::as_str) == Some("F") {
         variable.axes.reverse();
@@ -140,8 +144,28 @@ pub(super) fn version_3(path: &str, json: &Value) -> Result<Variable> {
     let list = json.get("codecs").and_then(Value::as_array).ok_or_else(|| bad("codecs"))?;
     codecs(list, &mut variable, Some(&mut chunking))?;
     variable.fill = fill(&variable.element, json.get("fill_value")).unwrap_or_default();
+    if let Some(attributes) = json.get("attributes") {
+        add_missing(attributes, &mut variable);
+    }
     variable.place = Place::Zarr(chunking);
     Ok(variable)
+}
+
+/// Adds the values that attributes name: numbers, lists of them, or the 8 bytes of an f64 in base64, as xarray
+/// writes floats in version 3.
+pub(super) fn add_missing(attributes: &Value, variable: &mut Variable) {
+    let one = |value: &Value| match value {
+        Value::String(text) => match (text.as_str(), BASE64.decode(text.as_bytes()).ok()) {
+            ("NaN", _) => Some(f64::NAN),
+            (_, Some(bytes)) => bytes.try_into().ok().map(f64::from_le_bytes),
+            _ => None,
+        },
+        number => number.as_f64(),
+    };
+    for value in MISSING_NAMES.iter().filter_map(|name| attributes.get(name)) {
+        let each = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
+        variable.missing.extend(each.iter().take(MISSING_MAX).filter_map(one));
+    }
 }
 
 /// Name and configuration of an extension point.

@@ -117,6 +117,24 @@ def hdf5(name, libver):
             many.create_dataset(f"variable with a rather long name {i:03}", data=np.int8(i))
 
 
+def attributes(name):
+    """Attributes in headers of both ages, in a heap, of another type than the elements, and a list."""
+    with h5py.File(os.path.join(HERE, name), "w", libver="latest") as file:
+        few = file.create_dataset("few", data=plain((5,), "f4"))
+        few.attrs["_FillValue"] = np.float32(1e20)
+        few.attrs["units"] = "K"
+        many = file.create_dataset("many", data=plain((5,), "f4"))
+        for i in range(12):
+            many.attrs[f"note {i}"] = "text that is of no use here"
+        many.attrs["missing_value"] = np.array([-9999.0, 1e20], "f8")
+        file.create_dataset("text", data=plain((5,), "i2")).attrs["_FillValue"] = "none"
+        file.create_dataset("shared", data=plain((5,), "i2"))
+        file["kind"] = np.dtype(">i2")
+        file["shared"].attrs.create("_FillValue", -7, dtype=file["kind"])
+    with h5py.File(os.path.join(HERE, "old-" + name), "w", libver="earliest") as file:
+        file.create_dataset("few", data=plain((5,), "i4")).attrs["_FillValue"] = np.int32(-9)
+
+
 def long_arrays(name):
     """Extensible arrays with secondary blocks and pages, a deep tree, a heap with indirect blocks."""
     with h5py.File(os.path.join(HERE, name), "w", libver="latest") as file:
@@ -231,6 +249,7 @@ def main():
     hdf5("earliest.h5", "earliest")
     hdf5("latest.h5", "latest")
     long_arrays("far.h5")
+    attributes("attributes.h5")
     netcdf()
     with tempfile.TemporaryDirectory() as folder:
         zarr2(f"{folder}/v2.zarr")
