@@ -102,6 +102,13 @@ pub fn shown(path: &[u8]) -> String {
     text
 }
 
+/// A name in a list that programs may read: as [`shown`], with the backslash escaped too, so that no two names
+/// look alike. Text that has such names in it already is shown without this.
+pub fn shown_name(path: &[u8]) -> String {
+    let parts: Vec<String> = path.split(|b| *b == b'\\').map(shown).collect();
+    parts.join("\\\\")
+}
+
 /// Whether a character is invisible: it changes the text direction, ends a line, or only makes
 /// names differ. The variation selectors U+FE00 to U+FE0F are part of many emoji and are not
 /// escaped.
@@ -130,6 +137,13 @@ mod tests {
     fn names_are_shown_on_one_line_and_without_controls() {
         assert_eq!(super::shown("größe a".as_bytes()), "größe a");
         assert_eq!(super::shown(b"a\nb\x1b[2Jc\xffd"), "a\\nb\\u{1b}[2Jc\\xffd");
+    }
+
+    #[test]
+    fn names_in_lists_are_told_apart() {
+        let names: [&[u8]; 5] = [b"a\nb", b"a\\nb", b"a\\\nb", b"a\xffb", b"a\\xffb"];
+        let shown = names.map(super::shown_name);
+        assert_eq!(shown, ["a\\nb", "a\\\\nb", "a\\\\\\nb", "a\\xffb", "a\\\\xffb"]);
     }
 
     #[test]
