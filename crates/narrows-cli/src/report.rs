@@ -46,6 +46,15 @@ pub(crate) fn status(error: &anyhow::Error) -> u8 {
     }
 }
 
+/// The system's error at the bottom of one of the engine, whose own words are about links.
+pub(crate) fn innermost(error: io::Error) -> io::Error {
+    match error.downcast::<narrows::Error>() {
+        Ok(narrows::Error { source: Some(cause), .. }) => innermost(cause),
+        Ok(own) => io::Error::other(own),
+        Err(cause) => cause,
+    }
+}
+
 /// Prints a line to stdout. If the reader has closed it, the error terminates the program by
 /// SIGPIPE, as other filters.
 pub(crate) fn out(text: impl Display) -> Result<()> {
@@ -209,6 +218,15 @@ mod tests {
         let words = |ms| time(Duration::from_millis(ms));
         assert_eq!([words(0), words(1204), words(12_040)], ["0.00 s", "1.20 s", "12.0 s"]);
         assert_eq!([words(185_900), words(3_725_000)], ["3 min 05 s", "1 h 02 min"]);
+    }
+
+    #[test]
+    fn a_full_disk_is_no_link() {
+        let full = || io::Error::from_raw_os_error(28);
+        let link =
+            narrows::Error { source: Some(full()), ..narrows::Error::new(ErrorKind::Io, "cannot write to the link") };
+        assert_eq!(innermost(io::Error::other(link)).to_string(), full().to_string());
+        assert_eq!(innermost(full()).to_string(), full().to_string());
     }
 
     #[test]
