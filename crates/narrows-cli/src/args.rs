@@ -47,7 +47,8 @@ Of several files each has its turn, whatever becomes of the others, and the high
 After SIGINT or SIGTERM, or when the reader of the output closes it (SIGPIPE), the program terminates by that signal, which \
 a shell reports as 130, 143 or 141. A file named with -o appears only when it is complete and verified. Until then the data \
 is in a temporary file in the same folder, which is removed on every failure. Data on stdout is written as soon as each \
-block is verified, before the whole stream is: check the exit status before you use it.
+block is verified, before the whole stream is: check the exit status before you use it. Of zstd frames and files of other \
+programs only their end tells whether they are whole.
 
 EXAMPLES
   Pack a folder, look at the result, unpack it:
@@ -489,7 +490,8 @@ EXIT STATUS
   0  everything is copied
   1  this end or the other failed
   2  no file was copied, or wrong usage
-  3  some entries could not be copied or removed, and each was reported; or --delete removed nothing, which was reported
+  3  some entries could not be copied or removed, or an object is damaged, and each was reported; or --delete removed nothing, \
+which was reported
   4  some files changed while they were read
   5  the other end could not be reached, or it or the link was lost; the same command resumes the copy (with -, it starts again)
 

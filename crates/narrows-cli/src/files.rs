@@ -16,16 +16,20 @@ use narrows_host::signals::{interruptible, ready};
 use rustix::event::PollFlags;
 use rustix::io::{Errno, ReadWriteFlags};
 
+mod ending;
 mod same;
 mod sparse;
 mod standard;
 mod stopping;
+mod witness;
 
+pub(crate) use ending::EndsSoon;
 use narrows_host::whole::{Successor, remove_left_over};
 pub(crate) use narrows_host::whole::{folder_of, write_whole};
 pub(crate) use same::{identity, refuse_same};
 use sparse::Sparse;
 pub(crate) use stopping::Stopping;
+pub(crate) use witness::Witness;
 
 /// Error: the reader of our standard output closed it.
 #[derive(Debug)]
@@ -69,7 +73,7 @@ impl Name {
     pub(crate) fn blame(&self, error: narrows::Error) -> anyhow::Error {
         match error.source {
             Some(e) if self.is_stdout && e.kind() == io::ErrorKind::BrokenPipe => StdoutClosed.into(),
-            Some(e) => anyhow::Error::from(e).context(self.text.to_string()),
+            Some(e) => anyhow::Error::from(innermost(e)).context(self.text.to_string()),
             None => error.into(),
         }
     }
@@ -163,6 +167,12 @@ impl Source {
 
     pub(crate) fn name(&self) -> Name {
         self.name.clone()
+    }
+
+    /// Tells later whether the file was written since. To be asked for before it is read.
+    pub(crate) fn witness(&self) -> Result<Witness> {
+        let file = self.named.then(|| self.file.try_clone()).transpose()?;
+        Witness::new(file, self.name.to_string())
     }
 
     /// The place that it is read from, if that can be read once more: a file, from its first byte on.
@@ -282,6 +292,7 @@ impl Target {
         // Of a program that was killed in the moment in which it replaced this file.
         remove_left_over(&path);
         let new = Successor::as_new(&path).with_context(|| cannot.to_owned())?;
+        ending::remember(new.temporary().map(Path::to_owned));
         if let Some(permissions) = permissions {
             new.file().set_permissions(permissions).with_context(|| cannot.to_owned())?;
         }
@@ -501,3 +512,13 @@ impl Write for Sink {
         Ok(())
     }
 }
+
+/// The system's error at the bottom of one of the engine, whose own words are about links.
+pub(crate) fn innermost(error: io::Error) -> io::Error {
+    match error.downcast::<narrows::Error>() {
+        Ok(narrows::Error { source: Some(cause), .. }) => innermost(cause),
+        Ok(own) => io::Error::other(own),
+        Err(cause) => cause,
+    }
+}
+

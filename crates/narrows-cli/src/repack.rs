@@ -17,6 +17,7 @@ pub(crate) mod kept;
 pub(crate) mod objects;
 pub(crate) mod tree;
 
+use crate::report;
 use kept::{Kept, put_record, record};
 
 /// What became of a file.
@@ -41,7 +42,12 @@ pub(crate) enum Outcome {
 /// It cannot be read or written, is damaged or changes meanwhile; it is as it was.
 pub(crate) fn one(path: &Path, leave: Option<&'static str>, options: &RepackOptions, dry: bool) -> Result<Outcome> {
     let cannot = || format!("cannot read {}", path.display());
-    let named = |e: narrows::Error| anyhow::Error::from(e).context(path.display().to_string());
+    let named = |e: narrows::Error| match e.source {
+        Some(cause) => {
+            anyhow::Error::from(crate::files::innermost(cause)).context(format!("cannot repack {}", path.display()))
+        }
+        None => anyhow::Error::from(e).context(path.display().to_string()),
+    };
     // A named pipe in its place would wait for a writer.
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let file = File::options().read(true).custom_flags(flags).open(path).with_context(cannot)?;

@@ -212,6 +212,15 @@ mod tests {
     }
 
     #[test]
+    fn a_full_disk_is_no_link() {
+        let full = || io::Error::from_raw_os_error(28);
+        let link =
+            narrows::Error { source: Some(full()), ..narrows::Error::new(ErrorKind::Io, "cannot write to the link") };
+        assert_eq!(crate::files::innermost(io::Error::other(link)).to_string(), full().to_string());
+        assert_eq!(crate::files::innermost(full()).to_string(), full().to_string());
+    }
+
+    #[test]
     fn a_summary_of_nothing_divides_nothing_by_zero() {
         assert_eq!(line(&Summary::default(), Duration::ZERO).matches("NaN").count(), 0);
         assert_eq!(receive_line(&RecvSummary::default(), Duration::ZERO).matches("inf").count(), 0);

@@ -3,8 +3,8 @@
 
 mod common;
 
-use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::fs::{self, FileTimes};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, SystemTime};
@@ -345,6 +345,50 @@ fn an_input_is_not_removed_where_no_file_was_made_of_it() {
     fs::write(home.path().join("a"), sample(3000)).unwrap();
     assert!(!run(home.path(), &["--rm", "-o", "/dev/null", "a"]).status.success());
     assert!(home.path().join("a").exists());
+}
+
+#[test]
+fn damage_in_other_formats_is_not_skipped_and_has_a_status_of_its_own() {
+    let home = folder();
+    fs::write(home.path().join("a"), sample(300_000)).unwrap();
+    good(home.path(), &["--format", "zstd", "a"]);
+    let output = run(home.path(), &["cat", "--skip-damaged", "a.zst"]);
+    assert_eq!(output.status.code(), Some(3), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// What another program writes meanwhile is in no output, or only half of it: the source is all that is left.
+#[test]
+fn a_source_that_changes_while_it_is_read_stays_and_is_told() {
+    let home = folder();
+    let at = |name: &str| home.path().join(name);
+    fs::write(at("packed"), sample(100 << 20)).unwrap();
+    good(home.path(), &["packed", "-o", "packed.nrw"]);
+    for args in [
+        &["--mode", "archive", "a", "-o", "out/x"][..],
+        &["--mode", "archive", "--rm", "a", "-o", "out/x"],
+        &["--mode", "archive", "--format", "zstd", "--rm", "a", "-o", "out/x"],
+        &["-d", "--rm", "b.nrw", "-o", "out/x"],
+    ] {
+        let source = at(if args.contains(&"a") { "a" } else { "b.nrw" });
+        fs::write(at("a"), sample(8 << 20)).unwrap();
+        fs::copy(at("packed.nrw"), at("b.nrw")).unwrap();
+        let _ = fs::remove_dir_all(at("out"));
+        fs::create_dir(at("out")).unwrap();
+        let mut command = narrows(home.path());
+        let child = command.current_dir(home.path()).args(args).stderr(Stdio::piped()).spawn().unwrap();
+        wait_until_it_writes_in(&at("out"), 1, &child);
+        // Length and time are as before, as after a write within a tick of the clock.
+        let file = fs::File::options().write(true).open(&source).unwrap();
+        let before = file.metadata().unwrap();
+        file.write_at(b"N", 0).unwrap();
+        file.set_times(FileTimes::new().set_modified(before.modified().unwrap())).unwrap();
+        let output = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {said}");
+        assert!(said.contains("changed while it was read"), "{args:?}: {said}");
+        assert_eq!(fs::metadata(&source).unwrap().ino(), before.ino());
+        assert_eq!(fs::read_dir(at("out")).unwrap().count(), 0, "{args:?}");
+    }
 }
 
 #[test]

@@ -548,3 +548,40 @@ fn parts_end_where_frames_end() {
         assert!(ends.contains(&at), "a part ends at {at}, within a frame");
     }
 }
+
+/// Damage is told apart from a link that fails, which the same command may pass the next time.
+#[test]
+fn damaged_objects_have_the_status_of_damage() {
+    let Some(bucket) = Bucket::new() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("f"), text(1 << 20)).unwrap();
+    for name in ["good", "cut", "flipped"] {
+        run(&bucket, &["cp", dir.path().join("f").to_str().unwrap(), &bucket.url(&format!("n/{name}"))]);
+    }
+    let whole = bucket.get("n/good.nrw").unwrap();
+    let mut flipped = whole.clone();
+    flipped[whole.len() / 2] ^= 1;
+    let len = (1u64 << 20).to_string();
+    let headers = [("x-amz-meta-narrows-form", "nrw"), ("x-amz-meta-narrows-len", &len)];
+    for (name, bytes) in [("cut", &whole[..whole.len() / 2]), ("flipped", &flipped[..])] {
+        assert_eq!(bucket.ask_with("PUT", &format!("n/{name}.nrw"), &headers, bytes).0, 200);
+    }
+    let out = dir.path().join("out");
+    for name in ["cut", "flipped"] {
+        for target in [out.to_str().unwrap(), "-"] {
+            let output = run(&bucket, &["cp", &bucket.url(&format!("n/{name}")), target]);
+            let said = stderr(&output);
+            assert_eq!(code(&output), 3, "{name} {target}: {said}");
+            assert!(!said.contains("resume") && said.contains(name), "{name} {target}: {said}");
+            assert!(!out.exists());
+        }
+    }
+    let output = run(&bucket, &["cp", "-r", &bucket.url("n/"), out.to_str().unwrap()]);
+    assert_eq!(code(&output), 3, "{}", stderr(&output));
+    assert_eq!(fs::read(out.join("good")).unwrap(), text(1 << 20));
+    assert_eq!(fs::read_dir(&out).unwrap().count(), 1);
+    fs::remove_dir_all(&out).unwrap();
+    assert_eq!(bucket.ask("DELETE", "n/good.nrw", b"").0, 204);
+    let output = run(&bucket, &["cp", "-r", &bucket.url("n/"), out.to_str().unwrap()]);
+    assert_eq!(code(&output), 3, "also if nothing is whole: {}", stderr(&output));
+}

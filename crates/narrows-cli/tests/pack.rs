@@ -313,6 +313,91 @@ fn what_cannot_be_read_is_told_and_the_rest_is_packed() {
     assert!(!h.join("y.nrw").exists());
 }
 
+#[test]
+fn a_file_that_changes_while_it_is_packed_is_told_with_status_1() {
+    let home = home();
+    let h = home.path();
+    fs::create_dir(h.join("tree")).unwrap();
+    fs::write(h.join("tree/a"), random(100 << 20)).unwrap();
+    let mut child = narrows(h).current_dir(h).args(["pack", "tree", "-o", "-"]).spawn().unwrap();
+    // The rest waits until the pipe is read.
+    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+    fs::File::options().append(true).open(h.join("tree/a")).unwrap().write_all(b"more").unwrap();
+    let output = finish_reading(child);
+    assert_eq!(code(&output), 1, "{}", stderr(&output));
+    assert!(stderr(&output).contains("tree/a changed while it was read"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("1 changed"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_full_disk_is_named_and_is_no_link() {
+    let home = home();
+    let h = home.path();
+    fs::create_dir(h.join("tree")).unwrap();
+    fs::write(h.join("tree/a"), random(3 << 20)).unwrap();
+    let output = run(h, &[&"pack", &"tree", &"-o", &"/dev/full"]);
+    assert_eq!(code(&output), 1);
+    assert_eq!(stderr(&output), "narrows: cannot write /dev/full: No space left on device\n");
+}
+
+/// All commands agree that a file with something behind a pack is damaged, and nothing is left out silently.
+#[test]
+fn what_follows_a_pack_is_refused() {
+    let home = home();
+    let h = home.path();
+    for name in ["a", "b"] {
+        fs::create_dir(h.join(name)).unwrap();
+        fs::write(h.join(name).join("file"), text(300_000)).unwrap();
+        good(h, &[&"pack", &name, &"-o", &format!("{name}.nrw")]);
+    }
+    let [a, b] = ["a.nrw", "b.nrw"].map(|name| fs::read(h.join(name)).unwrap());
+    let words = filter(h, &[], b"hello\n").stdout;
+    for (what, rest) in [("a pack", &b), ("itself", &a), ("a stream", &words)] {
+        fs::write(h.join("c.nrw"), [&a[..], rest].concat()).unwrap();
+        for args in [
+            &["check", "c.nrw"][..],
+            &["list", "c.nrw"],
+            &["unpack", "c.nrw", "-C", "out"],
+            &["unpack", "c.nrw", "a/file", "-C", "out"],
+        ] {
+            let _ = fs::remove_dir_all(h.join("out"));
+            fs::create_dir(h.join("out")).unwrap();
+            let output = finish_reading(narrows(h).current_dir(h).args(args).spawn().unwrap());
+            let said = stderr(&output) + &String::from_utf8_lossy(&output.stdout);
+            assert_eq!(code(&output), 3, "{what} {args:?}: {said}");
+            assert!(said.contains("follows the pack"), "{what} {args:?}: {said}");
+            assert_eq!(names(&h.join("out")), [""; 0], "{what} {args:?}");
+        }
+        // A pipe says it at its end.
+        let output =
+            filter(h, &["unpack", "-", "-C", h.join("out").to_str().unwrap()], &fs::read(h.join("c.nrw")).unwrap());
+        assert_eq!(code(&output), 3, "{what}: {}", stderr(&output));
+        assert!(stderr(&output).contains("something else than their directory follows"), "{}", stderr(&output));
+        assert_eq!(fs::read(h.join("out/a/file")).unwrap(), text(300_000));
+    }
+    // What is no pack may be several streams.
+    fs::write(h.join("d.nrw"), words.repeat(3)).unwrap();
+    good(h, &[&"check", &"d.nrw"]);
+    good(h, &[&"list", &"d.nrw"]);
+}
+
+#[test]
+fn names_with_backslashes_do_not_look_like_others() {
+    let home = home();
+    let h = home.path();
+    fs::create_dir(h.join("t")).unwrap();
+    for name in ["a\nb", "a\\nb"] {
+        fs::write(h.join("t").join(name), "").unwrap();
+    }
+    let packed = good(h, &[&"pack", &"-v", &"t", &"-o", &"x.nrw"]);
+    for output in [packed, good(h, &[&"list", &"x.nrw"])] {
+        let mut lines = lines(&output);
+        lines.retain(|line| line.starts_with("t/a"));
+        lines.sort();
+        assert_eq!(lines, ["t/a\\\\nb", "t/a\\nb"]);
+    }
+}
+
 fn entry(path: &str, kind: EntryKind) -> Entry {
     Entry { path: path.into(), kind, mode: 0o755, uid: 0, gid: 0, mtime_s: 0, mtime_ns: 0, xattrs: Vec::new() }
 }

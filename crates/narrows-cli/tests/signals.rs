@@ -119,3 +119,38 @@ fn what_writes_into_a_full_pipe_ends() {
     let output = finish_reading(start(h, &["cat", "--range", "5-", "f.nrw"]));
     assert!(output.stdout == text(20 << 20)[5..]);
 }
+
+/// A block of the densest methods takes seconds; nobody waits for it.
+#[test]
+fn blocks_in_work_are_left_at_a_signal() {
+    let home = home();
+    let h = home.path();
+    fs::create_dir(h.join("tree")).unwrap();
+    // Two blocks, which are in work at once.
+    fs::write(h.join("tree/f"), text(4 << 20)).unwrap();
+    for args in [
+        &["--mode", "archive", "tree/f", "-o", "out"][..],
+        &["--mode", "archive", "--format", "zstd", "tree/f", "-o", "out"],
+        &["pack", "--mode", "archive", "tree", "-o", "out"],
+    ] {
+        let whole = cpu_ticks(start(h, args), |_| ());
+        fs::remove_file(h.join("out")).unwrap();
+        let left = cpu_ticks(start(h, args), |child| {
+            until(|| has_open(child, &h.join("tree/f")));
+            kill_process(Pid::from_child(child), Signal::INT).unwrap();
+        });
+        assert!(left < whole / 2, "{args:?}: {left} of {whole}");
+        assert_eq!(entries(h).len(), 1, "{args:?}");
+    }
+}
+
+/// The processor time of a program until it ends, in ticks.
+fn cpu_ticks(mut child: Child, then: impl Fn(&Child)) -> u64 {
+    then(&child);
+    let stat = || fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+    let fields = |stat: String| stat.rsplit_once(") ").unwrap().1.split(' ').map(str::to_owned).collect::<Vec<_>>();
+    until(|| fields(stat())[0] == "Z");
+    let [user, system] = [11, 12].map(|i| fields(stat())[i].parse::<u64>().unwrap());
+    child.wait().unwrap();
+    user + system
+}

@@ -172,6 +172,11 @@ impl Successor {
         &self.file
     }
 
+    /// The name that it has meanwhile; `None` of a nameless file.
+    pub fn temporary(&self) -> Option<&Path> {
+        self.named.as_deref()
+    }
+
     /// Takes the name.
     ///
     /// # Errors

@@ -119,6 +119,13 @@ pub fn shown_json(json: &str) -> String {
     text
 }
 
+/// A name in a list that programs may read: as [`shown`], with the backslash escaped too, so that no two names
+/// look alike. Text that has such names in it already is shown without this.
+pub fn shown_name(path: &[u8]) -> String {
+    let parts: Vec<String> = path.split(|b| *b == b'\\').map(shown).collect();
+    parts.join("\\\\")
+}
+
 /// Whether a character is invisible: it changes the text direction, ends a line, or only makes
 /// names differ. The variation selectors U+FE00 to U+FE0F are part of many emoji and are not
 /// escaped.
@@ -155,6 +162,13 @@ mod tests {
         let shown = shown_json(&format!("{{\t\"a\":\r{value}}}"));
         assert_eq!(serde_json::from_str::<Value>(&shown).unwrap()["a"], value);
         assert!(!shown.chars().any(|c| c.is_control() || is_invisible(c)) && shown.contains("größe"), "{shown}");
+    }
+
+    #[test]
+    fn names_in_lists_are_told_apart() {
+        let names: [&[u8]; 5] = [b"a\nb", b"a\\nb", b"a\\\nb", b"a\xffb", b"a\\xffb"];
+        let shown = names.map(super::shown_name);
+        assert_eq!(shown, ["a\\nb", "a\\\\nb", "a\\\\\\nb", "a\\xffb", "a\\\\xffb"]);
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub use compare::compare_directory;
 pub use directory::{Content, Item};
 pub use member::{Extents, Member, MemberReader};
 pub use order::cmp as cmp_path;
-pub use pack::{Cursor, Pack, read_trailer};
+pub use pack::{Cursor, Pack, followed, read_trailer};
 pub use select::Selector;
 pub use trailer::Trailer;
 pub use unpack::{AHEAD, Left, unpack_all, unpack_some};

@@ -81,7 +81,14 @@ impl<R: ReadAt> Pack<R> {
     }
 
     fn of_file(file: File<TailSource<R>>) -> Result<Self> {
-        match read_trailer(&file)? {
+        let trailer = read_trailer(&file);
+        // A pack of this program has a stream of entries and one of the directory.
+        if (file.members().len() > 2 || !matches!(trailer, Ok(Some(_))))
+            && let Some(fault) = followed(&file)?
+        {
+            return Err(fault);
+        }
+        match trailer? {
             Some(trailer) => Ok(Self { file, trailer, pages: Mutex::default() }),
             None => Err(not_a_pack()),
         }
@@ -203,18 +210,52 @@ fn not_a_pack() -> Error {
     Error::new(ErrorKind::Unsupported, "it is no pack: it has no directory behind its content")
 }
 
+/// The fault of a file that begins with a pack and goes on behind it; `None` if it does not. The offsets of a
+/// directory are those of its own pack, so that of a second one does not lead to anything.
+///
+/// # Errors
+/// The source fails.
+pub fn followed<R: ReadAt>(file: &File<R>) -> Result<Option<Error>> {
+    let members = file.members();
+    // The directory is the second stream; the format lets it be in the first.
+    let ends =
+        members.iter().take(2).filter_map(|member| Some((member.entry(member.blocks().checked_sub(1)?)?, member)));
+    for (last, member) in ends {
+        let end = member.raw_begin.saturating_add(last.raw_end);
+        if end >= file.raw_len() {
+            break;
+        }
+        match trailer_before(file, end) {
+            Ok(None) => {}
+            Ok(Some(_)) => return Ok(Some(Error::corrupt(FOLLOWED))),
+            Err(e) if e.source.is_some() => return Err(e),
+            // Other faults are those of who reads there.
+            Err(_) => {}
+        }
+    }
+    Ok(None)
+}
+
+/// What is wrong with a pack that something follows.
+const FOLLOWED: &str = "something else follows the pack in this file; a pack is a file of its own, so cut that \
+                                   off, or pack the files together";
+
 /// The trailer of a file; `None` if it is no pack.
 ///
 /// # Errors
 /// The source fails, or the end of the file is damaged.
 pub fn read_trailer<R: ReadAt>(file: &File<R>) -> Result<Option<Trailer>> {
-    let raw_len = file.raw_len();
-    let Some(at) = raw_len.checked_sub(TRAILER_LEN as u64) else { return Ok(None) };
+    trailer_before(file, file.raw_len())
+}
+
+/// The trailer that ends there.
+fn trailer_before<R: ReadAt>(file: &File<R>, end: u64) -> Result<Option<Trailer>> {
+    let Some(at) = end.checked_sub(TRAILER_LEN as u64) else { return Ok(None) };
     let mut bytes = [0; TRAILER_LEN];
     if file.read_at(&mut bytes, at)? < TRAILER_LEN {
         return Ok(None);
     }
-    Trailer::parse(&bytes, raw_len)
+    Trailer::parse(&bytes, end)
 }
 
 /// Goes through a directory in order. Entries out of order end it, so a page that several lead to does

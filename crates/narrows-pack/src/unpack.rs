@@ -20,6 +20,7 @@ use crate::member::{Lists, MemberReader, Piece};
 use crate::order;
 use crate::pack::Pack;
 use crate::select::Selector;
+use crate::trailer::{TRAILER_LEN, Trailer};
 
 /// Kind of the record behind which the directory begins.
 const FINISH: u8 = 7;
@@ -57,6 +58,8 @@ pub struct Left {
     pub broken: Option<Error>,
     /// The entry stream is damaged, and another store is to go on by the directory.
     pub goes_on: bool,
+    /// What follows the entries is not their directory alone. They are unpacked.
+    pub followed: Option<Error>,
     /// Bytes that were decoded.
     pub decoded: Decoded,
 }
@@ -89,12 +92,22 @@ where
     S: Read + Send + 'static,
     R: ReadAt,
 {
-    let inline = Inline { store: store.clone(), begun: false, header: Vec::new(), body: 0, finish: None, wrong: None };
+    let inline = Inline {
+        store: store.clone(),
+        begun: false,
+        header: Vec::new(),
+        body: 0,
+        finish: None,
+        wrong: None,
+        passed: 0,
+        content_end: 0,
+        last: Vec::new(),
+    };
     let inline = Arc::new(Mutex::new(inline));
     let decoded = decode(source, Shared(Arc::clone(&inline)), options);
-    let (finish, wrong) = {
+    let (finish, wrong, followed) = {
         let mut inline = inline.lock().unwrap_or_else(PoisonError::into_inner);
-        (inline.finish.take(), inline.wrong.take())
+        (inline.finish.take(), inline.wrong.take(), inline.followed())
     };
     // The flow only knows that its sink failed.
     let (decoded, broken) = match decoded.map_err(|e| wrong.unwrap_or(e)) {
@@ -116,6 +129,9 @@ where
         left.broken.get_or_insert_with(|| Error::truncated("the pack breaks off"));
         return Ok(left);
     };
+    if left.broken.is_none() {
+        left.followed = followed;
+    }
     let mut lists = pack.map(Lists::new);
     for (id, path) in store.wanted_again() {
         let found = pack.map(|pack| pack.find(&path).map(|found| (pack, found))).transpose()?;
@@ -376,6 +392,11 @@ struct Inline {
     finish: Option<Finish>,
     /// What is wrong with the bytes.
     wrong: Option<Error>,
+    /// Raw bytes that came, and where the entry stream ended.
+    passed: u64,
+    content_end: u64,
+    /// The last bytes behind the entry stream: at the end, the trailer.
+    last: Vec<u8>,
 }
 
 /// The finish record, which is held back.
@@ -386,8 +407,33 @@ struct Finish {
 }
 
 impl Inline {
-    /// Takes bytes up to the end of the entry stream.
-    fn take(&mut self, bytes: &[u8]) -> io::Result<()> {
+    /// Why what came behind the entries is not their directory.
+    fn followed(&self) -> Option<Error> {
+        let bytes: Option<[u8; TRAILER_LEN]> = self.last.as_slice().try_into().ok();
+        match bytes.map(|bytes| Trailer::parse(&bytes, self.passed)) {
+            // The trailer of a second pack leads to no end of a root page here.
+            Some(Ok(Some(t)))
+                if t.content_end == self.content_end
+                    && t.root.saturating_add(t.root_len).saturating_add(TRAILER_LEN as u64) == self.passed =>
+            {
+                None
+            }
+            // A directory that is cut off between two streams looks like one that was never there.
+            _ if self.passed == self.content_end => Some(Error::truncated("the directory of the pack is missing")),
+            _ => Some(Error::corrupt("something else than their directory follows; a pack is a file of its own")),
+        }
+    }
+
+    /// Keeps the end of what is behind the entries.
+    fn keep_last(&mut self, bytes: &[u8]) {
+        let bytes = &bytes[bytes.len().saturating_sub(TRAILER_LEN)..];
+        let old = (self.last.len() + bytes.len()).saturating_sub(TRAILER_LEN);
+        self.last.drain(..old);
+        self.last.extend_from_slice(bytes);
+    }
+
+    /// Takes bytes up to the end of the entry stream, and returns how many these are.
+    fn take(&mut self, bytes: &[u8]) -> io::Result<usize> {
         // Begin of what goes to the store, and the place that was looked at.
         let (mut from, mut at) = (0, 0);
         while at < bytes.len() {
@@ -399,7 +445,8 @@ impl Inline {
                 self.body -= n;
                 at += n;
                 if self.body == 0 && self.finish.is_some() {
-                    return self.end();
+                    self.end();
+                    return Ok(at);
                 }
                 continue;
             }
@@ -426,20 +473,24 @@ impl Inline {
             }
             self.header.clear();
             if self.body == 0 && self.finish.is_some() {
-                return self.end();
+                self.end();
+                return Ok(at);
             }
         }
         if self.finish.is_none() {
             self.store.write_all(&bytes[from..])?;
         }
-        Ok(())
+        Ok(at)
     }
 
-    fn end(&mut self) -> io::Result<()> {
+    fn end(&mut self) {
         if let Some(finish) = &mut self.finish {
             finish.whole = true;
         }
-        Ok(())
+    }
+
+    fn is_over(&self) -> bool {
+        self.finish.as_ref().is_some_and(|f| f.whole)
     }
 }
 
@@ -449,12 +500,21 @@ impl Write for Inline {
             self.wrong = Some(Error::new(ErrorKind::Unsupported, "it is no pack; narrows -d decompresses it"));
             return Err(io::ErrorKind::InvalidData.into());
         }
-        if !self.finish.as_ref().is_some_and(|f| f.whole) {
-            self.take(bytes).inspect_err(|e| {
+        let mut rest = bytes;
+        if !self.is_over() {
+            let taken = self.take(bytes).inspect_err(|e| {
                 if e.kind() == io::ErrorKind::InvalidData {
                     self.wrong = Some(Error::corrupt(e.to_string()));
                 }
             })?;
+            rest = &bytes[taken..];
+            if self.is_over() {
+                self.content_end = self.passed + taken as u64;
+            }
+        }
+        self.passed += bytes.len() as u64;
+        if self.is_over() {
+            self.keep_last(rest);
         }
         Ok(bytes.len())
     }

@@ -16,7 +16,7 @@ use narrows_copy::holes::{has_hole, next_data};
 use narrows_copy::scan::{Found, Root, walk};
 use narrows_file::effort::Effort;
 use narrows_file::{Hint, Mode, WriteOptions, Writer};
-use narrows_host::words::{e_text, shown};
+use narrows_host::words::{e_text, shown, shown_name};
 use rustix::fs::{FileType, Stat};
 
 use crate::builder::Builder;
@@ -622,7 +622,7 @@ impl<W: Write + Send + 'static> Packer<'_, W> {
             self.packed.files += 1;
             self.packed.bytes += file.len;
             self.progress.files_done.fetch_add(1, Ordering::Relaxed);
-            (self.on_file)(&shown(&path));
+            (self.on_file)(&shown_name(&path));
         }
         let name = shown(&path);
         match read {

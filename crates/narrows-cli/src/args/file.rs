@@ -40,7 +40,7 @@ pub(crate) struct FileArgs {
     /// Keep the input files (this is the default)
     #[arg(short = 'k', long)]
     pub(crate) keep: bool,
-    /// Remove each input file when its output is complete
+    /// Remove each input file when its output is complete, unless it changed meanwhile
     #[arg(long, conflicts_with_all = ["keep", "stdout", "test", "list"])]
     pub(crate) rm: bool,
     #[command(flatten)]
@@ -109,9 +109,11 @@ EXAMPLES
 
 EXIT STATUS
   0  success
-  1  a file could not be read or written, or is there already
+  1  a file could not be read or written, is there already, or changed while it was read
   2  wrong usage, or no such file
   3  a file is damaged, truncated, of a newer version, or beyond the limits
+Bytes on stdout come before the rest is read: check the status before you use them. Of Narrows' files every block is compared \
+with its check first; of zstd frames and other formats only the end of a frame or file tells.
 Of several files each has its turn, and the highest status counts; so it does for cat, list and check.";
 
 #[derive(Clone, Copy, ValueEnum, PartialEq, Eq)]

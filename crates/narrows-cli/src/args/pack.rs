@@ -62,7 +62,7 @@ control lists, fifos and devices. Content that repeats is stored once, also part
 each member; it is a file of narrows, so `cat`, `check` and `repack` take it too.
 
 The pack appears when it is complete. Entries that cannot be read are reported, and the status is 1; a file that changes while \
-it is read is packed as it was read, and reported. Sockets are left out with a warning. A pack has one hint: that of the command line, else that of the rules for \
+it is read is packed as it was read, reported, and the status is 1, as with tar. Sockets are left out with a warning. A pack has one hint: that of the command line, else that of the rules for \
 its own name; hints of the files in it do not count.
 
 MODES
@@ -78,7 +78,7 @@ EXAMPLES
 
 EXIT STATUS
   0  everything is packed but sockets
-  1  some entries could not be read, or the pack could not be written
+  1  some entries could not be read, or changed while they were read; or the pack could not be written
   2  wrong usage";
 
 #[derive(ClapArgs)]
@@ -141,7 +141,7 @@ EXIT STATUS
   0  everything is unpacked
   1  some entries could not be stored, or are not in the pack; each was reported
   2  wrong usage
-  3  the pack is damaged or breaks off, or is none; what is whole is there";
+  3  the pack is damaged or breaks off, is none, or something follows it; what is whole is there";
 
 #[derive(ClapArgs)]
 #[command(after_long_help = MOUNT_HELP)]

@@ -70,7 +70,8 @@ fn one(args: &CatArgs, transfer: &Transfer, input: &Path) -> Result<bool> {
     match Format::of(&begin) {
         None | Some(Format::Narrows) => part.of_narrows(Stopping(file), &mut sink).map_err(blame),
         Some(_) if args.skip_damaged => {
-            Err(anyhow!("{}: only files of narrows can be read behind damaged places", input.display()))
+            let why = "only files of narrows can be read behind damaged places; leave out --skip-damaged";
+            Err(blame(narrows::Error::unsupported(why)))
         }
         Some(format) => {
             let at = Stopping(file.try_clone()?);
@@ -104,9 +105,9 @@ impl Part<'_> {
         begin.truncate(n);
         match Format::of(&begin) {
             None | Some(Format::Narrows) => Err(error),
-            Some(_) if self.args.skip_damaged => {
-                Err(narrows::Error::unsupported("only files of narrows can be read behind damaged places"))
-            }
+            Some(_) if self.args.skip_damaged => Err(narrows::Error::unsupported(
+                "only files of narrows can be read behind damaged places; leave out --skip-damaged",
+            )),
             Some(format) => self.of_other(format, begin, object, object.reader(n as u64..u64::MAX), sink),
         }
     }

@@ -58,7 +58,7 @@ use stdio::Dash;
 
 /// Exit status: nothing was copied.
 const NOTHING: u8 = 2;
-/// Exit status: some entries could not be copied; they were reported.
+/// Exit status: some entries could not be copied, or objects are damaged; they were reported.
 const SOME_FAILED: u8 = 3;
 /// Exit status: everything was copied, but some files changed while they were read.
 const CHANGED: u8 = 4;
@@ -78,6 +78,8 @@ struct Outcome {
     repeated: u64,
     failed: u64,
     changed: u64,
+    /// Of the failed: objects that are damaged.
+    damaged: u64,
     /// Something was written, completely or in part.
     begun: bool,
     /// The other end keeps files as they come, which was not asked for.
@@ -114,11 +116,17 @@ pub(crate) fn run(args: &CpArgs) -> Result<ExitCode> {
         Ok(outcome) => {
             say(args, dash, &outcome, &failures, begun.elapsed())?;
             Ok(ExitCode::from(match &outcome {
+                o if o.damaged > 0 => SOME_FAILED,
                 o if o.failed > 0 && o.files + o.files_same + o.removed == 0 && !o.begun => NOTHING,
                 o if o.failed > 0 || o.not_removed.is_some() => SOME_FAILED,
                 o if o.changed > 0 => CHANGED,
                 _ => 0,
             }))
+        }
+        // Running it again fetches the same bytes.
+        Err(e) if objects::are_meant(args) && objects::is_damage(&e) && signals::received().is_none() => {
+            report::note(report::one_line(&e));
+            Ok(ExitCode::from(SOME_FAILED))
         }
         Err(e) if is_unreachable(&e) && signals::received().is_none() => {
             report::note(report::one_line(&e));

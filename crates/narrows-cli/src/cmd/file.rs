@@ -19,7 +19,7 @@ use super::each::each;
 use crate::args::file::{FileArgs, FormatArg, ListArgs};
 use crate::args::{reach_max, reach_max_of_file, window_log};
 use crate::damage::with_help;
-use crate::files::{self, Source, Target, is_dash};
+use crate::files::{self, EndsSoon, Source, Target, is_dash};
 use crate::flow;
 use crate::place::{self, Place};
 use crate::progress::Bar;
@@ -48,6 +48,10 @@ pub(crate) fn run(args: &FileArgs) -> Result<ExitCode> {
     let stdin = [PathBuf::from("-")];
     let inputs = if args.files.is_empty() { &stdin[..] } else { &args.files };
     let transfer = Transfer::begin()?;
+    // Parts of an upload are given back first.
+    let to_object = args.output.as_ref().is_some_and(|output| Place::is_object(output.as_os_str()));
+    let encodes = !args.decompress && !args.test && !to_object;
+    let _soon = encodes.then(|| EndsSoon::start(|| ())).transpose()?;
     let mut tally = Tally::new(args);
     let status = each(inputs, |input| {
         if let Some(done) = one(args, &transfer, input)? {
@@ -90,6 +94,7 @@ fn one(args: &FileArgs, transfer: &Transfer, input: &Path) -> Result<Option<Done
     }
     files::refuse_same(input, [output.as_deref()])?;
     let source = Source::open(Some(input))?;
+    let witness = source.witness()?;
     let meta = named.then(|| input.metadata()).transpose()?;
     if args.test {
         let raw_bytes = decompress(args, input, source, None, transfer)?;
@@ -119,6 +124,9 @@ fn one(args: &FileArgs, transfer: &Transfer, input: &Path) -> Result<Option<Done
         (raw, Some(wire))
     };
     if args.rm && named {
+        if !witness.is_at(input) {
+            return Err(anyhow!("{} changed while it was read, and is not removed", input.display()));
+        }
         fs::remove_file(input).with_context(|| format!("cannot remove {}", input.display()))?;
     }
     Ok(made.then(|| Done { raw_bytes, wire_bytes, output: Some(output.display().to_string()) }))
@@ -206,13 +214,14 @@ fn compress(
     finish: Finish,
     transfer: &Transfer,
 ) -> Result<(u64, u64)> {
-    let (input, output) = (source.name(), target.name());
+    let (input, output, witness) = (source.name(), target.name(), source.witness()?);
     let threads = args.threads.filter(|n| *n > 0).map_or_else(narrows::stream::encoders, usize::from);
     let mode = hint.mode.unwrap_or_default();
     if args.format == FormatArg::Zstd {
         let sink = io::BufWriter::with_capacity(1 << 20, target.sink()?);
         let totals = zstd_seekable::write(source, sink, mode, threads);
         let totals = totals.map_err(|e| if input.is_to_blame() { input.blame(e) } else { output.blame(e) })?;
+        witness.is_unchanged()?;
         keep(finish)?;
         target.commit(args.rm).with_context(|| output.to_string())?;
         return Ok((totals.raw_bytes, totals.wire_bytes));
@@ -242,6 +251,7 @@ fn compress(
     let sent = narrows::stream::send(source, link, options);
     bar.end();
     let (summary, _) = sent.map_err(|e| if input.is_to_blame() { input.blame(e) } else { output.blame(e) })?;
+    witness.is_unchanged()?;
     keep(finish)?;
     target.commit(args.rm).with_context(|| output.to_string())?;
     if args.verbosity.json {
@@ -263,7 +273,7 @@ fn decompress(
     transfer: &Transfer,
 ) -> Result<u64> {
     let control = &transfer.control;
-    let input = source.name();
+    let (input, witness) = (source.name(), source.witness()?);
     let threads = flow::threads(args.threads);
     // Only the bytes of the first stream are at their raw offsets.
     let mut stored = to.as_ref().map(|(target, _)| target.stored()).transpose()?.flatten();
@@ -290,6 +300,7 @@ fn decompress(
         true => named(output.blame(e)),
         false => named(input.blame(with_help(e, name))),
     })?;
+    witness.is_unchanged()?;
     target.complete().with_context(|| output.to_string())?;
     keep(finish)?;
     target.commit(args.rm).with_context(|| output.to_string())?;

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
@@ -15,21 +14,18 @@ use narrows_copy::scan;
 use narrows_copy::serve::open_roots;
 use narrows_file::Hint;
 use narrows_host::hints::Hints;
-use narrows_host::{means, signals};
+use narrows_host::means;
 use narrows_object::{Condition, CreateOptions, ObjectWriter, Url, meta};
 use narrows_pack::{Input, PackOptions, Packed, Progress, pack};
 use serde_json::json;
 
 use super::cp::teller;
 use crate::args::pack::{OrderArg, PackArgs};
-use crate::files::{Target, behind_links, is_dash, is_in_the_way};
+use crate::files::{EndsSoon, Target, behind_links, is_dash, is_in_the_way};
 use crate::place::{self, Place};
 use crate::progress::Bar;
 use crate::report;
 use crate::transfer::Transfer;
-
-/// Time after which a signal is seen.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Runs `narrows pack`.
 pub(crate) fn run(args: &PackArgs) -> Result<ExitCode> {
@@ -58,7 +54,13 @@ pub(crate) fn run(args: &PackArgs) -> Result<ExitCode> {
     }
     let unopened = unopened.into_iter().map(|text| text.replacen("cannot copy", "cannot pack", 1)).collect();
     let progress = Arc::new(Progress::default());
-    let watch = Watch::start(&progress)?;
+    let watched = Arc::clone(&progress);
+    let stop = move || watched.stop.store(true, Ordering::Relaxed);
+    let watch = match &output {
+        Place::Path(_) => EndsSoon::start(stop),
+        // Its parts are given back first.
+        Place::Object(_) => EndsSoon::in_order(stop),
+    }?;
     let bar = Bar::packing(&progress, !args.verbosity.quiet);
     let tell = teller();
     let names = args.verbosity.verbose && !args.verbosity.json;
@@ -88,7 +90,7 @@ pub(crate) fn run(args: &PackArgs) -> Result<ExitCode> {
     drop(watch);
     let packed = packed?;
     say(args, &packed, begun.elapsed(), to_stdout)?;
-    Ok(ExitCode::from(u8::from(packed.failed > 0)))
+    Ok(ExitCode::from(u8::from(packed.failed + packed.changed > 0)))
 }
 
 /// Whether there is something under the name of the pack that would be replaced.
@@ -170,38 +172,6 @@ fn escaped(path: &str) -> String {
     path.chars().flat_map(|c| ['\\'].into_iter().filter(move |_| "\\*?[]{}!# ".contains(c)).chain([c])).collect()
 }
 
-/// Stops the packing at a signal.
-struct Watch {
-    progress: Arc<Progress>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Watch {
-    fn start(progress: &Arc<Progress>) -> Result<Self> {
-        let watched = Arc::clone(progress);
-        let look = move || {
-            while !watched.stop.load(Ordering::Relaxed) {
-                if signals::received().is_some() {
-                    watched.stop.store(true, Ordering::Relaxed);
-                }
-                std::thread::park_timeout(LOOK_EVERY);
-            }
-        };
-        let thread = std::thread::Builder::new().name("narrows-watch".into()).spawn(look)?;
-        Ok(Self { progress: Arc::clone(progress), thread: Some(thread) })
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        self.progress.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            thread.thread().unpark();
-            let _ = thread.join();
-        }
-    }
-}
-
 fn say(args: &PackArgs, p: &Packed, elapsed: Duration, to_stdout: bool) -> Result<()> {
     if args.verbosity.json {
         let mut json = p.flow.as_ref().map_or(json!({}), |flow| report::send_json(flow, elapsed));
@@ -234,6 +204,9 @@ fn say(args: &PackArgs, p: &Packed, elapsed: Duration, to_stdout: bool) -> Resul
     }
     if p.failed > 0 {
         line += &format!(", {} failed", p.failed);
+    }
+    if p.changed > 0 {
+        line += &format!(", {} changed while read", p.changed);
     }
     let parts = [Some(line), Some(report::amount(p.bytes, elapsed)), Some(report::packed(p.bytes, p.wire_bytes))];
     report::note(report::join(parts));

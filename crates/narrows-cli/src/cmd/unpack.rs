@@ -16,7 +16,7 @@ use narrows_file::{OpenOptions, ReadAt};
 use narrows_host::words::shown;
 use narrows_host::{means, signals};
 use narrows_object::ObjectFile;
-use narrows_pack::{Left, Pack, Selector, unpack_all, unpack_some};
+use narrows_pack::{Left, Pack, Selector, followed, unpack_all, unpack_some};
 use serde_json::json;
 
 use super::cp::{Tell, teller};
@@ -133,9 +133,13 @@ impl Unpacking<'_> {
         let store = self.store()?;
         let is_stored = at_any_byte.is_some();
         let options = OpenOptions::default().cache_max(CACHE_MAX);
-        let pack = match at_any_byte.map(|source| Pack::open_with(source, options)) {
+        let open = |source: Arc<dyn ReadAt>| (Pack::open_with(Arc::clone(&source), options), source);
+        let (pack, source) = at_any_byte.map(open).unzip();
+        let pack = match pack {
             // A store that cannot be reached is no damage.
             Some(Err(e)) if e.source.is_some() && is_object => return Err(self.named(e)),
+            // Known before anything is written.
+            Some(Err(e)) if source.is_some_and(is_followed) => return Err(self.named(e)),
             Some(Ok(pack)) => Some(pack),
             _ => None,
         };
@@ -166,6 +170,12 @@ impl Unpacking<'_> {
                 outcome.damaged = true;
                 tell(&format!("{name}: everything is unpacked, but its directory is damaged; pack it anew"));
             }
+            (None, None) => {
+                if let Some(why) = &left.followed {
+                    outcome.damaged = true;
+                    tell(&format!("{name}: its entries are unpacked, but {why}"));
+                }
+            }
             (None, _) => {}
         }
         Ok((outcome, stored))
@@ -194,6 +204,11 @@ impl Unpacking<'_> {
         }
         Ok((outcome, store.stored()))
     }
+}
+
+/// Whether a file begins with a pack and goes on behind it.
+fn is_followed(source: Arc<dyn ReadAt>) -> bool {
+    OpenOptions::default().open(source).is_ok_and(|file| matches!(followed(&file), Ok(Some(_))))
 }
 
 impl Outcome {

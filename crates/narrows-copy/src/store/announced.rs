@@ -293,7 +293,7 @@ impl Target {
 
 /// The error of an entry that must not be replaced.
 pub(super) fn is_there() -> io::Error {
-    io::Error::other("it is there already, and differs; -f replaces it")
+    io::Error::new(io::ErrorKind::AlreadyExists, "it is there already, and differs; -f replaces it")
 }
 
 /// Whether the entry is a source itself and not a folder.

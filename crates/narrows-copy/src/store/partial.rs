@@ -16,6 +16,9 @@ use crate::partial_name::{HASH_LEN, PREFIX, SUFFIX};
 /// Maximum number of concurrent copies to the same name that are provided for.
 pub(super) const TRIES: u32 = 8;
 
+/// Bytes of two files that are compared at a time: a few calls for a MiB.
+const COMPARED: usize = 256 << 10;
+
 /// Mode of a temporary file, which is private until it gets its own mode.
 pub(crate) const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
 
@@ -81,7 +84,9 @@ impl Partial {
     /// Gives the file its final name. `replaces`: also if another file has it.
     pub(crate) fn rename(&mut self, target: &OsStr, replaces: bool) -> io::Result<()> {
         match self.name.is_none().then(|| self.link(target)) {
-            Some(Err(Errno::EXIST)) if !replaces => return Err(is_there()),
+            Some(Err(Errno::EXIST)) if !replaces => {
+                return if self.is_same_as(target) { Ok(()) } else { Err(is_there()) };
+            }
             Some(Err(Errno::EXIST)) => self.link_beside(target)?,
             Some(linked) => {
                 linked?;
@@ -93,11 +98,40 @@ impl Partial {
             if !is_named(&self.folder, self.name(), &self.file) {
                 return Err(io::Error::other("another copy removed its temporary file"));
             }
-            rename(&self.folder, self.name(), target, replaces)?;
+            match rename(&self.folder, self.name(), target, replaces) {
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists && self.is_same_as(target) => {
+                    return Ok(rustix::fs::unlinkat(&self.folder, self.name(), AtFlags::empty())?);
+                }
+                renamed => renamed?,
+            }
             self.kept = true;
         }
         self.remove_earlier(target);
         Ok(())
+    }
+
+    /// Whether the file that has this name meanwhile has the same content, as one that another program unpacked
+    /// from the same pack has.
+    fn is_same_as(&self, target: &OsStr) -> bool {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let Ok(there) = rustix::fs::openat(&self.folder, target, flags, Mode::empty()) else { return false };
+        let len = |fd: &OwnedFd| {
+            rustix::fs::fstat(fd).ok().filter(|s| s.st_mode & libc::S_IFMT == libc::S_IFREG).map(|s| s.st_size)
+        };
+        if len(&there).is_none() || len(&there) != len(&self.file) {
+            return false;
+        }
+        let (mut ours, mut theirs) = (vec![0; COMPARED], vec![0; COMPARED]);
+        let mut at = 0;
+        loop {
+            match (pread_all(&self.file, &mut ours, at), pread_all(&there, &mut theirs, at)) {
+                (Ok(a), Ok(b)) if a == b && ours[..a] == theirs[..b] => match a {
+                    0 => return true,
+                    n => at += n as u64,
+                },
+                _ => return false,
+            }
+        }
     }
 
     fn link(&self, name: &OsStr) -> Result<(), Errno> {
@@ -179,6 +213,18 @@ pub(super) fn rename(folder: &OwnedFd, from: &OsStr, to: &OsStr, replaces: bool)
         Err(Errno::ISDIR) => Err(io::Error::other("a folder of that name is in the way")),
         result => Ok(result?),
     }
+}
+
+/// Reads until the buffer is full or the file ends.
+fn pread_all(file: &OwnedFd, buffer: &mut [u8], at: u64) -> io::Result<usize> {
+    let mut n = 0;
+    while n < buffer.len() {
+        match rustix::io::pread(file, &mut buffer[n..], at + n as u64)? {
+            0 => break,
+            more => n += more,
+        }
+    }
+    Ok(n)
 }
 
 /// An unpredictable attempt number.
@@ -267,6 +313,32 @@ mod tests {
         let partial = Partial::nameless(&folder)?;
         rustix::io::write(&partial.file, content.as_bytes()).unwrap();
         partial.can_be_named().then_some(partial)
+    }
+
+    /// Two programs that unpack the same pack into one folder both succeed.
+    #[test]
+    fn a_name_that_a_file_of_the_same_content_took_meanwhile_is_no_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = OsStr::new("a");
+        let long = "x".repeat(COMPARED + 5);
+        let named = |content: &str| {
+            let partial = Partial::create(Arc::new(fs::File::open(folder.path()).unwrap().into()), target, PRIVATE);
+            let partial = partial.unwrap();
+            rustix::io::write(&partial.file, content.as_bytes()).unwrap();
+            Some(partial)
+        };
+        fs::write(folder.path().join("a"), &long).unwrap();
+        for make in [&|content: &str| nameless(folder.path(), content), &named as &dyn Fn(&str) -> Option<Partial>] {
+            let Some(mut same) = make(&long) else { continue };
+            same.rename(target, false).unwrap();
+            drop(same);
+            for other in [long[1..].to_owned() + "y", long.clone() + "x", long[1..].to_owned(), String::new()] {
+                let error = make(&other).unwrap().rename(target, false).unwrap_err();
+                assert!(error.to_string().contains("differs"), "{error}");
+            }
+            assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        }
+        assert_eq!(fs::read_to_string(folder.path().join("a")).unwrap(), long);
     }
 
     #[test]

@@ -5,8 +5,8 @@ use std::ops::Range;
 use narrows::{ErrorKind, Result};
 use narrows_file::check::Report;
 use narrows_file::{File, OpenOptions, ReadAt};
-use narrows_host::words::shown;
-use narrows_pack::{AHEAD, Checked, Pack, check_members, compare_directory, members_in, read_trailer};
+use narrows_host::words::shown_name;
+use narrows_pack::{AHEAD, Checked, Pack, check_members, compare_directory, followed, members_in, read_trailer};
 use serde_json::{Value, json};
 
 /// Most damaged members that are named: 1 MiB of text.
@@ -39,7 +39,7 @@ pub(super) fn compare<R: ReadAt>(file: &File<R>, threads: usize) -> Result<(Foun
     let compared = compare_directory(&pack, threads, |item, why| {
         found.others += 1;
         if others.len() < NAMED_MAX {
-            others.push((shown(&item.entry.path), why.to_owned()));
+            others.push((shown_name(&item.entry.path), why.to_owned()));
         }
     });
     match compared {
@@ -67,6 +67,11 @@ pub(super) fn check<R: ReadAt>(
     sums: bool,
     threads: usize,
 ) -> Result<Option<Found>> {
+    if report.damaged.is_empty()
+        && let Some(fault) = followed(file)?
+    {
+        return Ok(Some(Found { fault: Some(fault.to_string()), ..Found::default() }));
+    }
     match read_trailer(file) {
         Ok(None) => return Ok(None),
         Err(e) if e.source.is_some() => return Err(e),
@@ -82,7 +87,7 @@ pub(super) fn check<R: ReadAt>(
     let mut damaged: Vec<(String, String)> = Vec::new();
     let mut name = |path: &[u8], why: String| {
         if damaged.len() < NAMED_MAX {
-            damaged.push((shown(path), why));
+            damaged.push((shown_name(path), why));
         }
     };
     let ranges: Vec<Range<u64>> = report.damaged.iter().map(|(range, _)| range.clone()).collect();

@@ -2,10 +2,12 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
+use narrows::ErrorKind;
 use narrows_host::signals;
 use narrows_object::meta::FileMeta;
 use narrows_object::{Head, KEY_LEN_MAX, Store, Url};
@@ -34,6 +36,8 @@ struct Copy<'a> {
     store: Store,
     counts: Arc<Counts>,
     tell: &'a Tell,
+    /// Failures for which the content of an object is to blame.
+    damaged: AtomicU64,
 }
 
 impl Copy<'_> {
@@ -41,6 +45,13 @@ impl Copy<'_> {
     fn failed(&self, text: &str) {
         Counts::add(&self.counts.failed, 1);
         (self.tell)(text);
+    }
+
+    /// Notes a failure that was or will be reported.
+    fn note_damage(&self, error: &anyhow::Error) {
+        if is_damage(error) {
+            Counts::add(&self.damaged, 1);
+        }
     }
 
     fn outcome(&self, begun: Instant, removed: Removed) -> Outcome {
@@ -53,6 +64,7 @@ impl Copy<'_> {
             failed: Counts::of(&c.failed),
             // A file that changes is not stored.
             changed: 0,
+            damaged: Counts::of(&self.damaged),
             losses: c.losses(),
             removed: removed.count,
             not_removed: removed.why_not,
@@ -75,6 +87,12 @@ impl Copy<'_> {
 struct Removed {
     count: u64,
     why_not: Option<String>,
+}
+
+/// Whether the bytes of an object are to blame, and not the way to them.
+pub(super) fn is_damage(error: &anyhow::Error) -> bool {
+    let own = error.downcast_ref::<narrows::Error>();
+    own.is_some_and(|e| e.source.is_none() && matches!(e.kind, ErrorKind::Corrupt | ErrorKind::Truncated))
 }
 
 /// Whether any of the places is an object.
@@ -109,7 +127,7 @@ pub(super) fn copy(args: &CpArgs, dash: Dash, tell: &Tell) -> Result<Outcome> {
     }
     let counts = Arc::new(Counts::default());
     let bar = Bar::objects(&counts, !args.verbosity.quiet);
-    let copy = Copy { args, store: place::store(first, &args.store)?, counts, tell };
+    let copy = Copy { args, store: place::store(first, &args.store)?, counts, tell, damaged: AtomicU64::new(0) };
     let removed = match (target, dash) {
         (Place::Object(url), Dash::Source) => stream::put(&copy, url),
         (_, Dash::Target) => stream::get(&copy, first),

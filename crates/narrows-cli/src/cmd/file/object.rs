@@ -16,7 +16,7 @@ use narrows_object::{Condition, CreateOptions};
 
 use crate::args::file::{FileArgs, FormatArg};
 use crate::args::{reach_max, window_log};
-use crate::files::{Source, is_dash, is_in_the_way};
+use crate::files::{Source, Witness, is_dash, is_in_the_way};
 use crate::place::{self, Place, Target};
 use crate::transfer::Transfer;
 use crate::{flow, report};
@@ -49,10 +49,10 @@ pub(super) fn one(args: &FileArgs, transfer: &Transfer, input: &Place) -> Result
 }
 
 fn compress(args: &FileArgs, input: &Place, output: &Place) -> Result<()> {
-    let (mut source, len, metadata): (Box<dyn Read + Send>, _, _) = match input {
+    let (mut source, len, metadata, witness): (Box<dyn Read + Send>, _, _, _) = match input {
         Place::Path(path) => {
             let source = Source::open(Some(path))?;
-            let len = source.len();
+            let (len, witness) = (source.len(), source.witness()?);
             let data = path.metadata().ok().filter(|data| data.is_file() && !is_dash(path));
             let meta = data.map(|data| FileMeta {
                 len: Some(data.len()),
@@ -61,10 +61,12 @@ fn compress(args: &FileArgs, input: &Place, output: &Place) -> Result<()> {
                 plain: Some(false),
                 ..FileMeta::default()
             });
-            (Box::new(source), len, meta.map(|meta| meta.pairs()).unwrap_or_default())
+            (Box::new(source), len, meta.map(|meta| meta.pairs()).unwrap_or_default(), Some(witness))
         }
-        Place::Object(_) => (place::open_stream(input, &args.store)?, None, Vec::new()),
+        Place::Object(_) => (place::open_stream(input, &args.store)?, None, Vec::new(), None),
     };
+    // What its metadata does not describe gets no name.
+    let is_unchanged = || witness.as_ref().map_or(Ok(()), Witness::is_unchanged);
     let is_narrows = args.format == FormatArg::Narrows;
     let metadata = if is_narrows { metadata } else { Vec::new() };
     let condition = if args.force { Condition::None } else { Condition::Create };
@@ -80,6 +82,7 @@ fn compress(args: &FileArgs, input: &Place, output: &Place) -> Result<()> {
         let written = zstd_seekable::write(&mut source, &mut target, hint.mode.unwrap_or_default(), threads);
         let blame = || if failed.load(Ordering::Relaxed) { cannot_read.clone() } else { cannot_write.clone() };
         written.map_err(bare).with_context(blame)?;
+        is_unchanged()?;
         return target.finish().context(cannot_write);
     }
     let mut options = WriteOptions::default().hint(hint).raw_len(len);
@@ -100,6 +103,7 @@ fn compress(args: &FileArgs, input: &Place, output: &Place) -> Result<()> {
         writer.write_all(&buf[..n]).with_context(|| cannot_write.clone())?;
     }
     let (target, summary) = writer.finish().map_err(bare).with_context(|| cannot_write.clone())?;
+    is_unchanged()?;
     target.finish().context(cannot_write)?;
     if args.verbosity.json {
         report::note_json(&report::send_json(&summary, begun.elapsed()));

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use narrows::entry::EntryKind;
 use narrows_file::ReadAt;
-use narrows_host::words::shown;
+use narrows_host::words::shown_name;
 use narrows_pack::{Content, Item, Pack, Selector};
 use serde_json::json;
 
@@ -34,7 +34,7 @@ fn show(args: &ListArgs, item: &Item) -> Result<()> {
     if args.json {
         return report::out(as_json(item));
     }
-    let path = if item.entry.path.is_empty() { ".".to_owned() } else { shown(&item.entry.path) };
+    let path = if item.entry.path.is_empty() { ".".to_owned() } else { shown_name(&item.entry.path) };
     let slash = if item.entry.kind == EntryKind::Folder { "/" } else { "" };
     if !args.long {
         return report::out(format_args!("{path}{slash}"));
@@ -47,8 +47,8 @@ fn show(args: &ListArgs, item: &Item) -> Result<()> {
         _ => "0".to_owned(),
     };
     let target = match (&e.kind, &item.content) {
-        (EntryKind::Symlink { target }, _) => format!(" -> {}", shown(target)),
-        (_, Content::Of(first)) => format!(" link to {}", shown(first)),
+        (EntryKind::Symlink { target }, _) => format!(" -> {}", shown_name(target)),
+        (_, Content::Of(first)) => format!(" link to {}", shown_name(first)),
         _ => String::new(),
     };
     // As tar: owner and size share a column that grows.

@@ -170,6 +170,7 @@ impl Get<'_> {
                     *lock(&self.fatal) = Some(e.context(format!("cannot copy {}", self.copy.store.url(&job.key))))
                 }
                 Err(e) => {
+                    self.copy.note_damage(&e);
                     self.copy.failed(&format!("cannot copy {}: {}", shown(job.path.as_bytes()), report::one_line(&e)))
                 }
             }
@@ -229,7 +230,9 @@ impl Get<'_> {
         let arriving = landing.begin(path.as_bytes(), attributes.mode)?;
         let written = self.write(&object, &head, meta, arriving.file()?)?;
         if written != meta.len.unwrap_or(written) {
-            bail!("the object has {written} bytes, and its metadata says {}", meta.len.unwrap_or_default());
+            let said = meta.len.unwrap_or_default();
+            let text = format!("the object has {written} bytes, and its metadata says {said}");
+            return Err(narrows::Error::corrupt(text).into());
         }
         let lost = arriving.finish(&attributes, flushes(args))?;
         lost.into_iter().for_each(|what| copy.counts.lost(what));
