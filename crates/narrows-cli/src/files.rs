@@ -521,4 +521,3 @@ pub(crate) fn innermost(error: io::Error) -> io::Error {
         Err(cause) => cause,
     }
 }
-

@@ -17,7 +17,6 @@ pub(crate) mod kept;
 pub(crate) mod objects;
 pub(crate) mod tree;
 
-use crate::report;
 use kept::{Kept, put_record, record};
 
 /// What became of a file.

@@ -10,7 +10,6 @@ use std::time::Duration;
 use anyhow::Result;
 use narrows_host::signals;
 
-
 /// Time after which a signal is seen.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Time to end in order, which says more. Nobody notices it at a keyboard.
