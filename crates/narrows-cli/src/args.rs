@@ -210,6 +210,13 @@ pub(crate) fn of_process(with_defaults: impl FnOnce(Vec<OsString>) -> anyhow::Re
             std::process::exit(2);
         }
     };
+    if let Some(key) = habits::key_as_source(&words) {
+        let key = narrows_host::words::shown(key.as_encoded_bytes());
+        narrows_host::words::note(format_args!(
+            "{key} is a private key, and -i is that of rsync, so it would be copied; for scp's -i: -e 'ssh -i {key}'"
+        ));
+        std::process::exit(2);
+    }
     Args::try_parse_from(words).unwrap_or_else(|e| habits::refuse(&e))
 }
 

@@ -3,6 +3,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::{ErrorKind, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
@@ -27,11 +28,7 @@ pub(crate) fn with_defaults(words: Vec<OsString>) -> Result<Vec<OsString>> {
     let defaults = Defaults::parse(&text).with_context(|| format!("{}", path.display()))?;
     // A wrong command line is refused without the file.
     let Ok(args) = Args::try_parse_from(&words) else { return Ok(words) };
-    let paths = match &args.command {
-        Command::Cp(args) => &args.paths,
-        Command::Sync(args) => &args.copy.paths,
-        _ => return Ok(words),
-    };
+    let Some(paths) = paths_of(&args) else { return Ok(words) };
     let hosts = paths.iter().filter_map(|path| host(path)).collect();
     let mut options = defaults.options(&hosts);
     for option in &options {
@@ -42,7 +39,21 @@ pub(crate) fn with_defaults(words: Vec<OsString>) -> Result<Vec<OsString>> {
     let mut all: Vec<OsString> = words[..2].to_vec();
     all.extend(options.drain(..).map(OsString::from));
     all.extend_from_slice(&words[2..]);
+    // An option without its value would take the user's first word, and a value too many is a path.
+    if let Ok(merged) = Args::try_parse_from(&all)
+        && paths_of(&merged) != paths_of(&args)
+    {
+        bail!("{}: its options have a value too many or too few", path.display());
+    }
     Ok(all)
+}
+
+fn paths_of(args: &Args) -> Option<&Vec<OsString>> {
+    match &args.command {
+        Command::Cp(args) => Some(&args.paths),
+        Command::Sync(args) => Some(&args.copy.paths),
+        _ => None,
+    }
 }
 
 /// The host of a place, without its user.
@@ -77,6 +88,19 @@ fn read() -> Result<Option<(PathBuf, String)>> {
         }
         file => file.with_context(|| format!("cannot read {}", path.display()))?,
     };
+    // Its options may name programs, which would run as this user.
+    let data = file.metadata().with_context(|| format!("cannot read {}", path.display()))?;
+    let is_own = [rustix::process::geteuid().as_raw(), 0].contains(&data.uid()) && data.mode() & 0o002 == 0;
+    match (is_own && data.is_file(), &named) {
+        (true, _) => {}
+        (false, None) if data.uid() != rustix::process::geteuid().as_raw() => return Ok(None),
+        (false, _) => {
+            bail!(
+                "{}: it must be a file of this user or of root that not everybody may write: chmod o-w",
+                path.display()
+            );
+        }
+    }
     let mut text = String::new();
     let read = file.take(LEN_MAX + 1).read_to_string(&mut text);
     read.with_context(|| format!("cannot read {}", path.display()))?;

@@ -77,3 +77,20 @@ fn a_host_has_options_of_its_own() {
         assert_eq!(words.contains("narrows-of-far serve --stdio"), reached, "{place}: {words}");
     }
 }
+
+/// Its words become a part of the command line: a value too many would be a source of every copy.
+#[test]
+fn words_that_would_be_paths_and_files_that_everybody_writes_are_refused() {
+    for options in ["[\"-r\", \"4\"]", "[\"-r\", \"--exclude\"]"] {
+        let home = world(&format!("[cp]\noptions = {options}\n"));
+        let output = run(home.path(), None, &["cp", "from/", "to"]);
+        assert_eq!(code(&output), 2, "{options}: {}", stderr(&output));
+        assert!(stderr(&output).contains("a value too many or too few"), "{options}: {}", stderr(&output));
+    }
+    let home = world("[cp]\noptions = [\"-r\"]\n");
+    let path = home.path().join("config/narrows/config.toml");
+    fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o646)).unwrap();
+    let output = run(home.path(), None, &["cp", "from/", "to"]);
+    assert_eq!(code(&output), 2, "{}", stderr(&output));
+    assert!(stderr(&output).contains("chmod o-w"), "{}", stderr(&output));
+}

@@ -335,6 +335,49 @@ fn sources_go_when_everything_is_stored() {
     }
 }
 
+/// A backup is not to replace what the same copy stores or has found to be there already.
+#[test]
+fn a_backup_replaces_nothing_that_was_copied() {
+    let world = World::new();
+    let (from, to) = (world.path("from"), world.path("to"));
+    fs::create_dir_all(&from).unwrap();
+    fs::create_dir_all(&to).unwrap();
+    for folder in [&from, &to] {
+        put(&folder.join("f~"), "own", 1_500_000_000);
+    }
+    put(&from.join("f"), "new", 1_500_000_002);
+    put(&to.join("f"), "old", 1_500_000_000);
+    let output = world.cp(Way::Local, &["-ab"], &["from/"], "to");
+    assert_eq!(code(&output), 3, "{}", stderr(&output));
+    assert!(stderr(&output).contains("use another --suffix"), "{}", stderr(&output));
+    assert_eq!([fs::read(to.join("f")).unwrap(), fs::read(to.join("f~")).unwrap()], [b"old".to_vec(), b"own".to_vec()]);
+}
+
+#[test]
+fn the_key_of_an_scp_command_line_is_not_copied() {
+    let world = World::new();
+    source(&world);
+    fs::write(world.path("id"), "-----BEGIN OPENSSH PRIVATE KEY-----\nx\n").unwrap();
+    fs::create_dir(world.path("to")).unwrap();
+    let mut command = narrows(&world.path(""));
+    let line = ["cp", "-r", "-i", "id", "from/", "to"];
+    let output = finish(command.current_dir(world.path("")).args(line).spawn().unwrap());
+    assert_eq!(code(&output), 2, "{}", stderr(&output));
+    assert!(stderr(&output).contains("is a private key"), "{}", stderr(&output));
+    assert!(entries(&world.path("to")).is_empty());
+}
+
+/// The paths above a listed one are paths too: a peer or a list with a long one must not take its square.
+#[test]
+fn a_long_path_in_a_list_is_refused_at_once() {
+    let world = World::new();
+    source(&world);
+    fs::write(world.path("list"), "a/".repeat(1 << 20)).unwrap();
+    let output = world.cp(Way::Local, &["--files-from", "list"], &["from"], "to");
+    assert_eq!(code(&output), 2, "{}", stderr(&output));
+    assert!(stderr(&output).contains("a path has at most"), "{}", stderr(&output));
+}
+
 #[test]
 fn a_server_that_is_only_read_removes_nothing() {
     let world = World::new();

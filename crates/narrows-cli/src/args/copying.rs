@@ -111,6 +111,11 @@ impl HabitArgs {
     /// Checks what clap cannot.
     pub(crate) fn check(&self) -> Result<()> {
         let misuse = |text: String| Err(narrows::Error::misuse(text).into());
+        if self.copy_links && self.remove_source_files {
+            return misuse(
+                "--remove-source-files removes no links, and what they lead to may be elsewhere: leave out -L".into(),
+            );
+        }
         if self.link_dest.len() > LINK_DEST_MAX {
             return misuse(format!("--link-dest may be given at most {LINK_DEST_MAX} times"));
         }

@@ -32,6 +32,21 @@ pub(super) fn without_readable(mut words: Vec<OsString>) -> Vec<OsString> {
     words
 }
 
+/// The word behind an `-i` that is a private key: scp's `-i KEY`, by which the key would be copied.
+pub(super) fn key_as_source(words: &[OsString]) -> Option<&OsString> {
+    if words.get(1).is_none_or(|word| word != "cp" && word != "sync") {
+        return None;
+    }
+    let behind = words.windows(2).skip(1).take_while(|pair| pair[0] != "--").filter(|pair| pair[0] == "-i");
+    behind.map(|pair| &pair[1]).find(|word| {
+        let mut head = [0; 64];
+        let path = std::path::Path::new(word);
+        let is_file = path.metadata().is_ok_and(|data| data.is_file());
+        let mut read = || std::io::Read::read(&mut std::fs::File::open(path).ok()?, &mut head).ok();
+        is_file && read().is_some_and(|len| String::from_utf8_lossy(&head[..len]).contains("PRIVATE KEY"))
+    })
+}
+
 /// What to do about `-P` without a port, which is an option of rsync.
 fn about_port(error: &clap::Error) -> Option<String> {
     let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else { return None };

@@ -18,6 +18,20 @@ pub(super) enum Depth {
     All,
 }
 
+/// Longest path as it is written: that of an entry, and some `./` in it.
+const PATH_MAX: usize = 8 << 10;
+/// Bytes of the folders above all paths: a million folders, 32 bytes deep.
+const HELD_MAX: usize = 32 << 20;
+
+/// Adds a folder above a path; the bytes that it takes.
+fn add_above(all: &mut BTreeMap<Vec<u8>, Depth>, folder: &[u8]) -> usize {
+    if all.contains_key(folder) {
+        return 0;
+    }
+    all.insert(folder.to_vec(), Depth::Nothing);
+    folder.len()
+}
+
 /// The paths of `--files-from`, below the only source.
 #[derive(Debug, Clone)]
 pub struct Listed(pub(super) BTreeMap<Vec<u8>, Depth>);
@@ -30,14 +44,22 @@ impl Listed {
     /// A path leads out of the source.
     pub fn new(paths: &[PathBuf], recursive: bool) -> Result<Self, String> {
         let mut all = BTreeMap::new();
+        let mut held = 0;
         for path in paths {
             let bytes = path.as_os_str().as_bytes();
+            // Each folder above a path is a path too, so a long one would need its square.
+            if bytes.len() > PATH_MAX {
+                return Err(format!("{}...: a path has at most {PATH_MAX} bytes", shown(&bytes[..40])));
+            }
             let mut inner = Vec::new();
             for part in path.components() {
                 match part {
                     Component::Normal(name) => {
                         if !inner.is_empty() {
-                            all.entry(inner.clone()).or_insert(Depth::Nothing);
+                            held += add_above(&mut all, &inner);
+                            if held > HELD_MAX {
+                                return Err("the list names too many deep folders; copy it in parts".into());
+                            }
                             inner.push(b'/');
                         }
                         inner.extend_from_slice(name.as_bytes());

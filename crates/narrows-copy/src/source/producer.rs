@@ -257,8 +257,7 @@ impl<'a> Producer<'a> {
         } else if entry.kind != EntryKind::Folder
             && let Some(removable) = &mut self.shared.lock().removable
         {
-            let of = if let EntryKind::HardLink { of } = entry.kind { Some(of) } else { None };
-            removable.add_other(id, root, entry.path, of);
+            removable.add_other(id, root, entry);
         }
     }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use narrows::entry::{DIGEST_LEN, Entry, EntryKind, check_path};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::{Target, partial};
 use crate::delta::DELTA_MIN;
@@ -22,7 +23,8 @@ impl Target {
     /// Whether the file that is there is newer than the entry, and stays therefore.
     pub(super) fn keeps_newer(&self, stat: &Stat, entry: &Entry) -> bool {
         let there = (stat.st_mtime, stat.st_mtime_nsec as u32);
-        self.options.habits.update && there > (entry.mtime_s, entry.mtime_ns)
+        let is_file = matches!(entry.kind, EntryKind::File { .. });
+        self.options.habits.update && is_file && there > (entry.mtime_s, entry.mtime_ns)
     }
 
     /// Whether the file that is there has the content with this digest. `len` is the same.
@@ -78,6 +80,11 @@ impl Target {
             Err(e) => return Err(e.into()),
         };
         let cannot = |e: io::Error| io::Error::other(format!("cannot keep its backup: {}", crate::e_text(&e)));
+        if self.seen.contains(&xxh3_64(&own)) {
+            // The backup would replace what this copy stores, or has found to be stored.
+            let text = format!("the source has {} too; use another --suffix or --backup-dir", crate::shown(&own));
+            return Err(cannot(io::Error::other(text)));
+        }
         check_path(&own).map_err(|e| cannot(io::Error::other(e.to_string())))?;
         self.make_parents_of(&own).map_err(cannot)?;
         let (to, to_name) = self.tree.parent(&own).map_err(cannot)?;

@@ -1,6 +1,8 @@
 //! `narrows sync`: a mirror, which shows what it would remove and asks first.
 
+use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, IsTerminal, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 use std::sync::PoisonError;
 
@@ -25,8 +27,7 @@ pub(crate) fn run(args: &SyncArgs) -> Result<ExitCode> {
     if source == "-" || target == "-" {
         return misuse("sync is for folders; use cp for stdin and stdout");
     }
-    let contents = contents_of(source.as_ref()).into_os_string();
-    let paths = vec![contents, target.clone()];
+    let paths = vec![contents(source), target.clone()];
     let mirror = CpArgs { recursive: true, delete: true, paths, ..args.copy.clone() };
     if args.yes || mirror.dry_run {
         return super::run(&mirror);
@@ -42,6 +43,17 @@ pub(crate) fn run(args: &SyncArgs) -> Result<ExitCode> {
     // Nothing goes that was not counted.
     let max = mirror.max_delete.map_or(count, |max| max.min(count));
     super::run(&CpArgs { max_delete: Some(max), ..mirror })
+}
+
+/// The source as what is in it: with a slash behind it. The name of a host alone means the user's folder
+/// there, whose contents are meant in any case; with a slash it would be the root of that host.
+fn contents(source: &OsStr) -> OsString {
+    let bytes = source.as_bytes();
+    let is_host_alone = match bytes.strip_prefix(b"ssh://") {
+        Some(rest) => !rest.contains(&b'/'),
+        None => bytes.ends_with(b":"),
+    };
+    if is_host_alone { source.to_owned() } else { contents_of(source.as_ref()).into_os_string() }
 }
 
 /// The first names of what would be removed, and how much that is; `None` if it cannot be told.
@@ -83,4 +95,25 @@ fn is_wanted(names: &[String], count: u64) -> Result<bool> {
     let mut answer = String::new();
     std::io::stdin().lock().read_line(&mut answer)?;
     Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use narrows_copy::place::Place;
+
+    use super::*;
+
+    /// A mirror of the root of a host in place of a home folder would remove what is there.
+    #[test]
+    fn a_host_alone_is_the_home_folder_and_never_the_root() {
+        for word in ["me@host:", "ssh://me@host", "[::1]:", "host:"] {
+            let Ok(Place::Ssh { path, .. }) = Place::parse(&contents(OsStr::new(word))) else { panic!("{word}") };
+            assert_eq!(path.as_os_str(), ".", "{word}");
+        }
+        for (word, contents_of_it) in
+            [("a", "a/"), ("host:a", "host:a/"), ("narrows://h:1", "narrows://h:1/"), ("a:b/", "a:b/")]
+        {
+            assert_eq!(contents(OsStr::new(word)), contents_of_it);
+        }
+    }
 }
