@@ -1,4 +1,4 @@
-//! How processes that run for long are watched: their status socket and the page of metrics.
+//! The status socket of processes that run for long, and their page of metrics.
 
 use std::net::{TcpListener, ToSocketAddrs};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,4 +1,4 @@
-//! How running processes are watched: `status`, `top`, metrics, logs and traces, of tunnels, servers,
+//! Watching of running processes: `status`, `top`, metrics, logs and traces, of tunnels, servers,
 //! agents and copies that carry something meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet};

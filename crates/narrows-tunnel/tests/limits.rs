@@ -242,7 +242,7 @@ fn resident_kib() -> u64 {
 }
 
 #[test]
-#[ignore = "13,000 descriptors, and half a minute"]
+#[ignore = "13,000 descriptors, more than many hosts allow, and half a minute; `make test-full` runs this"]
 fn ten_thousand_half_open_connections_keep_nobody_out() {
     const COUNT: usize = 10_000;
     if narrows_host::means::descriptors() < COUNT + 3000 {
@@ -310,7 +310,7 @@ fn keeper() -> u16 {
 }
 
 #[test]
-#[ignore = "20,000 descriptors; a measurement"]
+#[ignore = "20,000 descriptors, more than many hosts allow; `make test-full` runs this"]
 fn five_thousand_idle_connections_take_little_memory() {
     // Each has four descriptors here: of the client, both ends and the server.
     let count = 5000.min(narrows_host::means::descriptors().saturating_sub(3000) / 4);

@@ -1,4 +1,4 @@
-//! Whether a source stays as it is while it is read.
+//! Detection of sources that change while they are read.
 
 use std::fs::{File, Metadata};
 use std::os::unix::fs::MetadataExt;

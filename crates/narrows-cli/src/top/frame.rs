@@ -346,21 +346,8 @@ fn age(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::top::view::tests::view;
     use crate::top::world::Rates;
-
-    fn view() -> View {
-        View {
-            sort: SortArg::Goodput,
-            reverse: false,
-            filter: String::new(),
-            typing: false,
-            processes: false,
-            help: false,
-            paused: false,
-            interval_s: 1.0,
-            top: 0,
-        }
-    }
 
     fn world(flows: usize) -> World {
         let rates = Rates { out_raw: 25e6, out_wire: 8e6, cpu: 0.85, ..Rates::default() };

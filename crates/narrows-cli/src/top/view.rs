@@ -1,4 +1,4 @@
-//! What a person has chosen to see, and the keys that change it.
+//! The view that a person has chosen, and the keys that change it.
 
 use super::world::{FlowRow, ProcessRow, World};
 use crate::args::top::SortArg;
@@ -153,11 +153,11 @@ impl View {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::top::world::Rates;
 
-    pub(super) fn view() -> View {
+    pub(in crate::top) fn view() -> View {
         View {
             sort: SortArg::Goodput,
             reverse: false,

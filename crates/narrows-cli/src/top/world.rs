@@ -1,4 +1,4 @@
-//! What processes said, as rates: of two answers, and a history of some more.
+//! Rates of processes, from two of their answers, and a history of some more.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! What a copy tells the user: names, failures, and the summary.
+//! Messages of a copy for the user: names, failures, and the summary.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};

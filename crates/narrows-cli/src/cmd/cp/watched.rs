@@ -1,4 +1,4 @@
-//! How a copy is watched.
+//! The status of a copy, for `status` and `top`.
 
 use std::sync::Arc;
 

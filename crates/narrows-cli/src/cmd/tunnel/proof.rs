@@ -1,4 +1,4 @@
-//! How an end of a tunnel proves itself, and whom it trusts: by a token or by certificates.
+//! Proof of an end of a tunnel, and its trust in the other one: a token or certificates.
 
 use std::net::SocketAddr;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! How a tunnel is watched: its status, metrics, traces, and its log.
+//! Status, metrics, traces and log of a tunnel.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What whoever watches a server of copies is told.
+//! The status of a server of copies.
 
 use std::time::Instant;
 
