@@ -48,12 +48,11 @@ if [ -d $units ]; then
 	done
 fi
 
-tree=$work/$library
-split "$BUILT/libnarrows_c.so" "$tree/usr/lib/$multiarch/$soname" 644
-
 tree=$work/libnarrows-dev
 make -s -C bindings/c install CARGO=false BUILT="$(cd "$BUILT" && pwd)" DESTDIR="$tree" PREFIX=/usr \
-	LIBDIR="/usr/lib/$multiarch" INCLUDEDIR=/usr/include STRIP='strip --strip-debug --enable-deterministic-archives'
+	LIBDIR="/usr/lib/$multiarch" INCLUDEDIR=/usr/include STRIP=true
+strip --strip-debug --enable-deterministic-archives "$tree/usr/lib/$multiarch/libnarrows.a"
+split "$tree/usr/lib/$multiarch/$soname" "$work/$library/usr/lib/$multiarch/$soname" 644
 rm "$tree/usr/lib/$multiarch/$soname"
 for example in bindings/c/examples/*.c; do
 	install -D -m 644 "$example" "$tree/usr/share/doc/libnarrows-dev/examples/$(basename "$example")"

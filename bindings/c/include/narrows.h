@@ -8,6 +8,8 @@
  * would be undefined. A narrows_file is read by any number of threads at once. Different objects may
  * be used concurrently. Nothing here may be called from a signal handler, or between fork and exec.
  *
+ * The header is C89 with stdint.h, and C++11.
+ *
  * NULL is always safe to pass: where it is not allowed, the call fails with NARROWS_ERROR_MISUSE.
  */
 
@@ -17,6 +19,25 @@
 
 #include <stddef.h>
 #include <stdint.h>
+
+/* The version as one number, to compare: narrows_version_number() says that of the library. */
+#define NARROWS_VERSION_NUMBER (NARROWS_VERSION_MAJOR * 10000 + NARROWS_VERSION_MINOR * 100 + NARROWS_VERSION_PATCH)
+
+/**
+ * Version of this header: a program compiled with it needs a library of the same major version (0:
+ * the same minor version) that is not older.
+ */
+#define NARROWS_VERSION_MAJOR 0
+
+/**
+ * See NARROWS_VERSION_MAJOR.
+ */
+#define NARROWS_VERSION_MINOR 1
+
+/**
+ * See NARROWS_VERSION_MAJOR.
+ */
+#define NARROWS_VERSION_PATCH 0
 
 /**
  * Flag: the stream uses only one direction of the socket. The other direction is free for another
@@ -85,7 +106,7 @@
 enum narrows_status
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : int32_t
-#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+#endif /* defined(__cplusplus) || __STDC_VERSION__ >= 202311L */
  {
     /**
      * The call succeeded.
@@ -129,15 +150,15 @@ enum narrows_status
     /**
      * A defect of the library. The object can only be closed.
      */
-    NARROWS_ERROR_INTERNAL = -9,
+    NARROWS_ERROR_INTERNAL = -9
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
 typedef enum narrows_status narrows_status;
 #else
 typedef int32_t narrows_status;
-#endif // __STDC_VERSION__ >= 202311L
-#endif // __cplusplus
+#endif /* __STDC_VERSION__ >= 202311L */
+#endif /* __cplusplus */
 
 /**
  * How far a call of narrows_encode goes once it has consumed its input.
@@ -145,7 +166,7 @@ typedef int32_t narrows_status;
 enum narrows_mode
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : int32_t
-#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+#endif /* defined(__cplusplus) || __STDC_VERSION__ >= 202311L */
  {
     /**
      * Buffer input until a block is worth encoding.
@@ -158,15 +179,15 @@ enum narrows_mode
     /**
      * Emit everything and end the stream.
      */
-    NARROWS_END = 2,
+    NARROWS_END = 2
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
 typedef enum narrows_mode narrows_mode;
 #else
 typedef int32_t narrows_mode;
-#endif // __STDC_VERSION__ >= 202311L
-#endif // __cplusplus
+#endif /* __STDC_VERSION__ >= 202311L */
+#endif /* __cplusplus */
 
 /**
  * Kind of the frame at the front of the input.
@@ -174,7 +195,7 @@ typedef int32_t narrows_mode;
 enum narrows_front
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : int32_t
-#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+#endif /* defined(__cplusplus) || __STDC_VERSION__ >= 202311L */
  {
     /**
      * A frame without a message for the application; it has been processed.
@@ -196,15 +217,15 @@ enum narrows_front
     /**
      * The peer missed messages from this end that can no longer be sent again.
      */
-    NARROWS_FRONT_GAP = 4,
+    NARROWS_FRONT_GAP = 4
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
 typedef enum narrows_front narrows_front;
 #else
 typedef int32_t narrows_front;
-#endif // __STDC_VERSION__ >= 202311L
-#endif // __cplusplus
+#endif /* __STDC_VERSION__ >= 202311L */
+#endif /* __cplusplus */
 
 /**
  * Decodes a stream into bytes on the calling thread. A handle, not a pointer to memory.
@@ -468,7 +489,13 @@ typedef struct narrows_missed {
 
 #ifdef __cplusplus
 extern "C" {
-#endif // __cplusplus
+#endif /* __cplusplus */
+
+/**
+ * The version of the library as major * 10000 + minor * 100 + patch. The header has it as
+ * NARROWS_VERSION_NUMBER, so that a program can compare the two.
+ */
+uint32_t narrows_version_number(void);
 
 /**
  * The version of the library, such as "0.1.0". A static string.
@@ -687,6 +714,13 @@ ptrdiff_t narrows_encode(struct narrows_encoder *encoder,
                          int32_t mode);
 
 /**
+ * Begins a new stream with the same encoder, also before the last one has ended, whose pending
+ * output is lost. Cheaper than a new encoder: buffers and the memory of the methods are kept.
+ * `options` must be NULL or point to a structure of struct_size bytes.
+ */
+narrows_status narrows_encoder_reset(struct narrows_encoder *encoder, const struct narrows_stream_options *options);
+
+/**
  * Tells the policy that the link took `ns` nanoseconds to carry the output of the last call.
  */
 narrows_status narrows_encoder_link_took(struct narrows_encoder *encoder, uint64_t ns);
@@ -721,6 +755,12 @@ struct narrows_decoder *narrows_decoder_new(const struct narrows_stream_options 
 ptrdiff_t narrows_decode(struct narrows_decoder *decoder, struct narrows_input *input, struct narrows_output *output);
 
 /**
+ * Makes the decoder expect a new stream, also after a failure or before the last one has ended.
+ * Cheaper than a new decoder.
+ */
+narrows_status narrows_decoder_reset(struct narrows_decoder *decoder);
+
+/**
  * States that no more input will come. Returns NARROWS_ERROR_TRUNCATED if the stream is
  * incomplete, and NARROWS_ERROR_MISUSE if narrows_decode still has output pending.
  */
@@ -736,6 +776,42 @@ narrows_status narrows_decoder_totals(struct narrows_decoder *decoder, struct na
  * Frees the decoder, also before its stream has ended.
  */
 narrows_status narrows_decoder_free(struct narrows_decoder *decoder);
+
+/**
+ * Most bytes that narrows_compress writes for `len` bytes, with any policy for streams; 0 if that is
+ * more than memory can have.
+ */
+size_t narrows_compress_bound(size_t len);
+
+/**
+ * Compresses `len` bytes into a whole stream at `to`, at most `room` bytes. Returns its length, or
+ * a negative narrows_status: NARROWS_ERROR_LIMIT if there is too little room, which never happens
+ * with narrows_compress_bound. The stream is the same as one of an encoder or a writer; programs
+ * read it too. Of `options`, which may be NULL, policy and the flags NARROWS_NO_CHECK and
+ * NARROWS_INDEX apply; without a policy the method is zstd, since there is no link to decide.
+ * `from` must have `len` bytes and `to` `room` bytes, which do not overlap. `options` must be NULL
+ * or point to a structure of struct_size bytes.
+ */
+ptrdiff_t narrows_compress(void *to,
+                           size_t room,
+                           const void *from,
+                           size_t len,
+                           const struct narrows_stream_options *options);
+
+/**
+ * Decodes the `len` bytes of a whole stream into `to`, at most `room` bytes. Returns the length of
+ * the content, or a negative narrows_status: NARROWS_ERROR_LIMIT if there is too little room. Bytes
+ * after the stream are a failure. After a failure `to` may hold a part of the content.
+ * `from` must have `len` bytes and `to` `room` bytes, which do not overlap.
+ */
+ptrdiff_t narrows_decompress(void *to, size_t room, const void *from, size_t len);
+
+/**
+ * Length of the content of the whole stream at `from`, as its last frame states it, or a negative
+ * narrows_status. Nothing is decoded: check a length from a stranger before you allocate so much.
+ * `from` must have `len` bytes.
+ */
+int64_t narrows_content_len(const void *from, size_t len);
 
 /**
  * Creates one end of a message link; returns NULL on failure.
@@ -900,7 +976,7 @@ narrows_status narrows_topic_missed(struct narrows_topic_reader *reader, struct 
 narrows_status narrows_topic_reader_free(struct narrows_topic_reader *reader);
 
 #ifdef __cplusplus
-}  // extern "C"
-#endif  // __cplusplus
+} /* extern "C" */
+#endif /* __cplusplus */
 
 #endif  /* NARROWS_H */

@@ -9,6 +9,8 @@ mod file;
 
 mod coder;
 
+mod once;
+
 mod messages;
 
 mod topics;
@@ -17,6 +19,7 @@ pub use coder::*;
 pub use file::*;
 pub use general::*;
 pub use messages::*;
+pub use once::*;
 pub use streams::*;
 pub use topics::*;
 

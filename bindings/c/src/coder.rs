@@ -49,12 +49,15 @@ pub(crate) struct Encoder {
 
 impl Encoder {
     pub(crate) fn new(options: &StreamOptions) -> Result<Self> {
+        Self::with(options, Contexts::default(), BufferPool::default())
+    }
+
+    fn with(options: &StreamOptions, contexts: Contexts, pool: BufferPool) -> Result<Self> {
         options.check("encoder", NO_CHECK | INDEX, true)?;
         let (config, policy) = options.sender(1)?;
-        let pool = BufferPool::default();
         Ok(Self {
             sender: Sender::new(config, policy, pool.clone()),
-            contexts: Contexts::default(),
+            contexts,
             pool,
             frame: None,
             given: 0,
@@ -164,6 +167,15 @@ impl Encoder {
         true
     }
 
+    /// Begins a new stream. The codecs' contexts and the buffers are kept, which is what makes a
+    /// new encoder expensive.
+    pub(crate) fn reset(&mut self, options: &StreamOptions) -> Result<()> {
+        let mut new = Self::with(options, Contexts::default(), self.pool.clone())?;
+        new.contexts = std::mem::take(&mut self.contexts);
+        *self = new;
+        Ok(())
+    }
+
     pub(crate) fn totals(&self) -> (u64, u64) {
         let summary = self.sender.summary();
         (summary.raw_bytes, summary.wire_bytes)
@@ -191,9 +203,18 @@ pub(crate) struct Decoder {
 impl Decoder {
     pub(crate) fn new(options: &StreamOptions) -> Result<Self> {
         options.check("decoder", 0, false)?;
-        let pool = BufferPool::default();
+        Ok(Self::with(Contexts::default(), BufferPool::default()))
+    }
+
+    fn with(contexts: Contexts, pool: BufferPool) -> Self {
         let receiver = Receiver::new(ReceiverConfig::default(), pool.clone());
-        Ok(Self { receiver, contexts: Contexts::default(), pool, raw: Block::default(), failure: None })
+        Self { receiver, contexts, pool, raw: Block::default(), failure: None }
+    }
+
+    /// Expects a new stream, whatever became of the last one. The codecs' contexts and the buffers
+    /// are kept.
+    pub(crate) fn reset(&mut self) {
+        *self = Self::with(std::mem::take(&mut self.contexts), self.pool.clone());
     }
 
     /// Consumes what it can of `input` and writes what it has, even before a failure. Returns the

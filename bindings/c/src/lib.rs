@@ -5,6 +5,7 @@
 //!   memory     pointers of the caller as slices     sys  descriptors and signals      unsafe
 //!   handles    numbers instead of addresses, to detect closed, foreign and busy objects
 //!   writer, reader, file, coder, messages, topics    the objects behind the handles
+//!   once       whole streams in one call
 //! ```
 //!
 //! All other modules are safe code over the engine's public API. A call never unwinds into C: a
@@ -21,6 +22,7 @@ mod file;
 mod handles;
 mod memory;
 mod messages;
+mod once;
 mod options;
 mod reader;
 mod status;

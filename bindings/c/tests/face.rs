@@ -126,7 +126,9 @@ fn run(program: &Path, arguments: &[&str]) {
 
 #[test]
 fn the_header_is_c_and_cpp() {
-    for (compiler, standard) in [("cc", "-std=c11"), ("cc", "-std=c17"), ("c++", "-std=c++11"), ("c++", "-std=c++20")] {
+    let standards =
+        [("cc", "-std=c89"), ("cc", "-std=c11"), ("cc", "-std=c17"), ("c++", "-std=c++11"), ("c++", "-std=c++20")];
+    for (compiler, standard) in standards {
         let language = if compiler == "cc" { "c" } else { "c++" };
         let mut check = Command::new(compiler);
         check.args(STRICT).args([standard, "-fsyntax-only", "-x", language]).arg(include().join("narrows.h"));
@@ -162,11 +164,19 @@ fn the_shared_library_shows_its_own_names_only() {
     succeeded("nm", &output);
     let text = String::from_utf8(output.stdout).unwrap();
     let names: Vec<_> = text.lines().filter_map(|l| l.split_whitespace().last()).collect();
+    // The node of the version itself is one of the names.
+    let names: Vec<_> = names.into_iter().filter(|n| *n != "NARROWS_0.1").collect();
+    assert!(names.iter().all(|n| n.ends_with("@@NARROWS_0.1")), "{names:?}");
+    let names: Vec<_> = names.iter().filter_map(|n| n.split('@').next()).collect();
     let others: Vec<_> = names.iter().filter(|n| !n.starts_with("narrows_")).collect();
     assert!(others.is_empty(), "{others:?}");
     let header = fs::read_to_string(include().join("narrows.h")).unwrap();
     for name in &names {
         assert!(header.contains(&format!("{name}(")), "{name} is not in the header");
+    }
+    let declared = header.split(|c: char| !c.is_alphanumeric() && c != '_' && c != '(');
+    for name in declared.filter_map(|w| w.strip_suffix('(').filter(|w| w.starts_with("narrows_"))) {
+        assert!(names.contains(&name), "the library lacks {name}");
     }
     assert!(names.len() > 30);
 }
@@ -204,6 +214,8 @@ fn valgrind_finds_nothing() {
 #[test]
 fn examples_run() {
     run(&program("examples/ping.c", Linked::Shared), &["500"]);
+    run(&program("examples/poll.c", Linked::Shared), &["3000000"]);
+    run(&program("examples/poll.c", Linked::Shared), &["0"]);
     let (send, receive) = (program("examples/send.c", Linked::Shared), program("examples/receive.c", Linked::Static));
     let folder = tempfile::tempdir().unwrap();
     let (from, to) = (folder.path().join("from"), folder.path().join("to"));

@@ -155,6 +155,27 @@ pub unsafe extern "C" fn narrows_encode(
     )
 }
 
+/// Begins a new stream with the same encoder, also before the last one has ended, whose pending
+/// output is lost. Cheaper than a new encoder: buffers and the memory of the methods are kept.
+///
+/// # Safety
+/// `options` must be NULL or point to a structure of struct_size bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn narrows_encoder_reset(
+    encoder: *mut narrows_encoder,
+    options: *const narrows_stream_options,
+) -> narrows_status {
+    enter(
+        || {
+            // SAFETY: the caller answers for the structure.
+            let options = unsafe { stream_options(options)? };
+            Encoder::table().with(number(encoder), |e| e.reset(&options))?;
+            Ok(Status::NARROWS_OK)
+        },
+        |s| s,
+    )
+}
+
 /// Tells the policy that the link took `ns` nanoseconds to carry the output of the last call.
 #[unsafe(no_mangle)]
 pub extern "C" fn narrows_encoder_link_took(encoder: *mut narrows_encoder, ns: u64) -> narrows_status {
@@ -239,6 +260,17 @@ pub unsafe extern "C" fn narrows_decode(
         },
         count,
     )
+}
+
+/// Makes the decoder expect a new stream, also after a failure or before the last one has ended.
+/// Cheaper than a new decoder.
+#[unsafe(no_mangle)]
+pub extern "C" fn narrows_decoder_reset(decoder: *mut narrows_decoder) -> narrows_status {
+    let reset = |d: &mut Decoder| {
+        d.reset();
+        Ok(Status::NARROWS_OK)
+    };
+    enter(|| Decoder::table().with(number(decoder), reset), |s| s)
 }
 
 /// States that no more input will come. Returns NARROWS_ERROR_TRUNCATED if the stream is

@@ -8,6 +8,21 @@ use crate::memory::{self, Plain, Room};
 use crate::status::{Failure, Status, enter, last_status, last_text, narrows_status};
 use crate::{messages, options};
 
+/// Version of this header: a program compiled with it needs a library of the same major version (0:
+/// the same minor version) that is not older.
+pub const NARROWS_VERSION_MAJOR: u32 = 0;
+/// See NARROWS_VERSION_MAJOR.
+pub const NARROWS_VERSION_MINOR: u32 = 1;
+/// See NARROWS_VERSION_MAJOR.
+pub const NARROWS_VERSION_PATCH: u32 = 0;
+
+/// The version of the library as major * 10000 + minor * 100 + patch. The header has it as
+/// NARROWS_VERSION_NUMBER, so that a program can compare the two.
+#[unsafe(no_mangle)]
+pub extern "C" fn narrows_version_number() -> u32 {
+    NARROWS_VERSION_MAJOR * 10_000 + NARROWS_VERSION_MINOR * 100 + NARROWS_VERSION_PATCH
+}
+
 /// The version of the library, such as "0.1.0". A static string.
 #[unsafe(no_mangle)]
 pub extern "C" fn narrows_version() -> *const c_char {
@@ -117,4 +132,15 @@ pub unsafe extern "C" fn narrows_dictionary_train(
         },
         |s| s,
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_macros_are_the_version_of_the_crate() {
+        let macros = format!("{NARROWS_VERSION_MAJOR}.{NARROWS_VERSION_MINOR}.{NARROWS_VERSION_PATCH}");
+        assert_eq!(macros, env!("CARGO_PKG_VERSION"));
+    }
 }
