@@ -7,9 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-mod common;
-
-use common::*;
+use crate::common::*;
 
 #[test]
 fn pipe_gives_back_every_kind_of_data_under_every_policy() {

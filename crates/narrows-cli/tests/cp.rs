@@ -8,11 +8,9 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-mod common;
-
-use common::copies::*;
-use common::sshd::Sshd;
-use common::*;
+use crate::common::copies::*;
+use crate::common::sshd::Sshd;
+use crate::common::*;
 use narrows_test::skip;
 
 #[test]

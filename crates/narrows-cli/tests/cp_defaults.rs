@@ -4,9 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Output;
 
-mod common;
-
-use common::*;
+use crate::common::*;
 
 fn run(home: &Path, config: Option<&Path>, args: &[&str]) -> Output {
     let mut command = narrows(home);

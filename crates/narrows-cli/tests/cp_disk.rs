@@ -13,12 +13,10 @@ use std::time::{Duration, Instant};
 use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
 
-mod common;
-
-use common::calls::{Failing, with_failing};
-use common::copies::*;
-use common::mount::Mount;
-use common::*;
+use crate::common::calls::{Failing, with_failing};
+use crate::common::copies::*;
+use crate::common::mount::Mount;
+use crate::common::*;
 use narrows_test::skip;
 
 /// Copies everything in `a` to `b`: to another host, from one, and locally.

@@ -9,11 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-mod common;
-
-use common::copies::*;
-use common::sshd::Sshd;
-use common::*;
+use crate::common::copies::*;
+use crate::common::sshd::Sshd;
+use crate::common::*;
 use narrows_test::{has, lacks, skip, which};
 
 /// Programs used on the other host, besides tar and zstd.

@@ -7,10 +7,8 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-mod common;
-
-use common::copies::*;
-use common::*;
+use crate::common::copies::*;
+use crate::common::*;
 
 #[test]
 fn what_is_in_the_way_fails_alone_and_nothing_leaves_the_folder() {

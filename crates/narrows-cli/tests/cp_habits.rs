@@ -7,11 +7,9 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-mod common;
-
-use common::copies::*;
-use common::world::*;
-use common::*;
+use crate::common::copies::*;
+use crate::common::world::*;
+use crate::common::*;
 use narrows_test::has;
 
 /// What of a tree both programs keep: content, mode, time in seconds, targets of links. rsync does not set

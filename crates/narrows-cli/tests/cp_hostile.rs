@@ -16,10 +16,8 @@ use narrows::policy::PolicySpec;
 use narrows::stream::{self, SendOptions};
 use narrows::transport::Link;
 
-mod common;
-
-use common::copies::*;
-use common::*;
+use crate::common::copies::*;
+use crate::common::*;
 
 /// An entry stream of a hostile sender.
 #[derive(Default)]

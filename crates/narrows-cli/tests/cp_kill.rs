@@ -14,11 +14,9 @@ use std::time::{Duration, Instant};
 use rustix::fs::OFlags;
 use rustix::process::{Pid, Signal, kill_process};
 
-mod common;
-
-use common::copies::*;
-use common::relay::{Hold, Relay, await_that};
-use common::*;
+use crate::common::copies::*;
+use crate::common::relay::{Hold, Relay, await_that};
+use crate::common::*;
 
 /// Rounds per direction.
 const ROUNDS: u32 = 100;

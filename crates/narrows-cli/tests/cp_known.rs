@@ -8,11 +8,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
-mod common;
-
-use common::copies::*;
-use common::world::*;
-use common::*;
+use crate::common::copies::*;
+use crate::common::world::*;
+use crate::common::*;
 use narrows_test::{has, skip};
 
 #[test]

@@ -3,10 +3,8 @@
 use std::fs;
 use std::io::Write;
 
-mod common;
-
-use common::copies::*;
-use common::*;
+use crate::common::copies::*;
+use crate::common::*;
 
 #[test]
 fn what_comes_again_in_the_same_file_or_in_another_crosses_the_link_once() {

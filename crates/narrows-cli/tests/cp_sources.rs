@@ -9,11 +9,9 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-mod common;
-
-use common::copies::*;
-use common::relay::{Hold, Relay};
-use common::*;
+use crate::common::copies::*;
+use crate::common::relay::{Hold, Relay};
+use crate::common::*;
 use narrows_test::skip;
 
 /// Length in bytes of a file whose end is not yet read when the link stalls after [`BEGUN`] bytes.

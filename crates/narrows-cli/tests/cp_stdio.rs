@@ -10,10 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-mod common;
-
-use common::copies::*;
-use common::*;
+use crate::common::copies::*;
+use crate::common::*;
 
 const SIGPIPE: i32 = 13;
 const SIGTERM: i32 = 15;

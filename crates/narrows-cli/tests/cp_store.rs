@@ -18,12 +18,10 @@ use narrows::policy::PolicySpec;
 use narrows::stream::{self, SendOptions};
 use narrows::transport::Link;
 
-mod common;
-
-use common::copies::*;
-use common::mount::Mount;
-use common::relay::{Hold, Relay};
-use common::*;
+use crate::common::copies::*;
+use crate::common::mount::Mount;
+use crate::common::relay::{Hold, Relay};
+use crate::common::*;
 
 const MODE: &str = "--store-compressed";
 
@@ -333,7 +331,7 @@ fn an_interrupted_long_file_goes_on_with_what_is_there() {
     let up = args(&[a.join("long").to_str().unwrap(), &format!("host:{}/", b.display())]);
     let output = interrupted(home.path(), Hold::Up(6 << 20), &up);
     assert!(output.status.code().is_none() || code(&output) != 0);
-    common::relay::await_that("the part to be kept", || partials(&b).len() == 1);
+    crate::common::relay::await_that("the part to be kept", || partials(&b).len() == 1);
     assert!(!b.join("long.nrw").exists());
     // How much of the held bytes reached the file by then is a matter of scheduling: some did.
     let said = json(&put(home.path(), &a, &b, &["--policy", "fixed:store"]));
@@ -343,7 +341,7 @@ fn an_interrupted_long_file_goes_on_with_what_is_there() {
 
     let down = args(&[&format!("host:{}/long", b.display()), c.join("long").to_str().unwrap()]);
     interrupted(home.path(), Hold::Down(6 << 20), &down);
-    common::relay::await_that("the part to be kept", || partials(&c).len() == 1);
+    crate::common::relay::await_that("the part to be kept", || partials(&c).len() == 1);
     assert!(!c.join("long").exists());
     let said = json(&get(home.path(), &b, &c, &[]));
     let wire = said["wire_bytes"].as_u64().unwrap();
@@ -418,7 +416,7 @@ fn killed_at_any_moment_no_file_is_half() {
         fs::write(a.join("long"), if round % 2 == 0 { &old } else { &new }).unwrap();
     }
     let last = fs::read(a.join("long")).unwrap();
-    common::relay::await_that("the copy to be whole", || code(&put(home.path(), &a, &b, &[])) == 0);
+    crate::common::relay::await_that("the copy to be whole", || code(&put(home.path(), &a, &b, &[])) == 0);
     let output = narrows(home.path()).args(["-d", "-c"]).arg(b.join("long.nrw")).spawn().unwrap();
     assert!(finish_reading(output).stdout == last);
 }

@@ -8,10 +8,8 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-mod common;
-
-use common::copies::*;
-use common::*;
+use crate::common::copies::*;
+use crate::common::*;
 use narrows_test::skip;
 
 fn mkfifo(path: &Path) {

@@ -6,10 +6,8 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-mod common;
-
-use common::copies::*;
-use common::*;
+use crate::common::copies::*;
+use crate::common::*;
 
 /// A remote shell with this script.
 fn shell_of(home: &Path, lines: &str) -> PathBuf {

@@ -8,9 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
 
-mod common;
-
-use common::*;
+use crate::common::*;
 
 fn doctor(home: &Path, variables: &[(&str, &str)], args: &[&str]) -> Output {
     let mut command = narrows(home);

@@ -13,9 +13,7 @@ use std::time::{Duration, Instant};
 use narrows::codec::CodecId;
 use narrows::frame::{BlockHeader, HeaderBytes, Preface, Role};
 
-mod common;
-
-use common::*;
+use crate::common::*;
 
 const SIGHUP: i32 = 1;
 const SIGINT: i32 = 2;

@@ -1,16 +1,14 @@
 //! `narrows FILE`, `cat`, `list`, `check`: the habits of `zstd` with the same command lines, and what
 //! only an index can do.
 
-mod common;
-
 use std::fs::{self, FileTimes};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, SystemTime};
 
-use common::calls::{Failing, with_failing};
-use common::{narrows, wait_until_it_writes_in};
+use crate::common::calls::{Failing, with_failing};
+use crate::common::{narrows, wait_until_it_writes_in};
 
 fn sample(len: usize) -> Vec<u8> {
     let mut state = 7u64;
@@ -210,8 +208,8 @@ fn cat_writes_ranges_of_every_format_that_can_have_them() {
         assert_eq!(good(home.path(), &["cat", "--range", "699999-800000", name]), raw[699_999..]);
         for range in ["700000-800000", "700000-", "800000-800000"] {
             let output = run(home.path(), &["cat", "--range", range, name]);
-            common::assert_one_line_error(&output, 2);
-            let said = common::stderr(&output);
+            crate::common::assert_one_line_error(&output, 2);
+            let said = crate::common::stderr(&output);
             assert!(said.contains("the file has 700000 bytes"), "{said}");
             assert!(output.stdout.is_empty());
         }
@@ -448,9 +446,9 @@ fn what_is_no_file_is_not_listed_and_the_error_says_what_to_do() {
     good(home.path(), &["a"]);
     let packed = fs::read(home.path().join("a.nrw")).unwrap();
     for args in [&["-l"][..], &["-l", "-"], &["list"], &["list", "-"], &["list", "/dev/stdin"], &["pipe", "-l"]] {
-        let output = common::filter(home.path(), args, &packed);
-        common::assert_one_line_error(&output, 1);
-        let said = common::stderr(&output);
+        let output = crate::common::filter(home.path(), args, &packed);
+        crate::common::assert_one_line_error(&output, 1);
+        let said = crate::common::stderr(&output);
         assert!(said.contains("only files are listed; save it first"), "{args:?}: {said}");
         assert!(output.stdout.is_empty(), "{args:?}");
     }
@@ -477,7 +475,7 @@ fn options_of_zstd_and_xz_are_taken_or_said_what_to_use_instead() {
         &["file", "-T0"],
     ] {
         let packed = good(home.path(), &[line, &["-f", "--stdout", "a"]].concat());
-        assert!(common::filter(home.path(), &["-dc", "-T0"], &packed).stdout == raw, "{line:?}");
+        assert!(crate::common::filter(home.path(), &["-dc", "-T0"], &packed).stdout == raw, "{line:?}");
     }
     for command in [&["cat", "-T0", "a.nrw"][..], &["check", "-T0", "a.nrw"], &["pipe", "-T0", "-d", "a.nrw"]] {
         good(home.path(), command);
@@ -498,15 +496,15 @@ fn options_of_zstd_and_xz_are_taken_or_said_what_to_use_instead() {
     ] {
         for line in [&[option, "a"][..], &["-T4", option, "a"], &["file", option, "a"]] {
             let output = run(home.path(), line);
-            common::assert_one_line_error(&output, 2);
-            let said = common::stderr(&output);
+            crate::common::assert_one_line_error(&output, 2);
+            let said = crate::common::stderr(&output);
             assert!(said.contains(advice) && said.lines().count() == 1, "{line:?}: {said}");
         }
     }
-    let said = common::stderr(&run(home.path(), &["pipe", "-19", "a"]));
+    let said = crate::common::stderr(&run(home.path(), &["pipe", "-19", "a"]));
     assert!(said.contains("--policy fixed:zstd:level=19"), "{said}");
     // Commands have options of their own, and a word of theirs is no level.
-    assert!(common::stderr(&run(home.path(), &["cat", "-r", "a.nrw"])).contains("unexpected argument"));
+    assert!(crate::common::stderr(&run(home.path(), &["cat", "-r", "a.nrw"])).contains("unexpected argument"));
 }
 
 #[test]
@@ -544,8 +542,8 @@ fn a_zstd_window_that_takes_much_memory_is_said_with_the_option_that_allows_it()
             [&["cat", "a.zst"][..], &["cat", "--range", "0-1", "a.zst"], &["-dc", "a.zst"], &["check", "a.zst"]]
         {
             let output = run(home.path(), command);
-            common::assert_one_line_error(&output, 3);
-            let said = common::stderr(&output);
+            crate::common::assert_one_line_error(&output, 3);
+            let said = crate::common::stderr(&output);
             assert!(said.contains(size) && said.contains(&format!("--long={long}")), "{command:?}: {said}");
             if long == 28 {
                 good(home.path(), &[command, &["--long=28"]].concat());

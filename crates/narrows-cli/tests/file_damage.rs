@@ -1,12 +1,10 @@
 //! Damaged files: every command names the same place, and what helps.
 
-mod common;
-
 use std::fs;
 use std::path::Path;
 use std::process::Output;
 
-use common::*;
+use crate::common::*;
 use narrows_file::File;
 
 fn run(folder: &Path, args: &[&str]) -> Output {

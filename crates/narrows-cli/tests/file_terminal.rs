@@ -1,13 +1,11 @@
 //! `narrows FILE` on a terminal: what it says when it is done.
 
-mod common;
-
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::Path;
 use std::process::Stdio;
 
-use common::*;
+use crate::common::*;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 /// What the program says on a terminal, without what draws the bar.

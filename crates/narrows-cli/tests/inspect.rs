@@ -8,9 +8,7 @@ use narrows::codec::CodecId;
 use narrows::frame::{BlockHeader, HeaderBytes, Preface, Role, feature};
 use serde_json::Value;
 
-mod common;
-
-use common::*;
+use crate::common::*;
 
 fn streams() -> Vec<PathBuf> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../narrows/tests/streams");

@@ -4,9 +4,7 @@ use std::fs;
 
 use serde_json::Value;
 
-mod common;
-
-use common::*;
+use crate::common::*;
 
 #[test]
 fn a_file_that_repeats_far_back_takes_half_and_comes_back() {

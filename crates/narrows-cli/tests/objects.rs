@@ -1,15 +1,13 @@
 //! Objects: `cat`, `list`, `check`, `narrows FILE` and `cp` with a real S3-compatible server.
 
-mod common;
-
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Output;
 
-use common::calls::{Failing, with_failing};
-use common::store::{Bucket, Fault, Request};
-use common::{assert_one_line_error, code, finish, finish_reading, random, stderr, text};
+use crate::common::calls::{Failing, with_failing};
+use crate::common::store::{Bucket, Fault, Request};
+use crate::common::{assert_one_line_error, code, finish, finish_reading, random, stderr, text};
 use narrows_object::{Condition, CreateOptions, ObjectFile, ObjectWriter, Options, Store, Url};
 
 fn run(bucket: &Bucket, args: &[&str]) -> Output {
@@ -252,7 +250,7 @@ fn single_files_have_the_names_that_are_given() {
         let found = if to.ends_with('/') { format!("{target}{name}") } else { target };
         assert_eq!(fs::read(&found).unwrap(), raw, "{key}");
     }
-    let piped = common::store_filter(&mut bucket.narrows(&["cp", "-", &bucket.url("piped")]), &raw);
+    let piped = crate::common::store_filter(&mut bucket.narrows(&["cp", "-", &bucket.url("piped")]), &raw);
     assert_eq!(code(&piped), 0, "{}", stderr(&piped));
     assert_eq!(good(&bucket, &["cp", &bucket.url("piped"), "-"]).stdout, raw);
     assert_eq!(good(&bucket, &["cat", &bucket.url("piped.nrw")]).stdout, raw);
@@ -272,7 +270,7 @@ fn no_name_stands_for_two_files() {
     fs::write(at("two"), "the other").unwrap();
     good(&bucket, &["cp", &at("one"), &bucket.url("x")]);
     good(&bucket, &["cp", &at("two"), &bucket.url("x.nrw")]);
-    let piped = common::store_filter(&mut bucket.narrows(&["cp", "-", &bucket.url("piped.nrw")]), b"piped");
+    let piped = crate::common::store_filter(&mut bucket.narrows(&["cp", "-", &bucket.url("piped.nrw")]), b"piped");
     assert_eq!(code(&piped), 0, "{}", stderr(&piped));
     let mut keys = bucket.keys();
     keys.sort();
@@ -380,7 +378,7 @@ fn what_is_wrong_is_said_in_one_line() {
         assert!(stderr(&output).contains("credentials"), "{}", stderr(&output));
         bucket.faults(|_, _| Fault::Pass);
         // A port that nobody listens on.
-        let nobody = format!("http://127.0.0.1:{}", common::free_port());
+        let nobody = format!("http://127.0.0.1:{}", crate::common::free_port());
         let output = finish(bucket.narrows(args).env("AWS_ENDPOINT_URL", nobody).spawn().unwrap());
         assert_one_line_error(&output, 1);
         assert!(stderr(&output).contains("cannot connect"), "{}", stderr(&output));
@@ -393,7 +391,7 @@ fn what_is_wrong_is_said_in_one_line() {
     good(&bucket, &["cp", file, &url]);
     let said = good(&bucket, &["cp", file, &url]);
     assert!(!stderr(&said).contains("ratio"), "nothing was copied: {}", stderr(&said));
-    let piped = common::store_filter(&mut bucket.narrows(&["check", "-"]), b"x");
+    let piped = crate::common::store_filter(&mut bucket.narrows(&["check", "-"]), b"x");
     assert_one_line_error(&piped, 1);
     assert!(stderr(&piped).contains("only files are checked"), "{}", stderr(&piped));
     for command in ["cat", "list", "check"] {

@@ -1,15 +1,15 @@
 //! Objects over a link with faults: nothing is lost, nothing half has a name, no upload is left.
 
-mod common;
-
 use std::fs;
 use std::process::Output;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use common::store::{Bucket, Fault, Request};
-use common::{PATIENCE, assert_one_line_error, code, finish_reading, random, stderr, text, wait_until_it_writes_in};
+use crate::common::store::{Bucket, Fault, Request};
+use crate::common::{
+    PATIENCE, assert_one_line_error, code, finish_reading, random, stderr, text, wait_until_it_writes_in,
+};
 use rustix::process::{Pid, Signal, kill_process};
 
 fn run(bucket: &Bucket, args: &[&str]) -> Output {

@@ -1,16 +1,14 @@
 //! Packs in object stores, and objects that are encoded anew, with a real S3-compatible server.
 
-mod common;
-
 use std::fs;
 use std::path::Path;
 use std::process::Output;
 use std::sync::Mutex;
 
-use common::copies::{make_tree, snapshot, unlock};
-use common::store::{Bucket, Fault, Request};
-use common::view::mount;
-use common::{assert_one_line_error, code, finish_reading, random, stderr, text};
+use crate::common::copies::{make_tree, snapshot, unlock};
+use crate::common::store::{Bucket, Fault, Request};
+use crate::common::view::mount;
+use crate::common::{assert_one_line_error, code, finish_reading, random, stderr, text};
 use narrows_pack::Pack;
 
 fn run(bucket: &Bucket, args: &[&str]) -> Output {

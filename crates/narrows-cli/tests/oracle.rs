@@ -1,13 +1,11 @@
 //! `narrows oracle` from the command line: tables, JSON, schedule, page, cache, bad input, signals.
 
-mod common;
-
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use common::calls::with_fatal;
+use crate::common::calls::with_fatal;
 use narrows_test::skip;
 use serde_json::Value;
 
@@ -296,7 +294,7 @@ fn a_run_that_is_killed_leaves_nothing() {
             ["--methods", "xz,zstd:level=19", "--html", "page.html", "--replay", "r.txt", "--link", "1mbit", "long"];
         let mut child = place.command(&args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         std::thread::sleep(std::time::Duration::from_millis(300));
-        common::signal(&child, signal);
+        crate::common::signal(&child, signal);
         assert!(!child.wait().unwrap().success());
         assert!(place.cached().is_empty());
         assert_eq!(names(place.folder.path()), ["data", "long"]);

@@ -8,11 +8,9 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-mod common;
-
-use common::copies::*;
-use common::view::{Mounted, is_mounted, mount};
-use common::*;
+use crate::common::copies::*;
+use crate::common::view::{Mounted, is_mounted, mount};
+use crate::common::*;
 use narrows::entry::{EndState, Entry, EntryKind, RecordWriter};
 use narrows_file::{WriteOptions, Writer};
 

@@ -1,12 +1,10 @@
 //! `narrows check`, `list --summary`, `cat` and `inspect` of packs, and their hints.
 
-mod common;
-
 use std::fs;
 use std::path::Path;
 use std::process::Output;
 
-use common::*;
+use crate::common::*;
 use narrows_pack::Pack;
 
 fn run(folder: &Path, args: &[&str]) -> Output {

@@ -1,12 +1,10 @@
 //! Packs of which a block is damaged: everything else is unpacked, and what is not is named.
 
-mod common;
-
 use std::fs;
 use std::path::Path;
 use std::process::Output;
 
-use common::*;
+use crate::common::*;
 use narrows_file::File;
 use narrows_pack::{Content, Pack};
 

@@ -7,10 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-mod common;
-
-use common::copies::*;
-use common::*;
+use crate::common::copies::*;
+use crate::common::*;
 
 /// Rounds at least, and at most: when a kill hits depends on the load of the machine.
 const ROUNDS: u32 = 24;

@@ -1,8 +1,6 @@
 //! `narrows mount`: mounts that lie on one another, folders that are not empty, what programs are told of
 //! files.
 
-mod common;
-
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -10,8 +8,8 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::time::Instant;
 
-use common::view::{Mounted, mount};
-use common::*;
+use crate::common::view::{Mounted, mount};
+use crate::common::*;
 use rustix::process::{Pid, Signal, kill_process};
 
 #[track_caller]

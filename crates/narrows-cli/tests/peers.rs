@@ -6,9 +6,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-mod common;
-
-use common::*;
+use crate::common::*;
 
 /// A cache folder, a folder with a file of 300 KB, and the server of copies.
 struct World {

@@ -9,9 +9,7 @@ use std::process::{Child, Output};
 
 use serde_json::Value;
 
-mod common;
-
-use common::*;
+use crate::common::*;
 
 /// A server, killed at the end of the test.
 struct Server {

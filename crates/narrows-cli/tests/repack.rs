@@ -1,7 +1,5 @@
 //! `narrows repack`: files get smaller and stay what they were, whatever kills it.
 
-mod common;
-
 use std::fs::{self, File, FileTimes, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::ExitStatusExt;
@@ -9,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
-use common::*;
+use crate::common::*;
 use rustix::fs::XattrFlags;
 
 fn run(folder: &Path, args: &[&str]) -> Output {

@@ -1,14 +1,12 @@
 //! `narrows repack` of packs: as small as if they had been written so, still packs, and done once.
 
-mod common;
-
 use std::fs::{self, File, FileTimes};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use common::view::mount;
-use common::*;
+use crate::common::view::mount;
+use crate::common::*;
 use narrows_file::File as NarrowsFile;
 use narrows_pack::Pack;
 

@@ -3,8 +3,6 @@
 //!
 //! A test whose program is not installed is skipped (`narrows_test`).
 
-mod common;
-
 use std::collections::HashSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -15,7 +13,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use common::{assert_one_line_error, code, finish, finish_reading, free_port, home, narrows, random, stderr};
+use crate::common::{assert_one_line_error, code, finish, finish_reading, free_port, home, narrows, random, stderr};
 use narrows_test::has;
 
 fn script(name: &str) -> String {
@@ -62,7 +60,7 @@ fn status_pid_and_signals_are_the_programs() {
         run(&["--supervisor=parent"], &["sh", "-c", "trap 'exit 7' TERM; echo; while :; do sleep 0.01; done"]);
     let mut child = child.spawn().unwrap();
     first_line(&mut child);
-    common::signal(&child, "-TERM");
+    crate::common::signal(&child, "-TERM");
     assert_eq!(code(&finish(child)), 7);
 }
 
@@ -104,10 +102,10 @@ fn a_parent_passes_signals_on_and_buries_orphans() {
     let mut child = with_all_signals("exec \"$@\"", &narrows).spawn().unwrap();
     assert_eq!(first_line(&mut child), "buried");
     for number in [1, 3, 10, 14, 18, 20, 23, 28, 35, 64] {
-        common::signal(&child, &format!("-{number}"));
+        crate::common::signal(&child, &format!("-{number}"));
         assert_eq!(first_line(&mut child), number.to_string());
     }
-    common::signal(&child, "-TERM");
+    crate::common::signal(&child, "-TERM");
     assert_eq!(finish(child).status.signal(), Some(15));
 }
 

@@ -2,8 +2,6 @@
 //! clients, 127.0.0.2 the servers and the service port. Supervisors find each other; programs not
 //! under Narrows notice nothing.
 
-mod common;
-
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
@@ -12,7 +10,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{asks_kernel, code, finish, free_port, narrows, stderr, text};
+use crate::common::{asks_kernel, code, finish, free_port, narrows, stderr, text};
 use narrows::upgrade::gateway::GatewayClient;
 use narrows_test::{has, skip};
 use rustix::process::{Pid, Signal, kill_process_group};

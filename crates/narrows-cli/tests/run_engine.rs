@@ -2,8 +2,6 @@
 //! what it was, and invalid data is a reset. Connections are direct here, so that they switch from
 //! their first byte.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -14,7 +12,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use common::{assert_one_line_error, finish, home, narrows, random, stderr, text};
+use crate::common::{assert_one_line_error, finish, home, narrows, random, stderr, text};
 use narrows::block::BufferPool;
 use narrows::codec::{Contexts, Method};
 use narrows::policy::Fixed;
@@ -178,7 +176,7 @@ fn many_connections_at_once_are_all_right() {
         command.args(["run", "--loopback", "--no-agent", "--service-port", "1", "--peer", "127.0.0.1"]);
         command.args(["--accept-direct", "-v", "--policy", policy, "--", "python3", &script("soak.py"), "200"]);
         let child = command.spawn().unwrap();
-        let output = common::finish_reading(child);
+        let output = crate::common::finish_reading(child);
         assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "200 right", "{policy}: {}", stderr(&output));
         assert_eq!(stderr(&output).matches(": compressed; ").count(), 400, "{policy}: {}", stderr(&output));
     }
@@ -252,7 +250,7 @@ fn programs_see_what_they_see_without_it() {
         "127.0.0.0/8",
     ]);
     command.args(["--policy", POLICIES[0], "--", "python3", &script(LINES)]);
-    let framed = lines(&common::finish_reading(command.spawn().unwrap()));
+    let framed = lines(&crate::common::finish_reading(command.spawn().unwrap()));
     let differ: Vec<_> = native.iter().filter(|(name, said)| framed.get(*name) != Some(*said)).collect();
     let names: Vec<_> = differ.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, ["urgent_out_of_line:"], "{differ:#?}\n{framed:#?}");
@@ -366,7 +364,7 @@ fn connections_that_are_switched_underway_lose_nothing() {
     let home = home();
     let file = home.path().join("data");
     let data = [text(1 << 20), random(1 << 20)].concat();
-    let port = common::free_port().to_string();
+    let port = crate::common::free_port().to_string();
     let negotiated = |flags: &[&str], words: &[&str]| {
         let mut command = narrows(Path::new("/nonexistent"));
         command.args(["run", "--loopback", "-v", "--policy", POLICIES[0]]).args(flags).arg("--").arg("python3");
@@ -388,7 +386,7 @@ fn connections_that_are_switched_underway_lose_nothing() {
     said += &server.end();
     // Otherwise this would be a test of plain connections.
     assert!(said.contains(": compressed"), "{said}");
-    let output = common::finish_reading(negotiated(&[], &[&script("soak.py"), "200"]).spawn().unwrap());
+    let output = crate::common::finish_reading(negotiated(&[], &[&script("soak.py"), "200"]).spawn().unwrap());
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "200 right", "{}", stderr(&output));
 }
 
@@ -482,5 +480,5 @@ fn wrong_usage_is_told() {
     };
     assert_one_line_error(&run(&["--peer", "10.0.0.0/99"]), 2);
     assert_one_line_error(&run(&["--policy", "replay:/nonexistent"]), 2);
-    assert_eq!(common::code(&run(&["--policy", "nonsense"])), 2);
+    assert_eq!(crate::common::code(&run(&["--policy", "nonsense"])), 2);
 }

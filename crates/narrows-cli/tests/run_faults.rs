@@ -3,14 +3,12 @@
 //!
 //! Tests that need root, or a compiler that is not installed, are skipped (`narrows_test`).
 
-mod common;
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use common::{assert_one_line_error, code, finish, home, narrows, stderr};
+use crate::common::{assert_one_line_error, code, finish, home, narrows, stderr};
 use narrows_test::{has, lacks, skip};
 
 /// A connection within the program; prints "fine".

@@ -1,8 +1,6 @@
 //! Programs that ask for MPTCP, as Go programs do when they listen. 127.0.0.1 has the clients,
 //! 127.0.0.2 the servers and the service port.
 
-mod common;
-
 use std::fs;
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
@@ -12,7 +10,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{asks_kernel, code, finish, home, narrows, stderr};
+use crate::common::{asks_kernel, code, finish, home, narrows, stderr};
 use narrows_test::has;
 
 const PATIENCE: Duration = Duration::from_secs(40);

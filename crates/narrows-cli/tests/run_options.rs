@@ -1,14 +1,12 @@
 //! Every socket option and every ioctl request, on a swapped descriptor and on a TCP socket: the
 //! same answers, but for a short list.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use common::{asks_kernel, code, finish, finish_reading, narrows, stderr};
+use crate::common::{asks_kernel, code, finish, finish_reading, narrows, stderr};
 use narrows_test::has;
 
 fn script(name: &str) -> String {

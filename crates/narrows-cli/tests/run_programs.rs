@@ -5,8 +5,6 @@
 //! output must be the same. The whole matrix is `narrows-lab experiment run-matrix`. A test whose
 //! programs are not installed is skipped (`narrows_test`). No case needs root.
 
-mod common;
-
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -15,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{free_port, random, text};
+use crate::common::{free_port, random, text};
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 
 /// A case that takes longer counts as hung.

@@ -3,8 +3,6 @@
 //!
 //! Tests that need a compiler that is not installed are skipped (`narrows_test`).
 
-mod common;
-
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -14,7 +12,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use common::{asks_kernel, code, finish, home, narrows, stderr};
+use crate::common::{asks_kernel, code, finish, home, narrows, stderr};
 use narrows_test::{has, lacks, skip};
 
 fn script(name: &str) -> PathBuf {

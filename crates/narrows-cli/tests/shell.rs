@@ -5,9 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-mod common;
-
-use common::*;
+use crate::common::*;
 
 fn said(args: &[&str]) -> String {
     let output = finish_reading(narrows(home().path()).args(args).spawn().unwrap());

@@ -6,10 +6,8 @@ use std::path::Path;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
-mod common;
-
-use common::copies::partials;
-use common::*;
+use crate::common::copies::partials;
+use crate::common::*;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Waits until it is so.

@@ -5,11 +5,9 @@ use std::io::{Read, Write};
 use std::path::Path;
 use std::process::Stdio;
 
-mod common;
-
-use common::copies::*;
-use common::world::*;
-use common::*;
+use crate::common::copies::*;
+use crate::common::world::*;
+use crate::common::*;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 fn fill(world: &World, name: &str) {

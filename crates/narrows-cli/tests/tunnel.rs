@@ -6,12 +6,10 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-mod common;
-
-use common::copies::shell;
-use common::sshd::Sshd;
-use common::tunnels::{End, connect, echo, exchange, tunnel, wait_for};
-use common::*;
+use crate::common::copies::shell;
+use crate::common::sshd::Sshd;
+use crate::common::tunnels::{End, connect, echo, exchange, tunnel, wait_for};
+use crate::common::*;
 use narrows_test::authority::Authority;
 
 #[test]

@@ -9,10 +9,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-mod common;
-
-use common::tunnels::{End, connect, echo, exchange, tunnel, wait_for};
-use common::*;
+use crate::common::tunnels::{End, connect, echo, exchange, tunnel, wait_for};
+use crate::common::*;
 use narrows_test::authority::Authority;
 
 /// A file of settings in a folder.

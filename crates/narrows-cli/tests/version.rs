@@ -1,8 +1,6 @@
 //! Tests of `-V` and `--version`.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 
 fn said(word: &str) -> String {
     let output = finish(narrows(home().path()).arg(word).spawn().unwrap());

@@ -13,9 +13,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-mod common;
-
-use common::*;
+use crate::common::*;
 
 /// A process that runs until it is dropped, and the lines of its stdout and stderr.
 struct Process {
