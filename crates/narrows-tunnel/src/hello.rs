@@ -14,6 +14,8 @@ pub const LEN: usize = 32;
 pub struct Hello {
     /// Place of the carrier in its session, below [`CARRIERS_MAX`].
     pub carrier: u8,
+    /// Counts the carriers of the session, modulo 65,536: tells those apart that had the same place.
+    pub attempt: u16,
     /// Random number of the dialer's program.
     pub dialer: [u8; 16],
     /// Counts the dialer's sessions.
@@ -22,11 +24,31 @@ pub struct Hello {
     pub instance: u64,
 }
 
+/// Where a carrier goes in its session.
+#[derive(Debug, Clone, Copy)]
+pub struct Place {
+    pub number: u8,
+    /// As the dialer's hello has it; a dialer counts itself.
+    pub attempt: Option<u16>,
+}
+
+impl From<u8> for Place {
+    fn from(number: u8) -> Self {
+        Self { number, attempt: None }
+    }
+}
+
 impl Hello {
+    /// Where an acceptor puts the carrier.
+    pub fn place(&self) -> Place {
+        Place { number: self.carrier, attempt: Some(self.attempt) }
+    }
+
     /// The first bytes of a carrier.
     pub fn greet(&self) -> Vec<u8> {
         let mut out = GREETING.to_vec();
-        let head = [VERSION, self.carrier, 0, 0];
+        let [low, high] = self.attempt.to_le_bytes();
+        let head = [VERSION, self.carrier, low, high];
         let tail = [&self.session.to_le_bytes()[..], &self.instance.to_le_bytes()].concat();
         put(&mut out, Kind::Hello, 0, &[&head[..], &self.dialer, &tail].concat());
         out
@@ -45,7 +67,7 @@ impl Hello {
     }
 
     fn parse(body: &[u8]) -> Result<Self> {
-        let Some(([version, carrier, ..], rest)) = body.split_first_chunk::<4>() else {
+        let Some(([version, carrier, low, high], rest)) = body.split_first_chunk::<4>() else {
             return Err(Error::corrupt("the hello of a carrier is too short"));
         };
         if *version != VERSION {
@@ -59,7 +81,8 @@ impl Hello {
             return Err(wrong());
         }
         let (session, instance) = (u32::from_le_bytes(*session), u64::from_le_bytes(instance));
-        Ok(Self { carrier: *carrier, dialer: *dialer, session, instance })
+        let attempt = u16::from_le_bytes([*low, *high]);
+        Ok(Self { carrier: *carrier, attempt, dialer: *dialer, session, instance })
     }
 }
 
@@ -78,7 +101,7 @@ mod tests {
 
     #[test]
     fn a_hello_comes_back_and_a_part_of_it_is_none() {
-        let hello = Hello { carrier: 3, dialer: [9; 16], session: 70_000, instance: 1 << 63 };
+        let hello = Hello { carrier: 3, attempt: 65_534, dialer: [9; 16], session: 70_000, instance: 1 << 63 };
         let bytes = hello.greet();
         assert_eq!(read(&bytes).unwrap(), Some(hello));
         for len in 0..bytes.len() {
@@ -88,15 +111,16 @@ mod tests {
 
     #[test]
     fn a_dialer_s_hello_is_as_the_format_says() {
-        let hello = Hello { carrier: 1, dialer: *b"0123456789abcdef", session: 2, instance: 0x1122_3344_5566_7788 };
+        let dialer = *b"0123456789abcdef";
+        let hello = Hello { carrier: 1, attempt: 0x0304, dialer, session: 2, instance: 0x1122_3344_5566_7788 };
         let hex: String = hello.greet().iter().map(|byte| format!("{byte:02x}")).collect();
-        let body = "010100003031323334353637383961626364656602000000";
+        let body = "010104033031323334353637383961626364656602000000";
         assert_eq!(hex, format!("934e5254550d0a1a010000000000002000{body}8877665544332211"));
     }
 
     #[test]
     fn others_are_refused() {
-        let mut bytes = Hello { carrier: 0, dialer: [9; 16], session: 1, instance: 0 }.greet();
+        let mut bytes = Hello { carrier: 0, attempt: 0, dialer: [9; 16], session: 1, instance: 0 }.greet();
         let body = bytes.len() - LEN;
         bytes[body + 1] = CARRIERS_MAX as u8;
         assert_eq!(read(&bytes).unwrap_err().kind, ErrorKind::Corrupt);

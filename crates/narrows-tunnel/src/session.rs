@@ -12,7 +12,7 @@ use narrows::block::Block;
 
 use super::by_flow::ByFlow;
 use super::frame::{FLOW_MAX, HEADER_LEN, Kind, Parser, put, put_header};
-use super::hello::Hello;
+use super::hello::{Hello, Place};
 use super::limits::{CARRIERS_MAX, CONTROL_MAX, FLOWS_MAX, QUEUE_MAX};
 use super::reason::Reason;
 use super::target::{Endpoint, Target};
@@ -120,12 +120,16 @@ impl Session {
     // --- carriers ---
 
     /// Adds a carrier; one in the same place is lost. `parser` is new for a dialer, and has given the
-    /// hello to an acceptor.
-    pub fn add_carrier(&mut self, number: u8, parser: Parser, now_ns: u64) {
+    /// hello to an acceptor, which says the place.
+    pub fn add_carrier(&mut self, place: impl Into<Place>, parser: Parser, now_ns: u64) {
+        let Place { number, attempt } = place.into();
         self.remove_carrier(number);
+        self.hello.attempt = attempt.unwrap_or_else(|| self.hello.attempt.wrapping_add(1));
         let greeted = self.role == Role::Acceptor;
-        let greeting = Hello { carrier: number, ..self.hello }.greet();
-        self.carriers[usize::from(number)] = Some(Carrier::new(parser, greeting, greeted, now_ns));
+        let hello = Hello { carrier: number, ..self.hello };
+        let mut carrier = Carrier::new(parser, hello.greet(), greeted, now_ns);
+        carrier.attempt = hello.attempt;
+        self.carriers[usize::from(number)] = Some(carrier);
         if greeted {
             self.up(number);
         }
@@ -141,6 +145,9 @@ impl Session {
             self.reset(flow, Reason::Lost);
             self.events.push_back(Event::Reset { flow, reason: Reason::Lost });
         }
+        // Those that had sent everything on it stay, and count for no carrier.
+        let ended = self.flows.iter_mut().filter(|(_, f)| f.out.carrier == number && f.out.pace.is_bulk);
+        self.bulk -= ended.map(|(_, f)| f.out.pace.is_bulk = false).count();
     }
 
     /// Whether the carrier is there and its peer has answered.
@@ -457,7 +464,8 @@ impl Session {
         if from != 0 && load(from) <= load(to) + 1 {
             return;
         }
-        self.control(from, Kind::Move, flow, &[to]);
+        let [low, high] = self.carriers[usize::from(to)].as_ref().map_or(0, |c| c.attempt).to_le_bytes();
+        self.control(from, Kind::Move, flow, &[to, low, high]);
         if let Some(carrier) = self.carrier(from) {
             carrier.bulk_flows -= 1;
         }

@@ -27,15 +27,15 @@ struct Way {
 
 impl Way {
     fn new() -> Self {
-        let hello = Hello { carrier: 0, dialer: [1; 16], session: 1, instance: 0 };
+        let hello = Hello { carrier: 0, attempt: 0, dialer: [1; 16], session: 1, instance: 0 };
         let end = |role| Session::new(role, hello, Timing::default());
         let mut sessions = [end(Role::Dialer), end(Role::Acceptor)];
         sessions[0].add_carrier(0, Parser::new(0), 0);
         let (mut out, mut parser) = (Vec::new(), Parser::new(0));
         sessions[0].transmit(0, 1, &mut out, &mut Vec::new(), 0);
         parser.push(Block::from_vec(out));
-        Hello::expect(&mut parser).unwrap();
-        sessions[1].add_carrier(0, parser, 0);
+        let heard = Hello::expect(&mut parser).unwrap().unwrap();
+        sessions[1].add_carrier(heard.place(), parser, 0);
         let ((one, one_results), (other, other_results)) = (test_engine(), test_engine());
         let mut way = Self {
             out: Outgoing::default(),

@@ -8,6 +8,7 @@ use narrows_host::shares::Share;
 use super::{Kind, Pump};
 use crate::engine::Key;
 use crate::frame::Parser;
+use crate::hello::Place;
 use crate::limits::{ASKS_AT_A_TIME, CARRIERS_MAX};
 use crate::outgoing::Look;
 use crate::session::{FlowId, Session};
@@ -61,13 +62,15 @@ impl Pump {
     pub(super) fn add_carrier(
         &mut self,
         session: usize,
-        number: u8,
+        at: impl Into<Place>,
         wire: Wire,
         child: Option<Child>,
         parser: Parser,
         share: Option<Share>,
     ) {
         let now_ns = self.now_ns;
+        let at = at.into();
+        let number = at.number;
         if let Some(old) = self.sessions[session].as_ref().and_then(|s| s.carriers[usize::from(number)]) {
             self.lose_carrier(old, "replaced");
         }
@@ -82,7 +85,7 @@ impl Pump {
         }
         let Some(place) = &mut self.sessions[session] else { return };
         place.carriers[usize::from(number)] = Some(key);
-        place.session.add_carrier(number, parser, now_ns);
+        place.session.add_carrier(at, parser, now_ns);
         let resumed = self.asking(session, |session| session.resume(number, now_ns)).unwrap_or(Ok(()));
         self.counters.carriers_now.add(1);
         match resumed {

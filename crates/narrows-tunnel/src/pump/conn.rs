@@ -523,9 +523,11 @@ impl Pump {
         let Some((key, conn)) = self.conn_of(session, flow) else { return };
         conn.about.reached(&counters, now_ns);
         let Some(early) = conn.socks.take() else { return };
-        // Its buffer is empty; ten bytes fit.
+        // Its buffer is empty, so that the answer fits. An error that this call took is told by no other
+        // one: without it the end of a client that is gone would look like that of its bytes.
         if let Stage::Open(socket) = &conn.stage {
-            let _ = socket::write(socket, &socks::answer(Ok(())));
+            let answer = socks::answer(Ok(()));
+            conn.deaf |= !matches!(socket::write(socket, &answer), Ok(Some(len)) if len == answer.len());
         }
         self.push_early(key, early);
     }

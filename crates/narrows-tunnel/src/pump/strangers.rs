@@ -288,7 +288,7 @@ impl Pump {
         self.forget_stranger(key);
         let Some(Kind::Stranger(stranger)) = self.take(key) else { return };
         let Stranger { wire, parser, .. } = *stranger;
-        self.add_carrier(at, hello.carrier, wire, None, parser, Some(attached));
+        self.add_carrier(at, hello.place(), wire, None, parser, Some(attached));
     }
 }
 

@@ -235,7 +235,7 @@ impl Pump {
             return at;
         }
         uplink.number += 1;
-        let hello = Hello { carrier: 0, dialer: uplink.dialer, session: uplink.number, instance: 0 };
+        let hello = Hello { carrier: 0, attempt: 0, dialer: uplink.dialer, session: uplink.number, instance: 0 };
         let at = self.begin_session(Role::Dialer, hello, None, None);
         if let Some(uplink) = &mut self.uplink {
             uplink.session = Some(at);

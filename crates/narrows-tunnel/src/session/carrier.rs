@@ -28,6 +28,8 @@ impl Default for Timing {
 
 pub(super) struct Carrier {
     pub(super) parser: Parser,
+    /// As its hello has it.
+    pub(super) attempt: u16,
     /// The peer's hello has come.
     pub(super) greeted: bool,
     /// Frames of it wait until the session may take more of them.
@@ -54,6 +56,7 @@ impl Carrier {
     pub(super) fn new(parser: Parser, greeting: Vec<u8>, greeted: bool, now_ns: u64) -> Self {
         let mut carrier = Self {
             parser,
+            attempt: 0,
             greeted,
             held: false,
             control: greeting,

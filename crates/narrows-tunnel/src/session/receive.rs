@@ -35,7 +35,8 @@ impl Session {
             if !carrier.greeted {
                 let Some(hello) = Hello::expect(&mut carrier.parser)? else { return Ok(()) };
                 carrier.greet(now_ns);
-                if hello != (Hello { carrier: number, instance: hello.instance, ..self.hello }) {
+                let attempt = carrier.attempt;
+                if hello != (Hello { carrier: number, attempt, instance: hello.instance, ..self.hello }) {
                     return Err(Error::corrupt("the peer answers for another carrier"));
                 }
                 if self.instance.is_some_and(|instance| instance != hello.instance) {
@@ -147,14 +148,17 @@ impl Session {
                 self.events.push_back(Event::Reset { flow, reason: Reason::of(reason) });
             }
             Kind::Move => {
-                let [to] = frame.body[..] else { return Err(wrong_body()) };
+                let [to, low, high] = frame.body[..] else { return Err(wrong_body()) };
                 if usize::from(to) >= CARRIERS_MAX || number != f.inn.carrier {
                     return Err(wrong_body());
                 }
                 let frames = f.inn.move_to(flow, to)?;
                 frames.into_iter().for_each(|frame| self.deliver(frame, now_ns));
-                // A dialer may have added it and not heard its hello yet.
-                if self.carrier(to).is_none() && self.flows.contains_key(&flow) {
+                // A dialer may have added it and not heard its hello yet. One that took the place of the
+                // carrier that is meant does not have what was sent on that.
+                let attempt = u16::from_le_bytes([low, high]);
+                let is_there = self.carrier(to).is_some_and(|carrier| carrier.attempt == attempt);
+                if !is_there && self.flows.contains_key(&flow) {
                     self.reset(flow, Reason::Lost);
                     self.events.push_back(Event::Reset { flow, reason: Reason::Lost });
                 }

@@ -25,7 +25,7 @@ struct Pair {
 }
 
 fn hello() -> Hello {
-    Hello { carrier: 0, dialer: DIALER, session: 1, instance: 0 }
+    Hello { carrier: 0, attempt: 0, dialer: DIALER, session: 1, instance: 0 }
 }
 
 fn target() -> Target {
@@ -54,8 +54,8 @@ impl Pair {
         dialer.transmit(number, 1, &mut out, &mut Vec::new(), self.now_ns);
         parser.push(Block::from_vec(out));
         let hello = Hello::expect(&mut parser).unwrap().unwrap();
-        assert_eq!(hello, Hello { carrier: number, ..self::hello() });
-        acceptor.add_carrier(number, parser, self.now_ns);
+        assert_eq!(hello, Hello { carrier: number, attempt: hello.attempt, ..self::hello() });
+        acceptor.add_carrier(hello.place(), parser, self.now_ns);
         acceptor.resume(number, self.now_ns).unwrap();
         self.run();
     }
@@ -434,10 +434,10 @@ fn hostile_frames_end_their_carrier() {
         &[(Kind::Finish, 2, b""), (Kind::Raw, 2, b"x")],
         &[(Kind::Finish, 2, b""), (Kind::Finish, 2, b"")],
         &[(Kind::Reset, 2, b"")],
-        &[(Kind::Move, 2, b"")],
-        &[(Kind::Move, 2, b"\x00")],
-        &[(Kind::Move, 2, b"\x04")],
-        &[(Kind::Move, 2, b"\x01"), (Kind::Raw, 2, b"x")],
+        &[(Kind::Move, 2, b"\x01")],
+        &[(Kind::Move, 2, b"\x00\x01\x00")],
+        &[(Kind::Move, 2, b"\x04\x01\x00")],
+        &[(Kind::Move, 2, b"\x01\x02\x00"), (Kind::Raw, 2, b"x")],
         &[(Kind::Ping, 0, b"")],
         &[(Kind::Goaway, 0, b"")],
         &[(Kind::Listen, 0, b"")],
@@ -470,7 +470,7 @@ fn a_move_to_a_carrier_that_is_gone_loses_the_flow() {
     let mut pair = Pair::new(2);
     let flow = pair.flow();
     let mut bytes = Vec::new();
-    put(&mut bytes, Kind::Move, flow, b"\x03");
+    put(&mut bytes, Kind::Move, flow, b"\x03\x01\x00");
     pair.ends[1].receive(0, Block::from_vec(bytes), 0).unwrap();
     pair.hear(1);
     assert_eq!(pair.take_seen(1), [format!("reset {flow} Lost")]);
@@ -495,15 +495,38 @@ fn a_move_to_a_carrier_that_was_replaced_loses_the_flow() {
     assert!((0..2).all(|end| pair.take_seen(end).contains(&format!("reset {flow} Lost"))));
 }
 
+/// The sender has finished, so that it would never hear that its last bytes were lost.
+#[test]
+fn bytes_that_were_lost_with_the_carrier_before_end_no_flow() {
+    let mut pair = Pair::new(2);
+    let flow = pair.flow();
+    let mover = &mut pair.ends[1];
+    mover.flows.get_mut(&flow).unwrap().out.pace.is_bulk = true;
+    mover.carriers[0].as_mut().unwrap().bulk_flows += 1;
+    mover.bulk += 1;
+    mover.move_away(flow);
+    mover.send(flow, Block::from_vec(vec![1; 1000]), false);
+    mover.finish(flow);
+    pair.write(1, 1, 64 << 10);
+    assert!(pair.wires[1][1].len() > 1000 && pair.ends[1].has_left(flow));
+    pair.wires[1][1].clear();
+    (0..2).for_each(|end| pair.ends[end].remove_carrier(1));
+    assert_eq!(pair.ends.each_ref().map(Session::flows), [1, 1]);
+    // The move comes after the new carrier.
+    pair.connect(1);
+    assert_eq!(pair.ends.each_ref().map(Session::flows), [0, 0]);
+    assert!((0..2).all(|end| pair.take_seen(end).contains(&format!("reset {flow} Lost"))));
+}
+
 #[test]
 fn a_move_may_overtake_the_hello_of_its_carrier() {
     let mut pair = Pair::new(1);
     let flow = pair.flow();
     pair.ends[0].add_carrier(1, Parser::new(0), 0);
     let mut bytes = Vec::new();
-    put(&mut bytes, Kind::Move, flow, b"\x01");
+    put(&mut bytes, Kind::Move, flow, b"\x01\x02\x00");
     pair.ends[0].receive(0, Block::from_vec(bytes), 0).unwrap();
-    let mut bytes = Hello { carrier: 1, ..hello() }.greet();
+    let mut bytes = Hello { carrier: 1, attempt: 2, ..hello() }.greet();
     put(&mut bytes, Kind::Raw, flow, b"moved");
     pair.ends[0].receive(1, Block::from_vec(bytes), 0).unwrap();
     pair.hear(0);
@@ -533,13 +556,16 @@ fn a_peer_that_asks_and_never_reads_is_read_no_more() {
 fn an_answer_for_another_session_is_refused() {
     let mut dialer = Session::new(Role::Dialer, hello(), Timing::default());
     dialer.add_carrier(0, Parser::new(0), 0);
-    let other = Hello { session: 2, ..hello() }.greet();
+    let other = Hello { session: 2, attempt: 1, ..hello() }.greet();
     assert!(dialer.receive(0, Block::from_vec(other), 0).is_err());
     let mut dialer = Session::new(Role::Dialer, hello(), Timing::default());
     dialer.add_carrier(0, Parser::new(0), 0);
     // Of two servers behind one name, or one that was started again, one keeps the session.
     let mut dialer = Session::new(Role::Dialer, hello(), Timing::default());
-    let answer = |carrier, instance| Block::from_vec(Hello { carrier, instance, ..hello() }.greet());
+    let answer = |carrier, instance| {
+        let attempt = u16::from(carrier) + 1;
+        Block::from_vec(Hello { carrier, attempt, instance, ..hello() }.greet())
+    };
     (0..3).for_each(|carrier| dialer.add_carrier(carrier, Parser::new(0), 0));
     dialer.receive(0, answer(0, 7), 0).unwrap();
     dialer.transmit(0, 1, &mut Vec::new(), &mut Vec::new(), 0);
