@@ -231,6 +231,29 @@ fn socks_clients_are_told_what_became_of_their_request() {
     assert_eq!((answer[3], &answer[12..]), (0, &b"early"[..]));
 }
 
+/// A clean end would tell the target that it has the whole upload.
+#[test]
+fn a_socks_client_that_aborts_before_its_answer_has_not_ended() {
+    let (tell, told) = std::sync::mpsc::channel();
+    let far = Far::new(move |mut socket| {
+        let _ = tell.send(socket.read_to_end(&mut Vec::new()).is_ok());
+    });
+    let ends =
+        Ends::with(Settings { dynamic: vec![listener("0").unwrap()], ..Settings::default() }, Settings::default());
+    let request = [&[5, 1, 0, 1, 127, 0, 0, 1][..], &far.port.to_be_bytes(), &[b'x'; 1000]].concat();
+    for _ in 0..20 {
+        let mut client = ends.connect(0);
+        client.write_all(&[5, 1, 0]).unwrap();
+        client.read_exact(&mut [0; 2]).unwrap();
+        client.write_all(&request).unwrap();
+        rustix::net::sockopt::set_socket_linger(&client, Some(Duration::ZERO)).unwrap();
+    }
+    let mut outcomes = vec![told.recv_timeout(PATIENCE).unwrap()];
+    wait_until("a connection is left", || ends.dialer.counters.flows_now.get() == 0);
+    outcomes.extend(std::iter::from_fn(|| told.recv_timeout(Duration::from_millis(300)).ok()));
+    assert!(!outcomes.contains(&true), "{outcomes:?}");
+}
+
 #[test]
 fn urgent_bytes_are_bytes() {
     use rustix::net::{SendFlags, send};

@@ -52,7 +52,11 @@ impl Raw {
             stream.conn.complete_io(&mut stream.sock).unwrap();
         }
         let dialer = [NUMBER.fetch_add(1, Ordering::Relaxed); 16];
-        Self { stream, parser: Parser::new(0), hello: Hello { carrier: 0, dialer, session: 1, instance: 0 } }
+        Self {
+            stream,
+            parser: Parser::new(0),
+            hello: Hello { carrier: 0, attempt: 1, dialer, session: 1, instance: 0 },
+        }
     }
 
     pub(crate) fn greet(&mut self) {
