@@ -16,7 +16,7 @@ BUILT = $(or $(CARGO_TARGET_DIR),target)/release
 # Files that cargo fmt does not find, because a macro declares their modules.
 DECLARED_BY_MACROS = crates/narrows/src/policy/*.rs crates/narrows/src/codec/*.rs
 
-.PHONY: all install package package-test demo test tests test-full python-test python-wheel bench bench-cp bench-cold bench-arrays fuzz fmt check-tools check-rust-components
+.PHONY: all install package package-test demo test tests test-full python-test python-wheel bench bench-cp bench-cold bench-arrays fuzz book fmt check-tools check-rust-components
 
 all: check-tools
 	$(CARGO) build --release
@@ -64,6 +64,7 @@ test: check-tools check-rust-components
 tests:
 	.ci/deny
 	.ci/shell
+	.ci/links
 	$(CARGO) fmt --all --check
 	rustfmt --edition 2024 --check $(DECLARED_BY_MACROS)
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
@@ -75,6 +76,9 @@ tests:
 	$(CARGO) test --workspace || status=$$?; \
 	wait $$python || status=$$?; \
 	cat target/python-tests.log; exit $$status
+	.ci/reference
+	@# Behind the tests in Python, whose module some pages use.
+	.ci/commands
 	@if [ -x fuzz/run.sh ]; then fuzz/run.sh $(SMOKE_SECONDS); fi
 
 # Adds tests that take too long for every change: those marked `ignored`, in release mode, and one
@@ -122,6 +126,10 @@ bench-arrays: check-tools
 
 fuzz: check-tools
 	fuzz/run.sh $(SECONDS)
+
+# The book of docs/, where mdBook is installed: target/book/html.
+book:
+	.ci/book
 
 # Formats everything.
 fmt:

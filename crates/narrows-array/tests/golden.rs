@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 use common::{Random, elements, scalar};
 use narrows_array::{
-    ArrayView, BackEnd, Bound, ByteOrder, Chooser, Coder, Dtype, Layout, Mode, Options, Pipeline, RAW_MAX, Step,
+    ArrayView, BackEnd, Bound, ByteOrder, Chooser, Coder, Dtype, Layout, Mode, Options, Pipeline, RAW_MAX, Step, file,
 };
 
 const BACK_ENDS: [BackEnd; 5] = [BackEnd::Store, BackEnd::Lz4, BackEnd::Zstd(3), BackEnd::Xz(1), BackEnd::Pco(8)];
@@ -155,6 +155,56 @@ fn stored_chunks_decode_to_the_same_bytes_for_ever() {
     assert_eq!(steps.into_iter().collect::<Vec<_>>(), (1..=10).collect::<Vec<_>>(), "a step has no stored chunk");
     assert_eq!(back_ends.into_iter().collect::<Vec<_>>(), [0, 1, 2, 3, 4, 15]);
     assert!(bounds.iter().all(|count| *count > 2), "{bounds:?}");
+}
+
+/// Files of several chunks: exact, and within a bound with axes in the other order.
+fn made_files() -> [(&'static str, Vec<u8>, Vec<u8>); 2] {
+    let encode = |dtype, layout, bound| {
+        let raw = elements(dtype, ByteOrder::Little, 1200, 4, &mut Random(34));
+        let view = ArrayView { layout, ..ArrayView::new(dtype, &[20, 5, 12], &raw) };
+        file::encode(&view, &mut Chooser::new(Options::default(), bound).unwrap(), 1 << 10).unwrap()
+    };
+    let exact = encode(Dtype::I16, Layout::RowMajor, Bound::default());
+    let within = encode(Dtype::F32, Layout::ColumnMajor, Bound::abs(0.05));
+    [("v1-exact", exact), ("v1-abs", within)].map(|(name, file)| {
+        let raw = decoded(&file);
+        (name, file, raw)
+    })
+}
+
+fn decoded(file: &[u8]) -> Vec<u8> {
+    let mut raw = Vec::new();
+    file::decode(file::chunks(file).unwrap(), RAW_MAX, |array| {
+        raw.extend_from_slice(&array.bytes);
+        Ok(())
+    })
+    .unwrap();
+    raw
+}
+
+#[test]
+fn stored_files_of_chunks_decode_to_the_same_bytes_for_ever() {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/files");
+    if std::env::var_os("UPDATE_CHUNKS").is_some() {
+        fs::create_dir_all(&folder).unwrap();
+        for (name, file, raw) in made_files() {
+            let path = folder.join(format!("{name}.nra"));
+            if !path.exists() {
+                fs::write(path.with_extension("raw"), raw).unwrap();
+                fs::write(path, file).unwrap();
+            }
+        }
+    }
+    for (name, dtype, layout) in
+        [("v1-exact", Dtype::I16, Layout::RowMajor), ("v1-abs", Dtype::F32, Layout::ColumnMajor)]
+    {
+        let path = folder.join(format!("{name}.nra"));
+        let stored = fs::read(&path).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let chunks = file::chunks(&stored).unwrap();
+        assert_eq!((chunks.dtype, chunks.layout, &chunks.shape[..]), (dtype, layout, &[20, 5, 12][..]), "{name}");
+        assert!(chunks.rows < 12, "{name} has several chunks");
+        assert!(decoded(&stored) == fs::read(path.with_extension("raw")).unwrap(), "{name}");
+    }
 }
 
 #[test]

@@ -2,16 +2,25 @@
 
 mod common;
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Cursor, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
-use common::{Ends, Far, PATIENCE, forward, noise, target, text, wait_until};
+use common::raw::Raw;
+use common::{Ends, Far, PATIENCE, acceptor, forward, keys, noise, target, text, wait_until};
+use narrows::block::Block;
+use narrows::stream::{SendOptions, send};
+use narrows::transport::Link;
 use narrows_tunnel::forward::listener;
+use narrows_tunnel::frame::{self, GREETING, Kind, Parser};
+use narrows_tunnel::hello::Hello;
 use narrows_tunnel::proxy;
 use narrows_tunnel::rules::Rules;
 use narrows_tunnel::settings::Settings;
+use narrows_tunnel::target::{Endpoint, Target, To};
 
 /// Writes all of it, by a thread, while the answer is read.
 fn exchange(client: &mut (impl Read + Write), writer: impl Write + Send + 'static, sent: &[u8]) -> Vec<u8> {
@@ -434,4 +443,87 @@ fn nothing_is_forgotten_in_a_turn() {
         client.read_exact(&mut len).unwrap();
         assert_eq!(usize::from_le_bytes(len), sent.len());
     }
+}
+
+/// Where the stored flow goes.
+fn stored_target(port: u16) -> Target {
+    let to = To::Endpoint(Endpoint::Tcp { host: "localhost".into(), port });
+    Target { to, client: "192.0.2.7:40000".into() }
+}
+
+/// What a dialer sends on a carrier: one flow with raw and coded bytes, and what it carries.
+fn carrier() -> (Vec<u8>, Vec<u8>) {
+    struct Sink(Sender<Vec<u8>>);
+    impl Write for Sink {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.send(bytes.to_vec()).map_err(|_| ErrorKind::BrokenPipe)?;
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let (sender, coded) = channel();
+    let options = SendOptions::new("fixed:zstd:level=1".parse().unwrap()).threads(1);
+    send(Cursor::new(text(9_000)), Link::writer(Sink(sender)), options).unwrap();
+    let coded: Vec<u8> = coded.iter().flatten().collect();
+    let mut words = Hello { carrier: 0, dialer: *b"a stored dialer.", session: 1, instance: 0 }.greet();
+    frame::put(&mut words, Kind::Ping, 0, b"measured");
+    frame::put(&mut words, Kind::Open, 2, &stored_target(5432).to_bytes());
+    frame::put(&mut words, Kind::Raw, 2, &text(900));
+    for body in coded.chunks(500) {
+        frame::put(&mut words, Kind::Coded, 2, body);
+    }
+    frame::put(&mut words, Kind::Raw, 2, b"the end");
+    frame::put(&mut words, Kind::Credit, 2, &65_536u32.to_le_bytes());
+    frame::put(&mut words, Kind::Finish, 2, b"");
+    (words, [text(900), text(9_000), b"the end".to_vec()].concat())
+}
+
+/// Dialers of released versions are understood for ever. `UPDATE_CARRIERS=1` writes what this version
+/// sends if it is not there yet; files are only ever added.
+#[test]
+fn a_stored_carrier_of_version_1_is_carried() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/carriers/v1-dialer");
+    if std::env::var_os("UPDATE_CARRIERS").is_some() && !path.exists() {
+        let (words, carried) = carrier();
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, words).unwrap();
+        std::fs::write(path.with_extension("raw"), carried).unwrap();
+    }
+    let stored = std::fs::read(&path).unwrap();
+    let carried = std::fs::read(path.with_extension("raw")).unwrap();
+    let (sender, came) = channel();
+    let far = Far::new(move |mut socket| {
+        let mut all = Vec::new();
+        socket.read_to_end(&mut all).unwrap();
+        sender.send(all).unwrap();
+        socket.write_all(b"thanks").unwrap();
+    });
+    // The same frames, but for the port of the server, which this test cannot choose.
+    let mut parser = Parser::new(0);
+    parser.push(Block::from_vec(stored.clone()));
+    let (mut same, mut words) = (GREETING.to_vec(), GREETING.to_vec());
+    let mut coded = 0;
+    while let Some(found) = parser.next_frame().unwrap() {
+        frame::put(&mut same, found.kind, found.flow, &found.body);
+        coded += usize::from(found.kind == Kind::Coded);
+        if found.kind == Kind::Open {
+            assert_eq!(Target::parse(&found.body).unwrap(), stored_target(5432));
+            frame::put(&mut words, found.kind, found.flow, &stored_target(far.port).to_bytes());
+        } else {
+            frame::put(&mut words, found.kind, found.flow, &found.body);
+        }
+    }
+    assert!(same == stored && coded > 1, "frames are written as they were");
+    let keys = keys();
+    let (_server, address) = acceptor(&keys, "127.0.0.1:0", Settings::default());
+    let mut dialer = Raw::silent(&keys, &address, 1);
+    dialer.send(&words);
+    let answers = [Kind::Hello, Kind::Pong, Kind::Opened];
+    let answered: Vec<_> = answers.iter().map(|_| dialer.until(&answers).unwrap().kind).collect();
+    assert!(answers.iter().all(|kind| answered.contains(kind)), "{answered:?}");
+    assert!(came.recv_timeout(PATIENCE).unwrap() == carried);
+    assert_eq!(&*dialer.until(&[Kind::Raw]).unwrap().body, b"thanks");
+    assert!(dialer.until(&[Kind::Finish]).is_some());
 }
