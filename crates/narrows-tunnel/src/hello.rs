@@ -8,13 +8,16 @@ use super::limits::CARRIERS_MAX;
 const VERSION: u8 = 1;
 /// Length of its body.
 pub const LEN: usize = 32;
+/// The part of a dialer's name that stays while its program runs.
+pub const PROGRAM_LEN: usize = 8;
 
 /// Which carrier this is, and of which session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hello {
     /// Place of the carrier in its session, below [`CARRIERS_MAX`].
     pub carrier: u8,
-    /// Random number of the dialer's program.
+    /// Random number of the dialer: of its program, and behind that one which is new when it does not
+    /// trust the acceptor any more.
     pub dialer: [u8; 16],
     /// Counts the dialer's sessions.
     pub session: u32,
@@ -23,6 +26,11 @@ pub struct Hello {
 }
 
 impl Hello {
+    /// What the names of a dialer's program have in common.
+    pub fn program(&self) -> [u8; PROGRAM_LEN] {
+        self.dialer.first_chunk().copied().unwrap_or_default()
+    }
+
     /// The first bytes of a carrier.
     pub fn greet(&self) -> Vec<u8> {
         let mut out = GREETING.to_vec();

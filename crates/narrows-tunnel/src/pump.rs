@@ -29,6 +29,7 @@ mod carriers;
 mod changes;
 mod conn;
 mod dialing;
+mod held;
 mod listeners;
 mod sessions;
 mod strangers;

@@ -138,7 +138,7 @@ impl Pump {
                 self.take(key);
             }
         } else {
-            self.hold_listeners(place.host, place.listeners.into_values());
+            self.hold_listeners(place.listeners.into_values());
         }
         if self.dialers.get(&place.hello.dialer) == Some(&at) {
             self.dialers.remove(&place.hello.dialer);
@@ -175,9 +175,9 @@ impl Pump {
     /// its listeners.
     pub(super) fn set_apart(&mut self, at: usize) {
         let Some(place) = &mut self.sessions[at] else { return };
-        let (host, dialer) = (place.host, place.hello.dialer);
+        let dialer = place.hello.dialer;
         let listeners = std::mem::take(&mut place.listeners);
-        self.hold_listeners(host, listeners.into_values());
+        self.hold_listeners(listeners.into_values());
         if self.dialers.get(&dialer) == Some(&at) {
             self.dialers.remove(&dialer);
         }

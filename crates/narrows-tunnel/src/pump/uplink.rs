@@ -12,7 +12,7 @@ use rustls::{ClientConfig, ClientConnection};
 use super::Pump;
 use crate::backoff::Backoff;
 use crate::frame::{NOISE_MAX, Parser};
-use crate::hello::Hello;
+use crate::hello::{Hello, PROGRAM_LEN};
 use crate::limits::CARRIERS_MAX;
 use crate::reason::Reason;
 use crate::session::Role;
@@ -345,12 +345,12 @@ impl Pump {
     /// The next session is not to be taken for one that ends the present one: the acceptor may hear of
     /// it before it hears that this end leaves.
     pub(super) fn rename_dialer(&mut self) {
-        let mut dialer = [0; 16];
-        // With the old name, open connections would be reset.
-        if rustix::rand::getrandom(&mut dialer, rustix::rand::GetRandomFlags::empty()).is_ok()
+        let mut fresh = [0; 16 - PROGRAM_LEN];
+        // With the old name, open connections would be reset. Listeners stay with the program.
+        if rustix::rand::getrandom(&mut fresh, rustix::rand::GetRandomFlags::empty()).is_ok()
             && let Some(uplink) = &mut self.uplink
         {
-            uplink.dialer = dialer;
+            uplink.dialer[PROGRAM_LEN..].copy_from_slice(&fresh);
         }
     }
 

@@ -1,0 +1,101 @@
+//! Listeners of dialers whose session is over: they wait a little for the next one.
+
+use std::net::IpAddr;
+
+use super::listeners::{ListenerPlace, Purpose};
+use super::{Kind, Pump};
+use crate::engine::Key;
+use crate::hello::PROGRAM_LEN;
+use crate::limits::LISTENERS_MAX;
+use crate::target::Endpoint;
+
+/// A listener of a dialer waits so long for its next session, and connections to it with it: as long
+/// as those of a dialer's own listeners wait for a tunnel.
+const HELD_NS: u64 = 5_000_000_000;
+/// Listeners that wait: those of four sessions.
+const HELD_MAX: usize = 4 * LISTENERS_MAX;
+
+/// What a dialer asked for.
+#[derive(Debug, Clone)]
+pub(super) struct Request {
+    host: Option<IpAddr>,
+    /// The part of the dialer's name that stays while its program runs.
+    program: [u8; PROGRAM_LEN],
+    pub(super) number: u64,
+    pub(super) bind: Endpoint,
+}
+
+impl Request {
+    /// Whether the listener of an earlier request is what this one asks for. A port that the system chose
+    /// is known by nothing but its number in the program: who uses it means the target of that one.
+    fn continues(&self, earlier: &Self) -> bool {
+        let is_same = self.program == earlier.program && self.number == earlier.number;
+        let is_named = !matches!(self.bind, Endpoint::Tcp { port: 0, .. });
+        self.host == earlier.host && self.bind == earlier.bind && (is_same || is_named)
+    }
+}
+
+impl Pump {
+    /// The request of a session for a listener.
+    pub(super) fn request(&self, session: usize, number: u64, bind: &Endpoint) -> Request {
+        let place = self.sessions[session].as_ref();
+        let host = place.and_then(|place| place.host);
+        let program = place.map(|place| place.hello.program()).unwrap_or_default();
+        Request { host, program, number, bind: bind.clone() }
+    }
+
+    /// Keeps the listeners of a session for the next one of its dialer.
+    pub(super) fn hold_listeners(&mut self, keys: impl Iterator<Item = Key>) {
+        let held = |place: &super::Place| {
+            matches!(&place.kind, Some(Kind::Listener(ListenerPlace { purpose: Purpose::Held { .. }, .. })))
+        };
+        let mut room = HELD_MAX.saturating_sub(self.places.iter().filter(|place| held(place)).count());
+        let until_ns = self.now_ns + HELD_NS;
+        for key in keys {
+            let Some(Kind::Listener(place)) = self.kind(key) else { continue };
+            let Purpose::Remote { request, .. } = &place.purpose else { continue };
+            if room == 0 {
+                self.take(key);
+                continue;
+            }
+            room -= 1;
+            place.purpose = Purpose::Held { request: request.clone(), until_ns };
+            self.set_timer(key, Some(until_ns));
+        }
+    }
+
+    /// The listener that an earlier session had for what is asked for.
+    pub(super) fn held_listener(&self, request: &Request) -> Option<(Key, String)> {
+        self.places.iter().enumerate().find_map(|(index, place)| match &place.kind {
+            Some(Kind::Listener(ListenerPlace { listener, purpose: Purpose::Held { request: earlier, .. }, .. }))
+                if request.continues(earlier) =>
+            {
+                Some((u64::from(place.generation) << 32 | index as u64, listener.address()))
+            }
+            _ => None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(program: u8, number: u64, port: u16) -> Request {
+        let bind = Endpoint::Tcp { host: String::new(), port };
+        Request { host: Some([192, 0, 2, 1].into()), program: [program; PROGRAM_LEN], number, bind }
+    }
+
+    #[test]
+    fn a_port_that_the_system_chose_stays_with_its_number_and_program() {
+        let earlier = request(1, 3, 0);
+        assert!(request(1, 3, 0).continues(&earlier));
+        assert!(!request(1, 2, 0).continues(&earlier), "another target");
+        assert!(!request(2, 3, 0).continues(&earlier), "another program");
+        // A port with a name may have another number in the next file of a program that was started again.
+        assert!(request(2, 2, 8080).continues(&request(1, 3, 8080)));
+        assert!(!request(1, 3, 8080).continues(&earlier));
+        let elsewhere = Request { host: Some([192, 0, 2, 2].into()), ..request(1, 3, 8080) };
+        assert!(!elsewhere.continues(&request(1, 3, 8080)));
+    }
+}
