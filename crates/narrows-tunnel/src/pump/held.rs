@@ -7,6 +7,7 @@ use super::{Kind, Pump};
 use crate::engine::Key;
 use crate::hello::PROGRAM_LEN;
 use crate::limits::LISTENERS_MAX;
+use crate::principal::Principal;
 use crate::target::Endpoint;
 
 /// A listener of a dialer waits so long for its next session, and connections to it with it: as long
@@ -21,17 +22,25 @@ pub(super) struct Request {
     host: Option<IpAddr>,
     /// The part of the dialer's name that stays while its program runs.
     program: [u8; PROGRAM_LEN],
+    /// Who it is, unless nobody was asked to prove it.
+    principal: Option<Principal>,
     pub(super) number: u64,
     pub(super) bind: Endpoint,
 }
 
 impl Request {
-    /// Whether the listener of an earlier request is what this one asks for. A port that the system chose
-    /// is known by nothing but its number in the program: who uses it means the target of that one.
+    /// Whether the listener of an earlier request is what this one asks for: connections wait at it that
+    /// mean the client that had it. A port that the system chose is known by nothing but its number in the
+    /// program: who uses it means the target of that one.
     fn continues(&self, earlier: &Self) -> bool {
-        let is_same = self.program == earlier.program && self.number == earlier.number;
-        let is_named = !matches!(self.bind, Endpoint::Tcp { port: 0, .. });
-        self.host == earlier.host && self.bind == earlier.bind && (is_same || is_named)
+        let is_same_program = self.program == earlier.program;
+        let is_chosen = matches!(self.bind, Endpoint::Tcp { port: 0, .. });
+        let is_its_own = if is_chosen {
+            is_same_program && self.number == earlier.number
+        } else {
+            is_same_program || self.principal.is_some() && self.principal == earlier.principal
+        };
+        self.host == earlier.host && self.bind == earlier.bind && is_its_own
     }
 }
 
@@ -39,9 +48,14 @@ impl Pump {
     /// The request of a session for a listener.
     pub(super) fn request(&self, session: usize, number: u64, bind: &Endpoint) -> Request {
         let place = self.sessions[session].as_ref();
+        let carriers = place.into_iter().flat_map(|place| place.carriers.into_iter().flatten());
+        let principal = carriers.into_iter().find_map(|key| match &self.places[key as u32 as usize].kind {
+            Some(Kind::Carrier(carrier)) => carrier.wire.proof()?.first().map(Principal::of),
+            _ => None,
+        });
         let host = place.and_then(|place| place.host);
         let program = place.map(|place| place.hello.program()).unwrap_or_default();
-        Request { host, program, number, bind: bind.clone() }
+        Request { host, program, principal, number, bind: bind.clone() }
     }
 
     /// Keeps the listeners of a session for the next one of its dialer.
@@ -83,7 +97,12 @@ mod tests {
 
     fn request(program: u8, number: u64, port: u16) -> Request {
         let bind = Endpoint::Tcp { host: String::new(), port };
-        Request { host: Some([192, 0, 2, 1].into()), program: [program; PROGRAM_LEN], number, bind }
+        let program = [program; PROGRAM_LEN];
+        Request { host: Some([192, 0, 2, 1].into()), program, principal: Some(known(1)), number, bind }
+    }
+
+    fn known(key: u8) -> Principal {
+        Principal::of(&vec![key].into())
     }
 
     #[test]
@@ -95,7 +114,19 @@ mod tests {
         // A port with a name may have another number in the next file of a program that was started again.
         assert!(request(2, 2, 8080).continues(&request(1, 3, 8080)));
         assert!(!request(1, 3, 8080).continues(&earlier));
+        assert!(!request(2, 3, 8080).continues(&request(1, 2, 8081)));
         let elsewhere = Request { host: Some([192, 0, 2, 2].into()), ..request(1, 3, 8080) };
         assert!(!elsewhere.continues(&request(1, 3, 8080)));
+    }
+
+    #[test]
+    fn a_named_port_is_for_its_client_only() {
+        let earlier = request(1, 3, 8080);
+        let by = |program, principal| Request { principal, ..request(program, 3, 8080) }.continues(&earlier);
+        assert!(by(2, Some(known(1))), "it was started again");
+        assert!(!by(2, Some(known(2))) && !by(2, None));
+        assert!(by(1, Some(known(2))), "with another name since a reload");
+        let unproved = Request { principal: None, ..earlier };
+        assert!(!Request { principal: None, ..request(2, 3, 8080) }.continues(&unproved));
     }
 }
