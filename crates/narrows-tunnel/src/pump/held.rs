@@ -1,19 +1,25 @@
 //! Listeners of dialers whose session is over: they wait a little for the next one.
 
+use std::collections::VecDeque;
 use std::net::IpAddr;
 
+use narrows_host::shares::ALONE;
+
 use super::listeners::{ListenerPlace, Purpose};
+use super::strangers::oldest_of_most;
 use super::{Kind, Pump};
 use crate::engine::Key;
 use crate::hello::PROGRAM_LEN;
 use crate::limits::LISTENERS_MAX;
 use crate::principal::Principal;
+use crate::socket::Listener;
 use crate::target::Endpoint;
 
 /// A listener of a dialer waits so long for its next session, and connections to it with it: as long
 /// as those of a dialer's own listeners wait for a tunnel.
 const HELD_NS: u64 = 5_000_000_000;
-/// Listeners that wait: those of four sessions.
+/// Listeners that wait: those of four sessions. Beyond it the oldest of the host that has most of them
+/// makes room.
 const HELD_MAX: usize = 4 * LISTENERS_MAX;
 
 /// What a dialer asked for.
@@ -60,35 +66,47 @@ impl Pump {
 
     /// Keeps the listeners of a session for the next one of its dialer.
     pub(super) fn hold_listeners(&mut self, keys: impl Iterator<Item = Key>) {
-        let held = |place: &super::Place| {
-            matches!(&place.kind, Some(Kind::Listener(ListenerPlace { purpose: Purpose::Held { .. }, .. })))
-        };
-        let mut room = HELD_MAX.saturating_sub(self.places.iter().filter(|place| held(place)).count());
         let until_ns = self.now_ns + HELD_NS;
         for key in keys {
             let Some(Kind::Listener(place)) = self.kind(key) else { continue };
             let Purpose::Remote { request, .. } = &place.purpose else { continue };
-            if room == 0 {
-                self.take(key);
-                continue;
-            }
-            room -= 1;
             place.purpose = Purpose::Held { request: request.clone(), until_ns };
             self.set_timer(key, Some(until_ns));
         }
+        let mut held: Vec<_> = self.held_places().collect();
+        held.sort_by_key(|(_, _, _, until_ns)| *until_ns);
+        let mut held = held.iter().map(|(key, _, request, _)| (*key, request.host.unwrap_or(ALONE))).collect();
+        surplus(&mut held).into_iter().for_each(|key| drop(self.take(key)));
     }
 
-    /// The listener that an earlier session had for what is asked for.
-    pub(super) fn held_listener(&self, request: &Request) -> Option<(Key, String)> {
-        self.places.iter().enumerate().find_map(|(index, place)| match &place.kind {
-            Some(Kind::Listener(ListenerPlace { listener, purpose: Purpose::Held { request: earlier, .. }, .. }))
-                if request.continues(earlier) =>
-            {
-                Some((u64::from(place.generation) << 32 | index as u64, listener.address()))
+    fn held_places(&self) -> impl Iterator<Item = (Key, &Listener, &Request, u64)> {
+        self.places.iter().enumerate().filter_map(|(index, place)| match &place.kind {
+            Some(Kind::Listener(ListenerPlace { listener, purpose: Purpose::Held { request, until_ns }, .. })) => {
+                Some((u64::from(place.generation) << 32 | index as u64, listener, request.as_ref(), *until_ns))
             }
             _ => None,
         })
     }
+
+    /// The listener that an earlier session had for what is asked for.
+    pub(super) fn held_listener(&self, request: &Request) -> Option<(Key, String)> {
+        let mut held = self.held_places();
+        let (key, listener, ..) = held.find(|(_, _, earlier, _)| request.continues(earlier))?;
+        Some((key, listener.address()))
+    }
+}
+
+/// Takes those out, oldest first, that are too many: the oldest of the host that has most of them makes
+/// room, so that nobody loses one to a host with more.
+fn surplus(held: &mut VecDeque<(Key, IpAddr)>) -> Vec<Key> {
+    let mut over = Vec::new();
+    while held.len() > HELD_MAX
+        && let Some(oldest) = oldest_of_most(held)
+    {
+        held.retain(|(key, _)| *key != oldest);
+        over.push(oldest);
+    }
+    over
 }
 
 #[cfg(test)]
@@ -128,5 +146,21 @@ mod tests {
         assert!(by(1, Some(known(2))), "with another name since a reload");
         let unproved = Request { principal: None, ..earlier };
         assert!(!Request { principal: None, ..request(2, 3, 8080) }.continues(&unproved));
+    }
+
+    #[test]
+    fn the_host_that_has_most_makes_room() {
+        let [greedy, modest, late] = [1, 2, 3].map(|host| IpAddr::from([192, 0, 2, host]));
+        let all = |parts: [(IpAddr, usize); 3]| {
+            let hosts = parts.into_iter().flat_map(|(host, count)| std::iter::repeat_n(host, count));
+            (0..).zip(hosts).collect::<VecDeque<(Key, IpAddr)>>()
+        };
+        let mut held = all([(modest, 1), (greedy, HELD_MAX - 1), (late, 2)]);
+        assert_eq!(surplus(&mut held), [1, 2]);
+        assert_eq!(held.len(), HELD_MAX);
+        let mut held = all([(modest, 1), (late, 1), (greedy, 5 * LISTENERS_MAX)]);
+        assert_eq!(surplus(&mut held).len(), LISTENERS_MAX + 2);
+        assert!([modest, late].iter().all(|host| held.iter().any(|(_, of)| of == host)));
+        assert!(surplus(&mut held).is_empty());
     }
 }
