@@ -31,7 +31,8 @@ impl Answers {
         if asked.owed == 0 && !has_ended {
             return false;
         }
-        asked.owed = asked.owed.saturating_sub(1);
+        // The end may have crossed a request, which is answered too.
+        asked.owed -= u32::from(!has_ended);
         asked.is_there = is_there;
         true
     }
@@ -51,6 +52,10 @@ mod tests {
         assert!(!answers.take(3, false) && !answers.take(3, true) && !answers.take(4, false));
         answers.owe(3);
         assert!(answers.take(3, false) && !answers.take(3, false), "refused");
+        answers.owe(3);
+        assert!(answers.take(3, true));
+        answers.owe(3);
+        assert!(answers.take(3, false) && answers.take(3, false) && !answers.take(3, false), "both at once");
     }
 
     #[test]
