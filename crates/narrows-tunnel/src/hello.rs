@@ -8,6 +8,8 @@ use super::limits::CARRIERS_MAX;
 const VERSION: u8 = 1;
 /// Length of its body.
 pub const LEN: usize = 32;
+/// The part of a dialer's name that stays while its program runs.
+pub const PROGRAM_LEN: usize = 8;
 
 /// Which carrier this is, and of which session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,7 +18,8 @@ pub struct Hello {
     pub carrier: u8,
     /// Counts the carriers of the session, modulo 65,536: tells those apart that had the same place.
     pub attempt: u16,
-    /// Random number of the dialer's program.
+    /// Random number of the dialer: of its program, and behind that one which is new when it does not
+    /// trust the acceptor any more.
     pub dialer: [u8; 16],
     /// Counts the dialer's sessions.
     pub session: u32,
@@ -42,6 +45,11 @@ impl Hello {
     /// Where an acceptor puts the carrier.
     pub fn place(&self) -> Place {
         Place { number: self.carrier, attempt: Some(self.attempt) }
+    }
+
+    /// What the names of a dialer's program have in common.
+    pub fn program(&self) -> [u8; PROGRAM_LEN] {
+        self.dialer.first_chunk().copied().unwrap_or_default()
     }
 
     /// The first bytes of a carrier.

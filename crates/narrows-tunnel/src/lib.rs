@@ -20,6 +20,7 @@ pub mod limits;
 mod lookup;
 mod marks;
 mod outgoing;
+mod principal;
 pub mod proxy;
 mod pump;
 pub mod rate;

@@ -3,14 +3,18 @@
 mod common;
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 
 use common::authority::files;
+use common::raw::Raw;
 use common::{Far, PATIENCE, forward, target, wait_for, wait_until};
 use narrows_test::authority::Authority;
 use narrows_tunnel::Tunnel;
 use narrows_tunnel::certificates::Files;
+use narrows_tunnel::frame::Kind;
+use narrows_tunnel::reason::Reason;
 use narrows_tunnel::settings::{Report, Settings, Trust, Uplink};
+use narrows_tunnel::target::{Endpoint, Target, To};
 
 fn acceptor(files: &Files) -> (Tunnel, String) {
     let listen = vec![("127.0.0.1:0".parse().unwrap(), files.server().unwrap())];
@@ -389,4 +393,39 @@ fn remote_listeners_outlive_a_change_of_trust() {
     // Nobody comes for them after the end of the client.
     client.stop();
     wait_until("the port is free", || TcpStream::connect(&at).is_err());
+}
+
+/// Who waits for the client of a listener is not given to another one at the same address.
+#[test]
+fn a_listener_waits_for_the_client_that_had_it() {
+    if !narrows_test::has("openssl") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let ca = Authority::new(dir, "ca");
+    ca.sign("server", "IP:127.0.0.1", 30);
+    ["alice", "mallory"].iter().for_each(|name| ca.sign(name, &format!("DNS:{name}"), 30));
+    let (server, address) = acceptor(&files(dir, "server", "ca", &[]));
+    let connect = |name| {
+        let config = files(dir, name, "ca", &[]).client().unwrap();
+        let mut raw = Raw::proved(config, "127.0.0.1", &address, 1);
+        raw.greet();
+        raw.until(&[Kind::Hello]).unwrap();
+        raw
+    };
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let bind = Endpoint::Tcp { host: String::new(), port };
+    let mut alice = connect("alice");
+    let (status, at) = alice.listen(0, &bind);
+    assert_eq!(status, 0, "{at}");
+    drop(alice);
+    wait_until("the session is over", || server.counters.sessions_now.get() == 0);
+    let _waiting = TcpStream::connect(&at).unwrap();
+    assert_eq!(connect("mallory").listen(0, &bind).0, Reason::Busy.number());
+    // Started again, and with another number for it.
+    let mut alice = connect("alice");
+    assert_eq!(alice.listen(7, &bind), (0, at));
+    let open = alice.until(&[Kind::Open]).unwrap();
+    assert_eq!(Target::parse(&open.body).unwrap().to, To::Listener(7));
 }

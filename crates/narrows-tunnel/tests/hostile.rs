@@ -202,6 +202,45 @@ fn listeners_that_are_not_allowed_any_more_close() {
     open.read_exact(&mut [0; 5]).unwrap();
 }
 
+/// Each port that the server chose leads to its own target after a loss, in whatever order they are asked
+/// for; and another program with the same token gets none of them.
+#[test]
+fn chosen_ports_stay_with_their_targets() {
+    let keys = keys();
+    let (server, address) = acceptor(&keys, "127.0.0.1:0", allowing(Limits::default()));
+    let mut raw = Raw::new(&keys, &address, 1);
+    let before: Vec<_> = (0..4).map(|n| raw.listen(n, &tcp("", 0))).collect();
+    let hello = raw.hello;
+    drop(raw);
+    wait_until("the session is over", || server.counters.sessions_now.get() == 0);
+    let _waiting: Vec<_> = before.iter().map(|(_, at)| TcpStream::connect(at).unwrap()).collect();
+    let other = Raw::new(&keys, &address, 1).listen(0, &tcp("", 0));
+    assert!(other.0 == 0 && !before.contains(&other), "{other:?} is of {before:?}");
+    let mut raw = Raw::next(&keys, &address, 1, hello);
+    for number in (0..4).rev() {
+        assert_eq!(raw.listen(number, &tcp("", 0)), before[number as usize]);
+        let open = raw.until(&[Kind::Open]).unwrap();
+        let to = Target::parse(&open.body).unwrap().to;
+        assert_eq!(to, To::Listener(number), "who waited there");
+    }
+}
+
+/// An answer may be lost with its carrier: who asks again hears it again, as often as it likes.
+#[test]
+fn who_asks_again_for_its_listener_is_told_where_it_is() {
+    let keys = keys();
+    let (_server, address) = acceptor(&keys, "127.0.0.1:0", allowing(Limits::default()));
+    let mut raw = Raw::new(&keys, &address, 1);
+    let first = raw.listen(5, &tcp("", 0));
+    assert_eq!(first.0, 0);
+    (0..2 * LISTENERS_MAX).for_each(|_| assert_eq!(raw.listen(5, &tcp("", 0)), first));
+    assert!(TcpStream::connect(&first.1).is_ok());
+    // Another bind for the same number is another listener.
+    let elsewhere = (0..2 * LISTENERS_MAX).map(|i| raw.listen(5, &tcp(["127.0.0.1", ""][i % 2], 0)));
+    assert!(elsewhere.inspect(|(status, _)| assert_eq!(*status, 0)).all(|at| at != first));
+    assert!(TcpStream::connect(&first.1).is_err());
+}
+
 #[test]
 fn who_holds_back_its_hello_is_judged_when_it_comes() {
     let (old, new) = (keys(), keys());

@@ -7,10 +7,10 @@ use narrows::upgrade::host_of;
 use narrows_host::shares::{ALONE, Share};
 
 use super::conn::Early;
+use super::held::Request;
 use super::strangers::oldest_of_most;
 use super::{Kind, Pump};
 use crate::engine::Key;
-use crate::limits::LISTENERS_MAX;
 use crate::proxy;
 use crate::reason::Reason;
 use crate::settings::Report;
@@ -22,21 +22,16 @@ use crate::target::{Endpoint, Target, To};
 const ACCEPTS: usize = 256;
 /// Pause while no descriptor is free, until some connection ends.
 const BREATH_NS: u64 = 100_000_000;
-/// A listener of a dialer waits so long for its next session, and connections to it with it: as long
-/// as those of a dialer's own listeners wait for a tunnel.
-const HELD_NS: u64 = 5_000_000_000;
-/// Listeners that wait: those of four sessions.
-const HELD_MAX: usize = 4 * LISTENERS_MAX;
 /// Time in which a SOCKS client must say where to.
 const UNDECIDED_NS: u64 = 10_000_000_000;
 
 pub(super) struct ListenerPlace {
-    listener: Listener,
-    purpose: Purpose,
+    pub(super) listener: Listener,
+    pub(super) purpose: Purpose,
     _share: Option<Share>,
 }
 
-enum Purpose {
+pub(super) enum Purpose {
     /// Dialers; the number of the address in the settings.
     Carriers(usize),
     Forward(Endpoint),
@@ -44,13 +39,11 @@ enum Purpose {
     /// For the dialer of a session.
     Remote {
         session: usize,
-        number: u64,
-        bind: Endpoint,
+        request: Box<Request>,
     },
-    /// The session is over, and another one of its host may come for it.
+    /// The session is over, and another one of its dialer may come for it.
     Held {
-        host: Option<IpAddr>,
-        bind: Endpoint,
+        request: Box<Request>,
         until_ns: u64,
     },
 }
@@ -171,8 +164,8 @@ impl Pump {
                 }
             }
             Purpose::Held { .. } => socket::abort(socket),
-            Purpose::Remote { session, number, .. } => {
-                let (session, to) = (*session, To::Listener(*number));
+            Purpose::Remote { session, request } => {
+                let (session, to) = (*session, To::Listener(request.number));
                 self.carry(session, socket, &Target { to, client }, Early::Nothing);
             }
             Purpose::Forward(to) => {
@@ -264,11 +257,19 @@ impl Pump {
 
     /// A dialer asks for a listener.
     pub(super) fn listen_for(&mut self, session: usize, number: u64, bind: &Endpoint) {
+        if let Some(address) = self.present_listener(session, number, bind) {
+            if let Some(place) = &mut self.sessions[session] {
+                place.session.listens_already();
+                place.session.listening(number, Ok(&address));
+            }
+            return self.touch(session);
+        }
         let answer = self.open_remote(session, number, bind).map(|(key, address)| {
             self.report(Report::Peer { text: format!("listening on {address} for a client") });
             let old = self.sessions[session].as_mut().and_then(|s| s.listeners.insert(number, key));
             if let Some(old) = old {
                 self.take(old);
+                self.sessions[session].iter_mut().for_each(|place| place.session.listens_already());
             }
             address
         });
@@ -276,6 +277,18 @@ impl Pump {
             place.session.listening(number, answer.as_deref().map_err(|(reason, text)| (*reason, text.as_str())));
         }
         self.touch(session);
+    }
+
+    /// Where the dialer of a session has what it asks for: it did not hear the answer.
+    fn present_listener(&mut self, session: usize, number: u64, bind: &Endpoint) -> Option<String> {
+        let key = *self.sessions[session].as_ref()?.listeners.get(&number)?;
+        match self.kind(key)? {
+            Kind::Listener(place) => match &place.purpose {
+                Purpose::Remote { request, .. } if request.bind == *bind => Some(place.listener.address()),
+                _ => None,
+            },
+            _ => None,
+        }
     }
 
     /// Whether a dialer may have a listener there.
@@ -301,8 +314,10 @@ impl Pump {
 
     fn open_remote(&mut self, session: usize, number: u64, bind: &Endpoint) -> Result<(Key, String), (Reason, String)> {
         self.may_listen(bind)?;
-        let purpose = Purpose::Remote { session, number, bind: bind.clone() };
-        if let Some((key, address)) = self.held_listener(session, bind) {
+        let request = Box::new(self.request(session, number, bind));
+        let held = self.held_listener(&request);
+        let purpose = Purpose::Remote { session, request };
+        if let Some((key, address)) = held {
             if let Some(Kind::Listener(place)) = self.kind(key) {
                 place.purpose = purpose;
             }
@@ -333,10 +348,10 @@ impl Pump {
         for index in 0..self.places.len() {
             let place = &self.places[index];
             let Some(Kind::Listener(ListenerPlace { purpose, listener, .. })) = &place.kind else { continue };
-            let (Purpose::Remote { bind, .. } | Purpose::Held { bind, .. }) = purpose else { continue };
-            let Err((reason, why)) = self.may_listen(bind) else { continue };
+            let (Purpose::Remote { request, .. } | Purpose::Held { request, .. }) = purpose else { continue };
+            let Err((reason, why)) = self.may_listen(&request.bind) else { continue };
             let of_session = match purpose {
-                Purpose::Remote { session, number, .. } => Some((*session, *number)),
+                Purpose::Remote { session, .. } => Some((*session, request.number)),
                 _ => None,
             };
             let text = format!("not listening on {} for a client any more: {why}", listener.address());
@@ -350,39 +365,6 @@ impl Pump {
             }
             self.touch(session);
         }
-    }
-
-    /// Keeps the listeners of a session for the next one of its host.
-    pub(super) fn hold_listeners(&mut self, host: Option<IpAddr>, keys: impl Iterator<Item = Key>) {
-        let held = |place: &super::Place| {
-            matches!(&place.kind, Some(Kind::Listener(ListenerPlace { purpose: Purpose::Held { .. }, .. })))
-        };
-        let mut room = HELD_MAX.saturating_sub(self.places.iter().filter(|place| held(place)).count());
-        let until_ns = self.now_ns + HELD_NS;
-        for key in keys {
-            let Some(Kind::Listener(place)) = self.kind(key) else { continue };
-            let Purpose::Remote { bind, .. } = &place.purpose else { continue };
-            if room == 0 {
-                self.take(key);
-                continue;
-            }
-            room -= 1;
-            place.purpose = Purpose::Held { host, bind: bind.clone(), until_ns };
-            self.set_timer(key, Some(until_ns));
-        }
-    }
-
-    /// The listener at `bind` that an earlier session of the same host had.
-    fn held_listener(&self, session: usize, bind: &Endpoint) -> Option<(Key, String)> {
-        let host = self.sessions[session].as_ref()?.host;
-        self.places.iter().enumerate().find_map(|(index, place)| match &place.kind {
-            Some(Kind::Listener(ListenerPlace {
-                listener, purpose: Purpose::Held { host: of, bind: at, .. }, ..
-            })) if *of == host && at == bind => {
-                Some((u64::from(place.generation) << 32 | index as u64, listener.address()))
-            }
-            _ => None,
-        })
     }
 }
 

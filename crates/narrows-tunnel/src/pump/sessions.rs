@@ -89,7 +89,7 @@ impl Pump {
                 }
                 Event::Goaway { reason, text } => self.peer_leaves(at, reason, &text),
                 Event::Listen { number, bind } => self.listen_for(at, number, &bind),
-                Event::Listening { number, result } => self.remote_listening(number, result),
+                Event::Listening { number, result } => self.remote_listening(at, number, result),
             }
         }
         let Some(place) = &self.sessions[at] else { return };
@@ -138,7 +138,7 @@ impl Pump {
                 self.take(key);
             }
         } else {
-            self.hold_listeners(place.host, place.listeners.into_values());
+            self.hold_listeners(place.listeners.into_values());
         }
         if self.dialers.get(&place.hello.dialer) == Some(&at) {
             self.dialers.remove(&place.hello.dialer);
@@ -175,9 +175,9 @@ impl Pump {
     /// its listeners.
     pub(super) fn set_apart(&mut self, at: usize) {
         let Some(place) = &mut self.sessions[at] else { return };
-        let (host, dialer) = (place.host, place.hello.dialer);
+        let dialer = place.hello.dialer;
         let listeners = std::mem::take(&mut place.listeners);
-        self.hold_listeners(host, listeners.into_values());
+        self.hold_listeners(listeners.into_values());
         if self.dialers.get(&dialer) == Some(&at) {
             self.dialers.remove(&dialer);
         }

@@ -10,9 +10,10 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection};
 
 use super::Pump;
+use super::remote::{NO_ANSWER, Remote};
 use crate::backoff::Backoff;
 use crate::frame::{NOISE_MAX, Parser};
-use crate::hello::Hello;
+use crate::hello::{Hello, PROGRAM_LEN};
 use crate::limits::CARRIERS_MAX;
 use crate::reason::Reason;
 use crate::session::Role;
@@ -24,7 +25,7 @@ use crate::wire::Wire;
 
 /// A carrier that was up so long shows that the other end can be reached and wants it: the next loss
 /// is not one more of a series.
-const STEADY_NS: u64 = 2_000_000_000;
+pub(super) const STEADY_NS: u64 = 2_000_000_000;
 /// While there is no session, connections of this end wait so long in the queues of their listeners;
 /// then they are reset.
 const HOLD_NS: u64 = 5_000_000_000;
@@ -51,16 +52,6 @@ pub(super) struct UplinkState {
     gave_up: bool,
     /// By their number.
     remotes: Vec<Remote>,
-}
-
-/// A listener at the acceptor.
-#[derive(Default)]
-struct Remote {
-    /// It was refused, and is tried again at this time: what was in the way may go.
-    retry_ns: Option<u64>,
-    backoff: Backoff,
-    /// Why it was refused, as it was told.
-    why: String,
 }
 
 /// A carrier's place.
@@ -152,18 +143,28 @@ impl Pump {
         self.tend_uplink();
     }
 
-    /// Asks again for listeners that were refused, when it is time.
+    /// Asks again for listeners that were refused or not answered, when it is time.
     fn listen_again(&mut self) {
         let now_ns = self.now_ns;
         let session = self.uplink_session().filter(|_| self.draining_until_ns.is_none());
         let Some(uplink) = &mut self.uplink else { return };
         let due = uplink.remotes.iter_mut().enumerate();
-        let due = due.filter_map(|(i, remote)| remote.retry_ns.take_if(|at_ns| *at_ns <= now_ns).map(|_| i));
-        let due: Vec<usize> = due.collect();
+        let due: Vec<usize> = due.filter_map(|(i, remote)| remote.is_due(now_ns).then_some(i)).collect();
         // Without a session, all are asked for when there is one.
         let Some(at) = session.filter(|_| !due.is_empty()) else { return };
-        if let Some(place) = &mut self.sessions[at] {
-            due.into_iter().for_each(|i| place.session.listen(i as u64, &self.settings.remote[i].from));
+        for i in due {
+            let from = &self.settings.remote[i].from;
+            let Some(remote) = self.uplink.as_mut().and_then(|uplink| uplink.remotes.get_mut(i)) else { return };
+            let lacks_answer = remote.lacks_answer();
+            remote.is_asked(now_ns);
+            if let Some(place) = &mut self.sessions[at] {
+                place.session.listen(i as u64, from);
+            }
+            if lacks_answer {
+                let from = from.to_string();
+                self.counters.standing().refused.insert(i, format!("{from}: {NO_ANSWER}"));
+                self.report(Report::RemoteRefused { from, why: NO_ANSWER.into() });
+            }
         }
         self.touch(at);
     }
@@ -257,11 +258,15 @@ impl Pump {
         if first {
             uplink.up_ns = now_ns;
             (uplink.was_up, uplink.is_lost, uplink.gave_up) = (true, false, false);
-            uplink.remotes.iter_mut().for_each(|remote| *remote = Remote::default());
+            for remote in &mut uplink.remotes {
+                *remote = Remote::default();
+                remote.is_asked(now_ns);
+            }
             {
                 let mut standing = self.counters.standing();
                 standing.link = Link::Up;
-                standing.refused.clear();
+                let asked = self.settings.remote.iter().enumerate();
+                standing.refused = asked.map(|(i, forward)| (i, format!("{}: no answer yet", forward.from))).collect();
             }
             let binds: Vec<Endpoint> = self.settings.remote.iter().map(|f| f.from.clone()).collect();
             if let Some(place) = &mut self.sessions[at] {
@@ -345,12 +350,12 @@ impl Pump {
     /// The next session is not to be taken for one that ends the present one: the acceptor may hear of
     /// it before it hears that this end leaves.
     pub(super) fn rename_dialer(&mut self) {
-        let mut dialer = [0; 16];
-        // With the old name, open connections would be reset.
-        if rustix::rand::getrandom(&mut dialer, rustix::rand::GetRandomFlags::empty()).is_ok()
+        let mut fresh = [0; 16 - PROGRAM_LEN];
+        // With the old name, open connections would be reset. Listeners stay with the program.
+        if rustix::rand::getrandom(&mut fresh, rustix::rand::GetRandomFlags::empty()).is_ok()
             && let Some(uplink) = &mut self.uplink
         {
-            uplink.dialer = dialer;
+            uplink.dialer[PROGRAM_LEN..].copy_from_slice(&fresh);
         }
     }
 
@@ -370,27 +375,26 @@ impl Pump {
         Some(forward.to.clone())
     }
 
-    /// The acceptor has answered a request for a listener.
-    pub(super) fn remote_listening(&mut self, number: u64, result: Result<String, (Reason, String)>) {
-        let Some(i) = usize::try_from(number).ok().filter(|i| *i < self.settings.remote.len()) else { return };
-        let random = random();
-        let forward = &self.settings.remote[i];
+    /// The acceptor of a session has answered a request for a listener, or closed it.
+    pub(super) fn remote_listening(&mut self, at: usize, number: u64, result: Result<String, (Reason, String)>) {
+        // Of a session that ends, the next one's count.
+        let Some(i) = usize::try_from(number).ok().filter(|_| self.is_uplink(at)) else { return };
+        let (now_ns, random) = (self.now_ns, random());
+        let Some(forward) = self.settings.remote.get(i) else { return };
         let Some(remote) = self.uplink.as_mut().and_then(|uplink| uplink.remotes.get_mut(i)) else { return };
         let shown = |text: &str| narrows_host::words::shown(text.as_bytes());
         match result {
             Ok(address) => {
-                *remote = Remote::default();
                 self.counters.standing().refused.remove(&i);
-                self.report(Report::RemoteListening { from: shown(&address), to: forward.to.to_string() });
+                if remote.stands(now_ns) {
+                    self.report(Report::RemoteListening { from: shown(&address), to: forward.to.to_string() });
+                }
             }
             Err((reason, text)) => {
                 let why = if text.is_empty() { reason.to_string() } else { shown(&text) };
                 let from = forward.from.to_string();
-                remote.retry_ns = Some(self.now_ns.saturating_add(remote.backoff.next_ns(random)));
                 self.counters.standing().refused.insert(i, format!("{from}: {why}"));
-                // Further attempts fail in the same way.
-                if remote.why != why {
-                    remote.why.clone_from(&why);
+                if remote.fails(&why, now_ns, random) {
                     self.report(Report::RemoteRefused { from, why });
                 }
             }

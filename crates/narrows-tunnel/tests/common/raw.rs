@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use narrows::block::Block;
@@ -9,8 +10,9 @@ use narrows_copy::direct::keys::Keys;
 use narrows_copy::direct::proof;
 use narrows_tunnel::frame::{self, Frame, Kind, Parser};
 use narrows_tunnel::hello::Hello;
+use narrows_tunnel::reason::Reason;
 use narrows_tunnel::settings::PROTOCOL;
-use narrows_tunnel::target::Target;
+use narrows_tunnel::target::{Endpoint, Target};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
 
 use super::PATIENCE;
@@ -27,7 +29,7 @@ pub(crate) fn from(host: u32, to: &SocketAddr) -> Option<TcpStream> {
 pub(crate) struct Raw {
     stream: rustls::StreamOwned<rustls::ClientConnection, TcpStream>,
     parser: Parser,
-    hello: Hello,
+    pub(crate) hello: Hello,
 }
 
 impl Raw {
@@ -39,14 +41,28 @@ impl Raw {
         raw
     }
 
+    /// The next session of a dialer.
+    pub(crate) fn next(keys: &Keys, address: &str, host: u32, before: Hello) -> Self {
+        let mut raw = Self::silent(keys, address, host);
+        raw.hello = Hello { session: before.session + 1, ..before };
+        raw.greet();
+        assert_eq!(raw.until(&[Kind::Hello]).unwrap().kind, Kind::Hello);
+        raw
+    }
+
     /// One that has proved itself and said nothing.
     pub(crate) fn silent(keys: &Keys, address: &str, host: u32) -> Self {
+        let config = proof::client_config(&keys.token().unwrap(), PROTOCOL).unwrap();
+        Self::proved(config, proof::NAME, address, host)
+    }
+
+    /// The same with this proof, of an acceptor that has this name.
+    pub(crate) fn proved(config: Arc<rustls::ClientConfig>, name: &'static str, address: &str, host: u32) -> Self {
         static NUMBER: AtomicU8 = AtomicU8::new(1);
         let socket = from(host, &address.parse().unwrap()).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         socket.set_write_timeout(Some(PATIENCE)).unwrap();
-        let config = proof::client_config(&keys.token().unwrap(), PROTOCOL).unwrap();
-        let connection = rustls::ClientConnection::new(config, proof::NAME.try_into().unwrap()).unwrap();
+        let connection = rustls::ClientConnection::new(config, name.try_into().unwrap()).unwrap();
         let mut stream = rustls::StreamOwned::new(connection, socket);
         while stream.conn.is_handshaking() {
             stream.conn.complete_io(&mut stream.sock).unwrap();
@@ -73,6 +89,14 @@ impl Raw {
         let mut bytes = Vec::new();
         frame::put(&mut bytes, kind, number, body);
         self.send(&bytes);
+    }
+
+    /// Asks for a listener: the status of the answer, and its text.
+    pub(crate) fn listen(&mut self, number: u64, bind: &Endpoint) -> (u8, String) {
+        self.ask(Kind::Listen, number, &bind.to_bytes());
+        let answer = self.until(&[Kind::Listening]).unwrap();
+        assert_eq!(answer.flow, number);
+        (answer.body[0], Reason::parse(&answer.body).unwrap().1)
     }
 
     /// The next frame of one of these kinds; `None` at the end.
