@@ -49,6 +49,8 @@ fn of_certificate(e: &CertificateError) -> String {
             "this end does not accept the other's key: its token is of another one".into()
         }
         other => format!("{its} is not accepted: {other}"),
+        // Another error than the library's own.
+        E::Other(e) => format!("{its} is not accepted: {}", e.0),
     }
 }
 
