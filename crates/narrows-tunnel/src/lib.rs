@@ -7,6 +7,7 @@
 //! `frame`, `hello`, `session`, `outgoing`, `incoming`, `socks`, `rules` and `forward` have no I/O and
 //! read no clock. `pump` is the one thread that moves bytes between them and sockets.
 
+mod asks;
 pub mod backoff;
 mod by_flow;
 pub mod certificates;

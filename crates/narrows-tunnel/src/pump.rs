@@ -16,6 +16,7 @@ use rustix::io::Errno;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ServerConfig};
 
+use super::asks::Asks;
 use super::counters::Counters;
 use super::engine::{self, Engine, Key};
 use super::limits::{ALL_GREETINGS_BURST, ALL_GREETINGS_PER_S, SESSIONS_MAX, STRANGERS_AT_A_TIME};
@@ -140,9 +141,9 @@ pub(super) struct Pump {
     sessions: Vec<Option<SessionPlace>>,
     /// Sessions whose events and carriers are to be looked at.
     touched: Vec<usize>,
-    /// Connections and listeners that each host may still ask for before the sockets are looked at
-    /// again, and carriers that brought more.
-    asks: HashMap<Option<IpAddr>, usize>,
+    /// Connections and listeners that hosts may still ask for before the sockets are looked at again, and
+    /// carriers that brought more.
+    asks: Asks,
     held: VecDeque<Key>,
     /// Sessions by dialer.
     dialers: HashMap<[u8; 16], usize>,
@@ -217,7 +218,7 @@ pub(super) fn start(settings: Settings, reports: SyncSender<Report>, counters: A
             turns: VecDeque::new(),
             sessions: Vec::new(),
             touched: Vec::new(),
-            asks: HashMap::new(),
+            asks: Asks::default(),
             held: VecDeque::new(),
             dialers: HashMap::new(),
             hosts: Shares::new(flows_max),
@@ -282,7 +283,7 @@ impl Pump {
                 self.untidy = false;
             }
             self.untidy |= !events.is_empty();
-            self.asks.clear();
+            self.asks.begin(!self.held.is_empty());
             for event in &events {
                 let (about, flags) = (event.data.u64(), event.flags);
                 if about == BELL {
