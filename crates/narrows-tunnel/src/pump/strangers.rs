@@ -13,6 +13,7 @@ use super::{Kind, Pump};
 use crate::engine::Key;
 use crate::frame::{NOISE_MAX, Parser};
 use crate::hello::Hello;
+use crate::lines::Subject;
 use crate::reason::Reason;
 use crate::session::Role;
 use crate::settings::Report;
@@ -133,7 +134,7 @@ impl Pump {
                 self.counters.strangers_broken.add(1);
                 if let Some(Kind::Stranger(stranger)) = self.kind(key) {
                     let host = stranger.host;
-                    self.report(Report::Peer { text: format!("{host}: {NO_TUNNEL}") });
+                    self.report_refusal(Some(host), Subject::Peers, format!("{host}: {NO_TUNNEL}"));
                 }
                 return self.close(key);
             }
@@ -218,7 +219,7 @@ impl Pump {
         stranger.wire.farewell(now_ns);
         stranger.leaving = true;
         let host = stranger.host;
-        self.report(Report::Peer { text: format!("{host}: {why}") });
+        self.report_refusal(Some(host), Subject::Peers, format!("{host}: {why}"));
         self.set_timer(key, Some(now_ns + FAREWELL_NS));
         if self.is_stdio {
             self.over = Some(Some(why.to_owned()));
