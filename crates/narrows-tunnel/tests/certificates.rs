@@ -7,6 +7,7 @@ use std::net::TcpStream;
 
 use common::authority::files;
 use common::{Far, PATIENCE, forward, target, wait_for, wait_until};
+use narrows_copy::direct::proof;
 use narrows_test::authority::Authority;
 use narrows_tunnel::Tunnel;
 use narrows_tunnel::certificates::Files;
@@ -259,6 +260,43 @@ fn revoked_certificates_are_refused_by_either_end() {
     {
         let error = with("server", list, &[]).server().err().unwrap().to_string();
         assert!(error.contains(words), "{error}");
+    }
+}
+
+/// One end goes from a token to certificates, or back, before the other one does.
+#[test]
+fn ends_that_prove_themselves_differently_say_so() {
+    if !narrows_test::has("openssl") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let ca = Authority::new(dir, "ca");
+    ca.sign("server", "IP:127.0.0.1", 30);
+    ca.sign("alice", "DNS:alice", 30);
+    let files = files(dir, "server", "ca", &[]);
+    let keys = common::keys();
+    let by_token = proof::client_verifier(&keys).unwrap();
+    let (first, address) = acceptor(&files);
+    let with_certificate =
+        dialer(&Files { cert: dir.join("alice.pem"), key: dir.join("alice.key"), ..files.clone() }, &address, 9);
+    let (second, address) = common::acceptor(&keys, "127.0.0.1:0", Settings::default());
+    let with_token = common::dialer(&keys, &address, Settings::default());
+    let by_certificates = files.dialers().unwrap();
+    for (server, client, dialers) in [(first, with_certificate, by_token), (second, with_token, by_certificates)] {
+        comes_up(&client).unwrap();
+        server.judge(Trust { dialers: Some(dialers), acceptor: None });
+        let said = wait_for(&server, |report| match report {
+            Report::Peer { text } if text.contains("not trusted") => Some(text),
+            _ => None,
+        });
+        let why = wait_for(&client, |report| match report {
+            Report::Lost { why } | Report::Over { error: Some(why) } => Some(why),
+            _ => None,
+        });
+        for said in [said, why] {
+            assert!(said.contains("one end has a token, the other one a certificate"), "{said}");
+        }
     }
 }
 
