@@ -490,6 +490,37 @@ fn copies_that_say_nothing_leave_their_places_to_others() {
 }
 
 /// Set-id programs are copied as such to another host only if both ends ask for it.
+/// A server whose stderr is a full pipe serves, and what it has to say comes when it is read.
+#[test]
+fn a_reader_that_does_not_read_the_log_stops_no_copy() {
+    // What a pipe of Linux holds.
+    const PIPE: usize = 64 << 10;
+    let home = home();
+    let h = home.path();
+    fs::create_dir(h.join("dir")).unwrap();
+    fs::write(h.join("dir/file"), "text").unwrap();
+    let (mut log, mut full) = std::io::pipe().unwrap();
+    full.write_all(&[b'\n'; PIPE]).unwrap();
+    let (address, token) = (format!("127.0.0.1:{}", free_port()), h.join("token"));
+    let mut command = narrows(h);
+    command.env("XDG_STATE_HOME", h).args(["serve", "-v", "--listen", &address, "--dir"]).arg(h.join("dir"));
+    let child = command.arg("--token-out").arg(&token).stderr(full).spawn().unwrap();
+    // The pipe ends with the server.
+    drop(command);
+    let server = Server { child, address, token, log: Arc::default() };
+    let begun = Instant::now();
+    while !server.token.exists() {
+        assert!(begun.elapsed() < PATIENCE, "it does not begin");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(code(&server.cp(h, &[&server.place("file"), text_of(&h.join("got"))])), 0);
+    assert_eq!(fs::read(h.join("got")).unwrap(), b"text");
+    log.read_exact(&mut [0; PIPE]).unwrap();
+    let mut said = String::new();
+    BufReader::new(log).read_line(&mut said).unwrap();
+    assert!(said.contains("serving"), "{said}");
+}
+
 #[test]
 fn set_id_bits_are_kept_only_where_both_ends_ask_for_them() {
     let home = home();

@@ -368,6 +368,31 @@ fn rules_change_while_connections_are_open() {
     assert!(carries(&listening[1]));
 }
 
+/// A token that comes by a pipe is waited for beside everything else.
+#[test]
+fn a_token_that_is_waited_for_delays_no_signal() {
+    let home = home();
+    let home = home.path();
+    let port = echo();
+    let server = Config::new(home, "server.toml", &server_text(port)).start(home);
+    let address = server.said("serving");
+    wait_for(|| home.join("token").exists());
+    let text = client_text(&address, &[format!("0:127.0.0.1:{port}")]);
+    let config = Config::new(home, "client.toml", &text);
+    let mut client = tunnel(home);
+    let mut client = client.arg("--config").arg(&config.0).arg("--json").stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(client.stdout.take().unwrap()).lines().map_while(Result::ok);
+    assert!(lines.any(|line| line.contains("\"up\"")));
+    assert!(Command::new("mkfifo").args(["-m", "600"]).arg(home.join("pipe")).status().unwrap().success());
+    config.write(&text.replace("\"token\"", "\"pipe\""));
+    signal(&client, "-HUP");
+    signal(&client, "-TERM");
+    assert_eq!(wait(&mut client).signal(), Some(15));
+    let mut said = String::new();
+    client.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(!said.contains("settings of before"), "it has given up the token before: {said}");
+}
+
 #[test]
 fn a_service_tells_its_manager_and_probes_how_it_is() {
     let home = home();

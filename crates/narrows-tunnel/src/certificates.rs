@@ -19,7 +19,7 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig,
+    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, OtherError, RootCertStore, ServerConfig,
     SignatureScheme,
 };
 use webpki::EndEntityCert;
@@ -29,6 +29,8 @@ use super::settings::PROTOCOL;
 /// Longest PEM file: a bundle of all public authorities has a quarter of this, a list of 10,000 revoked
 /// certificates too.
 const FILE_MAX: u64 = 1 << 20;
+/// Certificates between one of an end and its authority: of those in use, nobody has half as many.
+const BETWEEN_MAX: usize = 8;
 
 /// The files of one end.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -147,7 +149,9 @@ impl Files {
             )));
         }
         let key = PrivateKeyDer::from_pem_slice(&key).map_err(|e| about(&self.key, no_pem(&e, "private key")))?;
-        let own = CertifiedKey::from_der(certificates(&self.cert)?, key, &provider());
+        let chain = certificates(&self.cert)?;
+        are_few(chain.get(1..).unwrap_or_default()).map_err(|why| about(&self.cert, why))?;
+        let own = CertifiedKey::from_der(chain, key, &provider());
         own.map(|own| Arc::new(own.into())).map_err(|e| {
             let (cert, key) = (self.cert.display(), self.key.display());
             io::Error::other(format!("{cert} and {key} are no certificate and its key: {e}"))
@@ -197,6 +201,27 @@ fn about(path: &Path, e: impl std::fmt::Display) -> io::Error {
     io::Error::other(narrows_host::words::without_os_numbers(&format!("{}: {e}", path.display())))
 }
 
+/// Whether there is one way at most from a certificate through these. Otherwise a stranger who names
+/// forged ones like the authority has a signature verified for each way, and each takes 0.1 ms.
+fn are_few(between: &[CertificateDer<'_>]) -> Result<(), &'static str> {
+    if between.len() > BETWEEN_MAX {
+        return Err("it comes with too many certificates of authorities");
+    }
+    // What cannot be read leads nowhere.
+    let parsed: Vec<_> = between.iter().filter_map(|cert| EndEntityCert::try_from(cert).ok()).collect();
+    let repeated =
+        |(at, cert): (usize, &EndEntityCert<'_>)| parsed[..at].iter().any(|other| other.subject() == cert.subject());
+    if parsed.iter().enumerate().any(repeated) {
+        return Err("it comes with two certificates of one authority");
+    }
+    Ok(())
+}
+
+/// The same, for a verifier.
+fn judge_number(between: &[CertificateDer<'_>]) -> Result<(), rustls::Error> {
+    are_few(between).map_err(|why| CertificateError::Other(OtherError(Arc::from(Box::from(why)))).into())
+}
+
 /// Whether a certificate has one of the names, or none is asked for.
 fn has_name(cert: &CertificateDer<'_>, names: &[String]) -> Result<(), rustls::Error> {
     if names.is_empty() {
@@ -208,7 +233,7 @@ fn has_name(cert: &CertificateDer<'_>, names: &[String]) -> Result<(), rustls::E
     if dns || uri { Ok(()) } else { Err(CertificateError::NotValidForName.into()) }
 }
 
-/// A verifier that wants one of some names too.
+/// A verifier that wants few certificates, and one of some names.
 #[derive(Debug)]
 struct Named<V: ?Sized> {
     names: Vec<String>,
@@ -254,6 +279,7 @@ impl ClientCertVerifier for Named<dyn ClientCertVerifier> {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
+        judge_number(intermediates)?;
         let verified = self.inner.verify_client_cert(end_entity, intermediates, now)?;
         has_name(end_entity, &self.names).map(|()| verified)
     }
@@ -271,6 +297,7 @@ impl ServerCertVerifier for Named<WebPkiServerVerifier> {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
+        judge_number(intermediates)?;
         let verified = self.inner.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
         match verified {
             // The name is what it looks at last (a test holds it to that): all else is proved. Some of the

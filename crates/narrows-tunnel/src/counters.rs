@@ -86,6 +86,9 @@ counters! {
     /// Memory that flows hold, and how often that reached its limit.
     bytes_held,
     memory_full,
+    /// Reports that were lost since nobody took them in time, and lines that a host had too many of.
+    reports_lost,
+    lines_left_out,
     /// Answers to the owner's question whether the thread moves.
     beats,
 }

@@ -7,6 +7,7 @@
 //! `frame`, `hello`, `session`, `outgoing`, `incoming`, `socks`, `rules` and `forward` have no I/O and
 //! read no clock. `pump` is the one thread that moves bytes between them and sockets.
 
+mod asks;
 pub mod backoff;
 mod by_flow;
 pub mod certificates;
@@ -17,6 +18,7 @@ pub mod frame;
 pub mod hello;
 mod incoming;
 pub mod limits;
+mod lines;
 mod lookup;
 mod marks;
 mod outgoing;
@@ -26,6 +28,7 @@ mod pump;
 pub mod rate;
 pub mod reason;
 mod refusal;
+pub mod reports;
 pub mod rules;
 pub mod session;
 pub mod settings;

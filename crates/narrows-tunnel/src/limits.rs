@@ -53,6 +53,11 @@ pub const ALL_GREETINGS_PER_S: u32 = 512;
 /// again: with some 0.1 ms each at most, other hosts wait a few milliseconds for one that asks without
 /// end. What it asks for beyond that comes in the next turn.
 pub const ASKS_AT_A_TIME: usize = 32;
+/// The same for all hosts together: one client may have many addresses.
+pub const ALL_ASKS_AT_A_TIME: usize = 2 * ASKS_AT_A_TIME;
+/// Lines of a log about what one host was refused, in a second; then it has one that says how many more
+/// there were. A person who looks for a fault sees enough of them.
+pub const LINES_PER_S: u64 = 20;
 /// Handshakes that are moved before flows get their turn again.
 pub const STRANGERS_AT_A_TIME: usize = 8;
 /// A host that had a client which proved itself is known for this time: those that come back each day

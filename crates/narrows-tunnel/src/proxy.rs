@@ -96,10 +96,16 @@ fn text(bytes: &[u8]) -> Next {
     let len = end + 2;
     match words.as_deref() {
         Ok(["PROXY", "UNKNOWN", ..]) => Next::Found { len, client: None },
-        Ok(["PROXY", family @ ("TCP4" | "TCP6"), from, _, port, _]) => {
-            let ip = from.parse::<IpAddr>().ok().filter(|ip| ip.is_ipv4() == (*family == "TCP4"));
-            match ip.zip(port.parse().ok()) {
-                Some((ip, port)) => Next::Found { len, client: Some(SocketAddr::new(ip, port)) },
+        Ok(["PROXY", family @ ("TCP4" | "TCP6"), from, to, from_port, to_port]) => {
+            let address = |ip: &str, port: &str| {
+                let ip = ip.parse::<IpAddr>().ok().filter(|ip| ip.is_ipv4() == (*family == "TCP4"))?;
+                // Numbers of the library may have a sign.
+                let port = port.parse().ok().filter(|_| port.bytes().all(|b| b.is_ascii_digit()))?;
+                Some(SocketAddr::new(ip, port))
+            };
+            // What is no destination shows that it is no header either.
+            match address(from, from_port).zip(address(to, to_port)) {
+                Some((client, _)) => Next::Found { len, client: Some(client) },
                 None => Next::Wrong,
             }
         }
@@ -164,12 +170,16 @@ mod tests {
         let huge = [&SIGNATURE[..], &[PROXY, TCP4, 0xff, 0xff]].concat();
         let short = [&SIGNATURE[..], &[PROXY, TCP4, 0, 11], &[0; 11]].concat();
         let version = [&SIGNATURE[..], &[0x11, TCP4, 0, 12], &[0; 12]].concat();
-        let bad: [&[u8]; 9] = [
+        let bad: [&[u8]; 13] = [
             b"GET / HTTP/1.1\r\n",
             b"PROXY\r\n",
             b"PROXY TCP4 ::1 ::1 1 2\r\n",
             b"PROXY TCP4 10.0.0.1 10.0.0.2 99999 2\r\n",
             b"PROXY TCP5 a b c d\r\n",
+            b"PROXY TCP4 10.0.0.1 10.0.0.2 +80 2\r\n",
+            b"PROXY TCP4 10.0.0.1 10.0.0.2 80 +2\r\n",
+            b"PROXY TCP4 10.0.0.1 evil 80 2\r\n",
+            b"PROXY TCP4 10.0.0.1 ::1 80 2\r\n",
             &long,
             &huge,
             &short,

@@ -16,12 +16,15 @@ use rustix::io::Errno;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ServerConfig};
 
+use super::asks::Asks;
 use super::counters::Counters;
 use super::engine::{self, Engine, Key};
 use super::limits::{ALL_GREETINGS_BURST, ALL_GREETINGS_PER_S, SESSIONS_MAX, STRANGERS_AT_A_TIME};
+use super::lines::{Lines, Subject};
 use super::lookup::{self, Found, Lookups};
 use super::rate::{Greetings, Rates};
 use super::reason::Reason;
+use super::reports::Teller;
 use super::session::{Credit, Sent};
 use super::settings::{Change, Report, Settings, Trust};
 
@@ -57,6 +60,8 @@ const TIDY_AFTER: Duration = Duration::from_secs(1);
 /// Memory of streams that ended goes back to the system at most this often, since it takes some
 /// milliseconds.
 const TIDY_EVERY_NS: u64 = 10_000_000_000;
+/// Interval at which is looked whether there is room again to tell what was lost.
+const LOST_NS: u64 = 100_000_000;
 const BELL: u64 = u64::MAX;
 
 /// Orders to a tunnel, from any thread.
@@ -127,7 +132,9 @@ pub(super) struct Pump {
     begun: Instant,
     now_ns: u64,
     settings: Settings,
-    reports: SyncSender<Report>,
+    reports: Teller,
+    /// About what was refused.
+    lines: Lines,
     counters: Arc<Counters>,
     engine: Engine,
     credit: Credit,
@@ -142,9 +149,9 @@ pub(super) struct Pump {
     sessions: Vec<Option<SessionPlace>>,
     /// Sessions whose events and carriers are to be looked at.
     touched: Vec<usize>,
-    /// Connections and listeners that each host may still ask for before the sockets are looked at
-    /// again, and carriers that brought more.
-    asks: HashMap<Option<IpAddr>, usize>,
+    /// Connections and listeners that hosts may still ask for before the sockets are looked at again, and
+    /// carriers that brought more.
+    asks: Asks,
     held: VecDeque<Key>,
     /// Sessions by dialer.
     dialers: HashMap<[u8; 16], usize>,
@@ -186,7 +193,7 @@ pub(super) struct Pump {
 }
 
 /// Starts a tunnel on a thread of its own.
-pub(super) fn start(settings: Settings, reports: SyncSender<Report>, counters: Arc<Counters>) -> io::Result<Inlet> {
+pub(super) fn start(settings: Settings, reports: Teller, counters: Arc<Counters>) -> io::Result<Inlet> {
     let (orders, inbox) = channel();
     let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
     let inlet = Inlet { orders: Arc::new(Mutex::new(orders)), bell: Arc::clone(&bell) };
@@ -209,6 +216,7 @@ pub(super) fn start(settings: Settings, reports: SyncSender<Report>, counters: A
             now_ns: 0,
             settings,
             reports,
+            lines: Lines::default(),
             counters,
             engine,
             credit: Credit::default(),
@@ -219,7 +227,7 @@ pub(super) fn start(settings: Settings, reports: SyncSender<Report>, counters: A
             turns: VecDeque::new(),
             sessions: Vec::new(),
             touched: Vec::new(),
-            asks: HashMap::new(),
+            asks: Asks::default(),
             held: VecDeque::new(),
             dialers: HashMap::new(),
             hosts: Shares::new(flows_max),
@@ -251,11 +259,8 @@ pub(super) fn start(settings: Settings, reports: SyncSender<Report>, counters: A
         let _ = begun_tell.send(opened);
         if !failed {
             let error = pump.run();
-            let reports = pump.reports.clone();
-            // Whatever is open here is reset, so that nobody takes it for whole, and remote shells are
-            // asked to end, before the end is told.
-            drop(pump);
-            let _ = reports.send(watched::escaped(Report::Over { error }));
+            let reports = pump.break_off();
+            reports.tell_last(watched::escaped(Report::Over { error }));
         }
     };
     std::thread::Builder::new().name("narrows-tunnel".into()).spawn(run)?;
@@ -284,7 +289,7 @@ impl Pump {
                 self.untidy = false;
             }
             self.untidy |= !events.is_empty();
-            self.asks.clear();
+            self.asks.begin(!self.held.is_empty());
             for event in &events {
                 let (about, flags) = (event.data.u64(), event.flags);
                 if about == BELL {
@@ -301,8 +306,16 @@ impl Pump {
                 self.tidied_ns = self.now_ns;
             }
             self.drain();
+            self.tell_left_out();
         }
         self.over.take().flatten()
+    }
+
+    /// Resets whatever is open here, so that nobody takes it for whole, and asks remote shells to end. The
+    /// end is to be told after that.
+    fn break_off(self) -> Teller {
+        let Self { reports, .. } = self;
+        reports
     }
 
     fn tick(&mut self) {
@@ -319,7 +332,11 @@ impl Pump {
         let sessions = self.sessions.iter().flatten().filter_map(|s| s.session.next_wakeup_ns()).min();
         let uplink = self.uplink.as_ref().and_then(UplinkState::next_wakeup_ns);
         let tidy = self.engine.has_garbage().then_some(self.tidied_ns + TIDY_EVERY_NS);
-        let others = [sessions, uplink, self.draining_until_ns, tidy].into_iter().flatten().min();
+        let lost = self.reports.has_lost().then_some(now_ns + LOST_NS);
+        let others = [sessions, uplink, self.draining_until_ns, tidy, lost, self.lines.next_wakeup_ns()]
+            .into_iter()
+            .flatten()
+            .min();
         let others = others.map(|at| Duration::from_nanos(at.saturating_sub(now_ns)));
         [timer, others, self.untidy.then_some(TIDY_AFTER)].into_iter().flatten().min()
     }
@@ -525,9 +542,36 @@ impl Pump {
     }
 
     /// Tells the owner something. Names and reasons in it may be those of a peer.
-    fn report(&self, report: Report) {
-        // The owner may have gone, or not listen: then it misses this.
-        let _ = self.reports.try_send(watched::escaped(report));
+    fn report(&mut self, report: Report) {
+        self.reports.tell(watched::escaped(report));
+    }
+
+    /// The same, of what a host can have refused without end.
+    fn report_refusal(&mut self, host: Option<IpAddr>, about: Subject, text: String) {
+        if self.may_tell(host, about) {
+            self.report(about.report(text));
+        }
+    }
+
+    /// Whether a line about what was refused is told. Those of a dialer are about its own connections.
+    fn may_tell(&mut self, host: Option<IpAddr>, about: Subject) -> bool {
+        host.is_none() || self.lines.may_tell(host, about, self.now_ns)
+    }
+
+    /// Tells why a connection of a session was refused or broken.
+    fn report_flow(&mut self, session: usize, text: String) {
+        let host = self.sessions[session].as_ref().and_then(|place| place.host);
+        self.report_refusal(host, Subject::Flows, text);
+    }
+
+    /// Tells how much was not told.
+    fn tell_left_out(&mut self) {
+        while let Some((host, about, count)) = self.lines.left_out(self.now_ns) {
+            self.counters.lines_left_out.add(count);
+            let host = host.map_or_else(String::new, |host| format!("{host}: "));
+            self.report(about.report(format!("{host}{count} more of the last second were refused")));
+        }
+        self.reports.tell_lost();
     }
 }
 

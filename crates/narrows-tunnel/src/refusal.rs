@@ -3,15 +3,16 @@
 use narrows_host::words::shown;
 use rustls::{AlertDescription, CertificateError, Error, PeerIncompatible};
 
+/// Their proofs are of different kinds.
+pub(super) const MIXED: &str = "one end has a token, the other one a certificate";
+
 /// What an end says whose proof is not accepted, or that does not accept the other's; `None` if the error
 /// is about something else. Names in it are those of the other end, and escaped.
 pub(super) fn words(e: &Error) -> Option<String> {
     let words = match e {
         Error::InvalidCertificate(e) => of_certificate(e),
         Error::NoCertificatesPresented => "the other end shows no certificate".into(),
-        Error::PeerIncompatible(PeerIncompatible::IncorrectCertificateTypeExtension) => {
-            "one end has a token, the other one a certificate".into()
-        }
+        Error::PeerIncompatible(PeerIncompatible::IncorrectCertificateTypeExtension) => MIXED.into(),
         Error::AlertReceived(alert) => {
             let why = of_alert(*alert)?;
             format!("the other end does not accept this one's token or certificate{why}")
@@ -48,6 +49,8 @@ fn of_certificate(e: &CertificateError) -> String {
         E::ApplicationVerificationFailure => {
             "this end does not accept the other's key: its token is of another one".into()
         }
+        // Another error than the library's own.
+        E::Other(e) => format!("{its} is not accepted: {}", e.0),
         other => format!("{its} is not accepted: {other}"),
     }
 }

@@ -111,6 +111,8 @@ pub enum Report {
     /// A dialer whose token or certificate is not accepted, and why. All of them are `Peer` too;
     /// this is told once in a second at most.
     Refused { text: String },
+    /// Reports that were lost, since nobody took them in time.
+    Missed { count: u64 },
     /// The tunnel is over; an error if it is a failure.
     Over { error: Option<String> },
 }

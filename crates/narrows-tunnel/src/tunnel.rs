@@ -2,7 +2,6 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
 
 use rustls::pki_types::ServerName;
@@ -10,19 +9,18 @@ use rustls::{ClientConfig, ServerConfig};
 
 use super::counters::Counters;
 use super::pump::{self, Inlet, Order};
+use super::reports::{self, Reports};
 use super::settings::{Change, Report, Settings, Trust};
 use super::watcher::Watcher;
 
 /// Most time for [`Tunnel::stop`]: who has asked the program to end does not want to wait.
 const STOPPING: Duration = Duration::from_millis(500);
-/// Reports that wait for an owner who does not listen; further ones are dropped.
-const REPORTS_MAX: usize = 4096;
 
 /// A tunnel that runs on a thread of its own until it is over or the process ends.
 pub struct Tunnel {
     inlet: Inlet,
     /// What it has to tell, in order; the last is [`Report::Over`].
-    pub reports: Receiver<Report>,
+    pub reports: Reports,
     /// What it has done.
     pub counters: Arc<Counters>,
 }
@@ -33,8 +31,8 @@ impl Tunnel {
     /// # Errors
     /// If a listener is not possible, or the system gives no thread or descriptor.
     pub fn start(settings: Settings) -> io::Result<Self> {
-        let (tell, reports) = sync_channel(REPORTS_MAX);
         let counters = Arc::new(Counters::default());
+        let (tell, reports) = reports::pair(Arc::clone(&counters));
         let inlet = pump::start(settings, tell, Arc::clone(&counters))?;
         Ok(Self { inlet, reports, counters })
     }

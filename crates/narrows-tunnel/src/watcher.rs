@@ -107,6 +107,9 @@ fn metrics(c: &Counters, snapshot: Option<&Snapshot>) -> Families {
         ("over_limit", n(&c.strangers_over_limit)),
     ];
     all.counters("narrows_tunnel_strangers_total", help, "reason", strangers);
+    let help = "Lines about other ends and connections that were not told: nobody took them in time, or one host had too many.";
+    let lost = [("full", n(&c.reports_lost)), ("over_rate", n(&c.lines_left_out))];
+    all.counters("narrows_tunnel_lines_lost_total", help, "reason", lost);
     all.gauge("narrows_tunnel_held_bytes", "Memory that data of flows takes.", n(&c.bytes_held));
     let rtt = snapshot.map_or(&[][..], |s| &s.rtt_ns);
     let rtt = rtt.iter().map(|(carrier, ns)| (carrier.to_string(), *ns as f64 / 1e9));

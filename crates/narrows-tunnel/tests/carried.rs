@@ -467,7 +467,7 @@ fn carrier() -> (Vec<u8>, Vec<u8>) {
     let options = SendOptions::new("fixed:zstd:level=1".parse().unwrap()).threads(1);
     send(Cursor::new(text(9_000)), Link::writer(Sink(sender)), options).unwrap();
     let coded: Vec<u8> = coded.iter().flatten().collect();
-    let mut words = Hello { carrier: 0, dialer: *b"a stored dialer.", session: 1, instance: 0 }.greet();
+    let mut words = Hello { carrier: 0, attempt: 0, dialer: *b"a stored dialer.", session: 1, instance: 0 }.greet();
     frame::put(&mut words, Kind::Ping, 0, b"measured");
     frame::put(&mut words, Kind::Open, 2, &stored_target(5432).to_bytes());
     frame::put(&mut words, Kind::Raw, 2, &text(900));

@@ -8,6 +8,7 @@ use std::net::{TcpListener, TcpStream};
 use common::authority::files;
 use common::raw::Raw;
 use common::{Far, PATIENCE, forward, target, wait_for, wait_until};
+use narrows_copy::direct::proof;
 use narrows_test::authority::Authority;
 use narrows_tunnel::Tunnel;
 use narrows_tunnel::certificates::Files;
@@ -15,6 +16,8 @@ use narrows_tunnel::frame::Kind;
 use narrows_tunnel::reason::Reason;
 use narrows_tunnel::settings::{Report, Settings, Trust, Uplink};
 use narrows_tunnel::target::{Endpoint, Target, To};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, UnixTime};
 
 fn acceptor(files: &Files) -> (Tunnel, String) {
     let listen = vec![("127.0.0.1:0".parse().unwrap(), files.server().unwrap())];
@@ -262,6 +265,95 @@ fn revoked_certificates_are_refused_by_either_end() {
         let error = with("server", list, &[]).server().err().unwrap().to_string();
         assert!(error.contains(words), "{error}");
     }
+}
+
+/// One end goes from a token to certificates, or back, before the other one does.
+#[test]
+fn ends_that_prove_themselves_differently_say_so() {
+    if !narrows_test::has("openssl") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let ca = Authority::new(dir, "ca");
+    ca.sign("server", "IP:127.0.0.1", 30);
+    ca.sign("alice", "DNS:alice", 30);
+    let files = files(dir, "server", "ca", &[]);
+    let keys = common::keys();
+    let by_token = proof::client_verifier(&keys).unwrap();
+    let (first, address) = acceptor(&files);
+    let with_certificate =
+        dialer(&Files { cert: dir.join("alice.pem"), key: dir.join("alice.key"), ..files.clone() }, &address, 9);
+    let (second, address) = common::acceptor(&keys, "127.0.0.1:0", Settings::default());
+    let with_token = common::dialer(&keys, &address, Settings::default());
+    let by_certificates = files.dialers().unwrap();
+    for (server, client, dialers) in [(first, with_certificate, by_token), (second, with_token, by_certificates)] {
+        comes_up(&client).unwrap();
+        server.judge(Trust { dialers: Some(dialers), acceptor: None });
+        let said = wait_for(&server, |report| match report {
+            Report::Peer { text } if text.contains("not trusted") => Some(text),
+            _ => None,
+        });
+        let why = wait_for(&client, |report| match report {
+            Report::Lost { why } | Report::Over { error: Some(why) } => Some(why),
+            _ => None,
+        });
+        for said in [said, why] {
+            assert!(said.contains("one end has a token, the other one a certificate"), "{said}");
+        }
+    }
+}
+
+/// Of certificates that are named like the authority, a verifier tries each order of them, unless they are
+/// refused before.
+#[test]
+fn long_chains_of_certificates_are_refused_before_they_are_tried() {
+    if !narrows_test::has("openssl") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (dir, forged) = (dir.path(), dir.path().join("forged"));
+    std::fs::create_dir(&forged).unwrap();
+    let ca = Authority::new(dir, "ca");
+    ca.sign("alice", "IP:127.0.0.1", 30);
+    let _ = Authority::new(&forged, "ca");
+    let others: Vec<String> = (0..9).map(|i| format!("other{i}")).collect();
+    others.iter().for_each(|name| drop(Authority::new(&forged, name)));
+    let read = |path: std::path::PathBuf| CertificateDer::from_pem_file(path).unwrap();
+    let (alice, own, named_alike) =
+        (read(dir.join("alice.pem")), read(dir.join("ca.pem")), read(forged.join("ca.pem")));
+    let others: Vec<_> = others.iter().map(|name| read(forged.join(format!("{name}.pem")))).collect();
+    let now = UnixTime::now();
+    let name = "127.0.0.1".try_into().unwrap();
+    for names in [&[][..], &["127.0.0.1"]] {
+        let files = files(dir, "alice", "ca", names);
+        let judge = |between: &[CertificateDer<'_>]| {
+            let at_acceptor = files.dialers().unwrap().verify_client_cert(&alice, between, now).map(drop);
+            let at_dialer = files.acceptor().unwrap().verify_server_cert(&alice, between, &name, &[], now).map(drop);
+            [at_acceptor, at_dialer]
+        };
+        if names.is_empty() {
+            // Its own authority may come with it, and others.
+            assert_eq!(judge(&[own.clone()]), [Ok(()), Ok(())]);
+            assert_eq!(judge(&others[..8]), [Ok(()), Ok(())]);
+        }
+        for (between, part) in [
+            (vec![own.clone(); 2], "two certificates of one authority"),
+            (vec![own.clone(), named_alike.clone()], "two certificates of one authority"),
+            (others.clone(), "too many certificates"),
+        ] {
+            for judged in judge(&between) {
+                let why = judged.unwrap_err().to_string();
+                assert!(why.contains(part), "{why}");
+            }
+        }
+    }
+    // An end that has such a file itself is told before others refuse it.
+    let pem = std::fs::read_to_string(dir.join("ca.pem")).unwrap();
+    let alice = std::fs::read_to_string(dir.join("alice.pem")).unwrap();
+    std::fs::write(dir.join("alice.pem"), format!("{alice}{pem}{pem}")).unwrap();
+    let error = files(dir, "alice", "ca", &[]).server().err().unwrap().to_string();
+    assert!(error.contains("alice.pem") && error.contains("two certificates"), "{error}");
 }
 
 /// A client that is revoked, or whose authority is replaced, keeps what is open and opens nothing more.

@@ -13,7 +13,7 @@ use common::{Ends, Far, PATIENCE, acceptor, dialer, forward, keys, target, text,
 use narrows_copy::direct::proof;
 use narrows_tunnel::Tunnel;
 use narrows_tunnel::frame::Kind;
-use narrows_tunnel::limits::{LISTENERS_MAX, Limits};
+use narrows_tunnel::limits::{LINES_PER_S, LISTENERS_MAX, Limits};
 use narrows_tunnel::reason::Reason;
 use narrows_tunnel::rules::Rules;
 use narrows_tunnel::session::Timing;
@@ -126,6 +126,38 @@ fn a_flood_of_connections_lets_others_speak_between() {
     handled.sort_unstable();
     let median = handled[handled.len() / 2];
     assert!(median < AT_ONCE / 6, "{median} of {handled:?}");
+}
+
+/// Whoever has thousands of connections refused, whose lines nobody reads in time, hides none that was carried.
+#[test]
+fn a_flood_of_refusals_hides_no_connection_from_the_log() {
+    const FLOOD: u64 = 6000;
+    let keys = keys();
+    let far = Far::echo();
+    let allow = Rules::parse(&[target(far.port)]).unwrap();
+    let settings = Settings { allow, tells_ends: true, ..Settings::default() };
+    let (server, address) = acceptor(&keys, "127.0.0.1:0", settings);
+    let mut raw = Raw::new(&keys, &address, 1);
+    raw.send(&opens((1..=FLOOD).map(|i| 2 * i), &tcp("10.0.0.1", 80).into()));
+    (0..FLOOD).for_each(|_| assert!(raw.until(&[Kind::Refused]).is_some()));
+    let flow = 2 * FLOOD + 2;
+    let to = Target { client: "exfil".into(), ..tcp("127.0.0.1", far.port).into() };
+    raw.send(&opens([flow].into_iter(), &to));
+    assert!(raw.until(&[Kind::Opened]).is_some());
+    raw.ask(Kind::Raw, flow, b"secret");
+    raw.ask(Kind::Finish, flow, b"");
+    let lines = std::cell::Cell::new(0);
+    let ended = wait_for(&server, |report| match report {
+        Report::Ended(ended) => Some(ended),
+        Report::Flow { .. } => {
+            lines.set(lines.get() + 1);
+            None
+        }
+        _ => None,
+    });
+    assert_eq!((&*ended.from, ended.out[0] + ended.back[0]), ("exfil", 12));
+    assert!((LINES_PER_S..FLOOD / 2).contains(&lines.get()), "{} lines", lines.get());
+    assert_eq!(server.counters.reports_lost.get(), 0);
 }
 
 #[test]

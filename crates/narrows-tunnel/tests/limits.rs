@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use common::raw::from;
 use common::{Ends, Far, PATIENCE, acceptor, dialer, forward, keys, noise, target, wait_for, wait_until};
+use narrows_copy::direct::proof;
 use narrows_tunnel::Tunnel;
 use narrows_tunnel::limits::{Limits, UNDECIDED_MAX};
 use narrows_tunnel::session::Timing;
-use narrows_tunnel::settings::{Report, Settings};
+use narrows_tunnel::settings::{PROTOCOL, Report, Settings};
 
 fn limited(limits: Limits) -> Settings {
     Settings { limits, ..Settings::default() }
@@ -127,6 +128,28 @@ fn garbage_in_front_of_a_handshake_is_refused() {
         wait_until("it is refused", || server.counters.strangers_broken.get() == before + 1);
     }
     serves(&keys, &address);
+}
+
+/// The record of an alert that TLS ignores would let the handshake behind it pass uncounted.
+#[test]
+fn who_begins_with_an_alert_gets_no_handshake() {
+    const USER_CANCELED: [u8; 7] = [21, 3, 3, 0, 2, 1, 90];
+    let keys = keys();
+    let (server, address) = acceptor(&keys, "127.0.0.1:0", Settings::default());
+    let config = proof::client_config(&keys.token().unwrap(), PROTOCOL).unwrap();
+    let mut client = rustls::ClientConnection::new(config, proof::NAME.try_into().unwrap()).unwrap();
+    let mut hello = USER_CANCELED.to_vec();
+    client.write_tls(&mut hello).unwrap();
+    for (bytes, answer) in [(&hello[..], None), (&hello[USER_CANCELED.len()..], Some(22))] {
+        let mut socket = TcpStream::connect(&address).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.write_all(bytes).unwrap();
+        let mut first = [0];
+        // A handshake, or the end or reset of a connection that is closed.
+        let is_answered = matches!(socket.read(&mut first), Ok(1));
+        assert_eq!(is_answered.then_some(first[0]), answer);
+        assert!(server.counters.strangers_broken.get() >= 1);
+    }
 }
 
 #[test]

@@ -9,8 +9,8 @@ use narrows::Error;
 
 use crate::args::agent::AgentArgs;
 use crate::cmd::run::service_port;
-use crate::logs;
 use crate::watch::{self, Metrics};
+use crate::{logs, outlet};
 use narrows_host::manager::Manager;
 use narrows_run::agent::{ALL, Agent, Settings};
 use narrows_run::raise_descriptor_limit;
@@ -22,6 +22,7 @@ const DESCRIPTORS_KEPT: usize = 32;
 /// Runs `narrows agent` until it is terminated.
 pub(crate) fn run(args: &AgentArgs) -> Result<()> {
     logs::start("agent", &args.watch, logs::usual(args.quiet, false))?;
+    outlet::start(false)?;
     let metrics = Metrics::bind(args.watch.metrics.as_deref())?;
     let service = address(args.listen.as_deref())?;
     let descriptors_max = raise_descriptor_limit().saturating_sub(DESCRIPTORS_KEPT) / 2;

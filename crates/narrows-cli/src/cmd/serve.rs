@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::args::ServeArgs;
 use crate::watch::{self, Metrics, OneCopy};
-use crate::{files, logs, report};
+use crate::{files, logs, outlet, report};
 use narrows_copy::carriers;
 use narrows_copy::direct::keys::{self, Keys};
 use narrows_copy::direct::listener::{Means, Server};
@@ -57,6 +57,8 @@ fn stdio(as_is: bool) -> Result<()> {
 
 fn listen(args: &ServeArgs, address: &str) -> Result<()> {
     logs::start("serve", &args.watch, logs::usual(args.verbosity.quiet, args.verbosity.verbose))?;
+    // Its threads tell things while they hold places.
+    outlet::start(false)?;
     let metrics = Metrics::bind(args.watch.metrics.as_deref())?;
     let dir = args.dir.as_deref().context("--listen needs --dir, the folder to serve")?;
     let served = Served::open(dir, args.read_only).with_context(|| format!("cannot serve {}", dir.display()))?;
@@ -113,6 +115,7 @@ fn listen(args: &ServeArgs, address: &str) -> Result<()> {
         if let Some(signal) = signals::received() {
             manager.stopping("");
             server.stop();
+            outlet::end();
             signals::die_of(signal);
         }
         server.look();

@@ -297,6 +297,7 @@ fn tell(args: &TunnelArgs, said: Report) -> Result<()> {
         // A verbose end tells it as `Peer`.
         Report::Refused { text } => (text, if args.verbose { 3 } else { 1 }),
         Report::Flow { text } | Report::Peer { text } => (text, 2),
+        Report::Missed { count } => (format!("{count} messages are lost: there were too many"), 1),
         Report::Over { .. } | Report::Ended(_) => return Ok(()),
     };
     let most = if args.verbose { 2 } else { u8::from(!args.quiet) };

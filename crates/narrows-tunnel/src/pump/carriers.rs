@@ -9,7 +9,7 @@ use super::{Kind, Pump};
 use crate::engine::Key;
 use crate::frame::Parser;
 use crate::hello::Place;
-use crate::limits::{ASKS_AT_A_TIME, CARRIERS_MAX};
+use crate::limits::CARRIERS_MAX;
 use crate::outgoing::Look;
 use crate::session::{FlowId, Session};
 use crate::settings::Report;
@@ -99,25 +99,30 @@ impl Pump {
     fn asking<T>(&mut self, at: usize, take: impl FnOnce(&mut Session) -> T) -> Option<T> {
         let Self { sessions, asks, .. } = self;
         let place = sessions[at].as_mut()?;
-        let left = asks.entry(place.host).or_insert(ASKS_AT_A_TIME);
-        place.session.set_asks_left(*left);
+        let left = asks.left(place.host);
+        place.session.set_asks_left(left);
         let taken = take(&mut place.session);
-        *left = place.session.asks_left();
+        asks.take(place.host, left - place.session.asks_left());
         Some(taken)
     }
 
-    /// Gives carriers that were held their turn, each time beginning with another one: a host has one
-    /// allowance for all that it has.
+    /// Gives carriers that were held their turn, those first whose host had none for longest, and each time
+    /// beginning with another one: a host has one allowance for all that it has.
     pub(super) fn release(&mut self) {
         let mut held = std::mem::take(&mut self.held);
         if !held.is_empty() {
             held.rotate_left(1);
         }
+        let mut waiting = Vec::with_capacity(held.len());
         for key in held {
             if let Some(Kind::Carrier(carrier)) = self.kind(key) {
                 carrier.is_held = false;
-                self.queue(key);
+                let at = carrier.session;
+                waiting.push((self.sessions[at].as_ref().and_then(|place| place.host), key));
             }
+        }
+        for key in self.asks.serve(waiting) {
+            self.queue(key);
         }
     }
 
@@ -131,8 +136,8 @@ impl Pump {
         if carrier.is_held {
             return;
         }
-        let left = asks.entry(place.host).or_insert(ASKS_AT_A_TIME);
-        place.session.set_asks_left(*left);
+        let left = asks.left(place.host);
+        place.session.set_asks_left(left);
         let mut moved = 0;
         let mut lost = None;
         let has_parted = carrier.wire.has_parted();
@@ -164,7 +169,7 @@ impl Pump {
                 }
             }
         }
-        *left = place.session.asks_left();
+        asks.take(place.host, left - place.session.asks_left());
         let is_held = place.session.is_held(number) && !has_parted && lost.is_none();
         carrier.is_held = is_held;
         self.touch(at);

@@ -1,6 +1,7 @@
 //! What changes while the tunnel runs: rules, limits, and whom it trusts.
 
 use rustls::pki_types::UnixTime;
+use webpki::EndEntityCert;
 
 use super::{Kind, Pump};
 use crate::engine::Key;
@@ -56,12 +57,22 @@ impl Pump {
         };
         let (end_entity, others) = wire.proof()?.split_first()?;
         let now = UnixTime::now();
-        let judged = match role {
-            Role::Acceptor => trust.dialers.as_ref()?.verify_client_cert(end_entity, others, now).map(|_| ()),
+        let (judged, wants_key) = match role {
+            Role::Acceptor => {
+                let judge = trust.dialers.as_ref()?;
+                let judged = judge.verify_client_cert(end_entity, others, now).map(|_| ());
+                (judged, judge.requires_raw_public_keys())
+            }
             Role::Dialer => {
-                trust.acceptor.as_ref()?.verify_server_cert(end_entity, others, &name?, &[], now).map(|_| ())
+                let judge = trust.acceptor.as_ref()?;
+                let judged = judge.verify_server_cert(end_entity, others, &name?, &[], now).map(|_| ());
+                (judged, judge.requires_raw_public_keys())
             }
         };
+        let has_certificate = EndEntityCert::try_from(end_entity).is_ok();
+        if has_certificate == wants_key {
+            return Some(refusal::MIXED.to_owned());
+        }
         judged.err().map(|e| refusal::words(&e).unwrap_or_else(|| e.to_string()))
     }
 
@@ -89,5 +100,6 @@ impl Pump {
 /// Why an end is refused, in words for it.
 pub(super) fn as_told(why: &str) -> String {
     let told = why.strip_prefix("the other end's").map(|rest| format!("this end's{rest}"));
+    let told = told.or_else(|| (why == refusal::MIXED).then(|| why.to_owned()));
     told.unwrap_or_else(|| "this end's token is not valid any more".into())
 }

@@ -16,7 +16,6 @@ use crate::incoming::Incoming;
 use crate::outgoing::{Context, Outgoing};
 use crate::reason::Reason;
 use crate::session::{FlowId, Session};
-use crate::settings::Report;
 use crate::target::Target;
 use crate::{socket, socks};
 
@@ -443,7 +442,7 @@ impl Pump {
         if reason == Reason::Damaged {
             self.counters.flows_damaged.add(1);
             let name = conn.about.name();
-            self.report(Report::Flow { text: format!("{name}: the data was damaged on its way") });
+            self.report_flow(conn.session, format!("{name}: the data was damaged on its way"));
         }
         if conn.rest.is_none() {
             self.counters.flows_reset.add(1);
@@ -551,7 +550,7 @@ impl Pump {
         let said = (!text.is_empty()).then(|| format!("{}: {reason}: {text}", conn.about.name()));
         let outlives = matches!(conn.stage, Stage::Open(_)) && conn.socks.is_none();
         if let Some(text) = said {
-            self.report(Report::Flow { text });
+            self.report_flow(session, text);
         }
         if outlives {
             // What came before the reset is delivered before it.

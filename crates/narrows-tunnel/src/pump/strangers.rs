@@ -13,6 +13,7 @@ use super::{Kind, Pump};
 use crate::engine::Key;
 use crate::frame::{NOISE_MAX, Parser};
 use crate::hello::Hello;
+use crate::lines::Subject;
 use crate::reason::Reason;
 use crate::session::Role;
 use crate::settings::Report;
@@ -29,6 +30,7 @@ const FAREWELL_NS: u64 = 1_000_000_000;
 const FAREWELL_BYTES: usize = 1 << 20;
 /// First byte of a record of TLS that begins a handshake.
 const HANDSHAKE: u8 = 22;
+const NO_TUNNEL: &str = "the TLS handshake failed; it is no tunnel";
 
 pub(super) struct Stranger {
     pub(super) wire: Wire,
@@ -40,6 +42,16 @@ pub(super) struct Stranger {
     leaving: bool,
     /// It may begin a handshake.
     is_admitted: bool,
+}
+
+/// Whether a stranger may go on.
+enum Admission {
+    /// It has said nothing.
+    Silent,
+    Granted,
+    NoTunnel,
+    /// Too many handshakes were begun.
+    OverRate,
 }
 
 impl Pump {
@@ -91,31 +103,42 @@ impl Pump {
         }
     }
 
-    /// Whether a stranger may go on: a handshake is what it can ask for at others' cost, and it begins
-    /// with the first bytes. `None`: it has said nothing.
-    fn admit(&mut self, key: Key) -> Option<bool> {
-        let Some(Kind::Stranger(stranger)) = self.kind(key) else { return Some(true) };
+    /// What becomes of a stranger: a handshake is what it can ask for at others' cost, and it begins with
+    /// the first byte.
+    fn admit(&mut self, key: Key) -> Admission {
+        let Some(Kind::Stranger(stranger)) = self.kind(key) else { return Admission::Granted };
         if stranger.is_admitted {
-            return Some(true);
+            return Admission::Granted;
         }
         let first = socket::peek(&stranger.wire.socket);
         if first == Ok(None) {
-            return None;
+            return Admission::Silent;
         }
         stranger.is_admitted = true;
         let host = stranger.host;
-        // What is no handshake fails at once.
-        let is_handshake = first == Ok(Some(HANDSHAKE));
-        Some(!is_handshake || self.greetings.allow(host, self.now_ns))
+        match first {
+            // TLS lets other records, such as alerts, come before a handshake: it could follow uncounted.
+            Ok(Some(byte)) if byte != HANDSHAKE => Admission::NoTunnel,
+            Ok(_) if !self.greetings.allow(host, self.now_ns) => Admission::OverRate,
+            _ => Admission::Granted,
+        }
     }
 
     /// Moves the handshake of a stranger.
     pub(super) fn stranger_ready(&mut self, key: Key) {
         let now_ns = self.now_ns;
         match self.admit(key) {
-            None => return,
-            Some(true) => {}
-            Some(false) => {
+            Admission::Silent => return,
+            Admission::Granted => {}
+            Admission::NoTunnel => {
+                self.counters.strangers_broken.add(1);
+                if let Some(Kind::Stranger(stranger)) = self.kind(key) {
+                    let host = stranger.host;
+                    self.report_refusal(Some(host), Subject::Peers, format!("{host}: {NO_TUNNEL}"));
+                }
+                return self.close(key);
+            }
+            Admission::OverRate => {
                 self.counters.strangers_over_rate.add(1);
                 if let Some(Kind::Stranger(stranger)) = self.kind(key) {
                     socket::break_on_close(&stranger.wire.socket);
@@ -157,7 +180,7 @@ impl Pump {
                 }
                 Err(_) => {
                     self.counters.strangers_broken.add(1);
-                    return self.part(key, "the TLS handshake failed; it is no tunnel");
+                    return self.part(key, NO_TUNNEL);
                 }
             }
             match Hello::expect(&mut stranger.parser) {
@@ -196,7 +219,7 @@ impl Pump {
         stranger.wire.farewell(now_ns);
         stranger.leaving = true;
         let host = stranger.host;
-        self.report(Report::Peer { text: format!("{host}: {why}") });
+        self.report_refusal(Some(host), Subject::Peers, format!("{host}: {why}"));
         self.set_timer(key, Some(now_ns + FAREWELL_NS));
         if self.is_stdio {
             self.over = Some(Some(why.to_owned()));

@@ -14,7 +14,6 @@ use crate::engine::Key;
 use crate::lookup::{Answer, Found};
 use crate::reason::Reason;
 use crate::session::{FlowId, is_of_dialer};
-use crate::settings::Report;
 use crate::target::{Endpoint, Target, To};
 use crate::{proxy, socket};
 
@@ -49,7 +48,7 @@ impl Pump {
             pump.counters.flows_refused.add(1);
             pump.counters.flows_refused_here.add(1);
             let name = named(&target.to_string(), &target.client);
-            pump.report(Report::Flow { text: format!("{name}: {text}") });
+            pump.report_flow(session, format!("{name}: {text}"));
             if let Some(place) = &mut pump.sessions[session] {
                 place.session.refuse(flow, reason, text);
             }
@@ -230,7 +229,7 @@ impl Pump {
         let Some(Kind::Conn(mut conn)) = self.take(key) else { return };
         self.counters.flows_refused.add(1);
         self.counters.flows_refused_here.add(1);
-        self.report(Report::Flow { text: format!("{}: {text}", conn.about.name()) });
+        self.report_flow(conn.session, format!("{}: {text}", conn.about.name()));
         if let Some(place) = &mut self.sessions[conn.session] {
             place.session.refuse(conn.flow, reason, text);
         }

@@ -75,6 +75,14 @@ impl UplinkState {
         self.slots.iter().any(|slot| matches!(slot, Slot::Up(_)))
     }
 
+    /// Tries at once what waits, and from the beginning: what was wrong at this end may be right now.
+    fn begin_anew(&mut self, now_ns: u64) {
+        self.backoffs = Default::default();
+        for slot in self.slots.iter_mut().filter(|slot| matches!(slot, Slot::Waiting(_))) {
+            *slot = Slot::Waiting(now_ns);
+        }
+    }
+
     pub(super) fn next_wakeup_ns(&self) -> Option<u64> {
         let retry = self.slots.iter().filter_map(|s| if let Slot::Waiting(at) = s { Some(*at) } else { None }).min();
         let hold = (!self.is_up() && !self.gave_up).then_some(self.hold_until_ns);
@@ -111,10 +119,13 @@ impl Pump {
 
     /// Further carriers prove themselves so, and expect this name of the acceptor.
     pub(super) fn expect(&mut self, client: Option<Arc<ClientConfig>>, expected: Option<ServerName<'static>>) {
-        if let Some(UplinkState { to: Uplink::Tls { config, name, .. }, .. }) = &mut self.uplink {
+        let now_ns = self.now_ns;
+        let Some(uplink) = self.uplink.as_mut().filter(|_| client.is_some()) else { return };
+        if let Uplink::Tls { config, name, .. } = &mut uplink.to {
             *config = client.unwrap_or_else(|| Arc::clone(config));
             *name = expected.unwrap_or_else(|| name.clone());
         }
+        uplink.begin_anew(now_ns);
     }
 
     pub(super) fn is_uplink(&self, at: usize) -> bool {
@@ -416,4 +427,35 @@ fn start_shell(command: &[std::ffi::OsString]) -> std::io::Result<(std::process:
     let output = OwnedFd::from(far.try_clone()?);
     let started = Command::new(program).args(words).stdin(Stdio::from(OwnedFd::from(far))).stdout(output).spawn()?;
     Ok((started, near.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_a_change_of_its_proof_a_dialer_tries_at_once_and_waits_briefly_again() {
+        let mut uplink = UplinkState {
+            to: Uplink::Shell { command: Vec::new() },
+            dialer: [0; 16],
+            number: 0,
+            session: None,
+            slots: [Slot::Waiting(30_000_000_000), Slot::Idle, Slot::Dialing, Slot::Up(0)],
+            backoffs: Default::default(),
+            address: None,
+            up_ns: 0,
+            was_up: true,
+            is_lost: true,
+            hold_until_ns: 0,
+            gave_up: true,
+            remotes: Vec::new(),
+        };
+        let first_ns = uplink.backoffs[0].next_ns(0);
+        for _ in 0..20 {
+            uplink.backoffs[0].next_ns(0);
+        }
+        uplink.begin_anew(7);
+        assert!(uplink.slots == [Slot::Waiting(7), Slot::Idle, Slot::Dialing, Slot::Up(0)]);
+        assert_eq!((uplink.next_wakeup_ns(), uplink.backoffs[0].next_ns(0)), (Some(7), first_ns));
+    }
 }

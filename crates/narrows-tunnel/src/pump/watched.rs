@@ -13,6 +13,7 @@ use super::{Kind, Pump};
 use crate::counters::Counters;
 use crate::engine::Key;
 use crate::limits::CARRIERS_MAX;
+use crate::lines::Subject;
 use crate::reason::Reason;
 use crate::session::{Role, is_of_dialer};
 use crate::settings::{Ended, Report};
@@ -59,6 +60,7 @@ pub(super) fn escaped(report: Report) -> Report {
         Report::RemoteRefused { from, why } => Report::RemoteRefused { from: text(from), why: text(why) },
         Report::Lost { why } => Report::Lost { why: text(why) },
         Report::Flow { text: said } => Report::Flow { text: text(said) },
+        Report::Missed { count } => Report::Missed { count },
         Report::Peer { text: said } => Report::Peer { text: text(said) },
         Report::Refused { text: said } => Report::Refused { text: text(said) },
         Report::Over { error } => Report::Over { error: error.map(text) },
@@ -96,7 +98,7 @@ impl Pump {
     }
 
     /// A connection is over.
-    pub(super) fn tell_end(&self, conn: &Conn, reason: Option<Reason>) {
+    pub(super) fn tell_end(&mut self, conn: &Conn, reason: Option<Reason>) {
         let about = &conn.about;
         let lasted = Duration::from_nanos(self.now_ns.saturating_sub(about.begun_ns));
         if about.is_open {
@@ -104,7 +106,7 @@ impl Pump {
         }
         if self.settings.tells_ends {
             let [out_raw, out_wire, back_raw, back_wire] = conn.amounts();
-            self.report(Report::Ended(Box::new(Ended {
+            let ended = Report::Ended(Box::new(Ended {
                 id: about.id,
                 from: about.from.to_string(),
                 to: about.to.to_string(),
@@ -112,7 +114,13 @@ impl Pump {
                 out: [out_raw, out_wire],
                 back: [back_raw, back_wire],
                 reason,
-            })));
+            }));
+            let host = self.sessions[conn.session].as_ref().and_then(|place| place.host);
+            if about.is_open {
+                self.reports.tell_end(ended);
+            } else if self.may_tell(host, Subject::Flows) {
+                self.report(ended);
+            }
         }
     }
 

@@ -4,6 +4,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
@@ -14,6 +15,7 @@ use narrows_tunnel::certificates::Stamp;
 use narrows_tunnel::limits::Limits;
 use narrows_tunnel::session::Timing;
 use narrows_tunnel::settings::{Change, Trust};
+use rustls::pki_types::ServerName;
 
 use super::service::Service;
 use super::{config, known, proof};
@@ -36,6 +38,57 @@ pub(super) struct Renewal {
     looked: Instant,
     judged: Instant,
     asked: Arc<AtomicBool>,
+    /// A thread reads everything again: a token may come by a pipe, and signals are heard meanwhile.
+    reading: Option<Receiver<Result<Next>>>,
+}
+
+/// What was read again.
+struct Next {
+    args: TunnelArgs,
+    /// Keys that have changed, and stay as they are.
+    fixed: Vec<&'static str>,
+    change: Change,
+    stamp: Option<Stamp>,
+    proof: Proof,
+}
+
+/// How this end proves itself.
+enum Proof {
+    Server(proof::Server),
+    /// And the name that it expects.
+    Client(proof::Client, ServerName<'static>),
+    /// A shell does it.
+    None,
+}
+
+impl Proof {
+    fn read(args: &TunnelArgs) -> Result<Self> {
+        if args.listen.is_some() {
+            return Ok(Self::Server(proof::server(args)?));
+        }
+        if !super::is_direct(args) {
+            return Ok(Self::None);
+        }
+        let proof = proof::client(args)?;
+        let address = args.to.as_ref().and_then(|to| to.to_str()?.strip_prefix("narrows://"));
+        let (host, _) = super::host_and_port(address.unwrap_or_default())?;
+        // A token and certificates prove different names.
+        let name = super::expected_name(&proof, &host)?;
+        Ok(Self::Client(proof, name))
+    }
+}
+
+impl Next {
+    /// All or nothing of the file. `present`: the settings in use.
+    fn read(flags: &TunnelArgs, present: &TunnelArgs) -> Result<Self> {
+        let mut args = config::with_file(flags).map_err(|faults| anyhow!("{faults}"))?;
+        let fixed: Vec<_> = known::all().filter(|k| !k.is_live && !(k.is_same)(&args, present)).collect();
+        fixed.iter().for_each(|key| (key.take)(&mut args, present));
+        let change = change(&args)?;
+        let stamp = stamp(&args);
+        let proof = Proof::read(&args)?;
+        Ok(Self { args, fixed: fixed.iter().map(|key| key.name).collect(), change, stamp, proof })
+    }
 }
 
 impl Renewal {
@@ -52,6 +105,7 @@ impl Renewal {
             looked: now,
             judged: now,
             asked: Arc::default(),
+            reading: None,
         };
         if renewal.hears_hangup() {
             signal_hook::flag::register(libc::SIGHUP, Arc::clone(&renewal.asked))?;
@@ -76,9 +130,14 @@ impl Renewal {
 
     /// Reads again what is to be read again.
     pub(super) fn look(&mut self, tunnel: &Tunnel, service: &Service) {
-        if self.asked.swap(false, Ordering::Relaxed) {
-            service.reloading();
-            let done = self.reload(tunnel);
+        if let Some(reading) = &self.reading {
+            let read = match reading.try_recv() {
+                Err(TryRecvError::Empty) => return,
+                Err(TryRecvError::Disconnected) => Err(anyhow!("they could not be read; this is a bug")),
+                Ok(read) => read,
+            };
+            self.reading = None;
+            let done = read.and_then(|next| self.take(next, tunnel));
             service.reloaded();
             match done {
                 Ok(()) => self.tell("the configuration was read again"),
@@ -86,6 +145,9 @@ impl Renewal {
                     report::note(format_args!("the settings of before are used: {}", report::one_line(&e)));
                 }
             }
+        } else if self.asked.swap(false, Ordering::Relaxed) {
+            service.reloading();
+            self.begin_reading();
         } else if self.looked.elapsed() >= RENEW_EVERY {
             self.looked = Instant::now();
             self.look_at_files(tunnel);
@@ -99,7 +161,8 @@ impl Renewal {
         let now = stamp(&self.args);
         if now != self.stamp {
             self.stamp = now;
-            match self.prove(&self.args.clone(), tunnel) {
+            let args = self.args.clone();
+            match Proof::read(&args).and_then(|proof| self.prove(proof, &args, tunnel)) {
                 Ok(()) => self.tell("the certificates were read again"),
                 // A file may be half written: it is tried again when it changes, or at the next signal.
                 Err(e) => report::note(format_args!("the certificates of before are used: {}", report::one_line(&e))),
@@ -110,42 +173,46 @@ impl Renewal {
         }
     }
 
-    /// Takes all or nothing of the file.
-    fn reload(&mut self, tunnel: &Tunnel) -> Result<()> {
-        let mut next = config::with_file(&self.flags).map_err(|faults| anyhow!("{faults}"))?;
-        let fixed: Vec<_> = known::all().filter(|k| !k.is_live && !(k.is_same)(&next, &self.args)).collect();
-        fixed.iter().for_each(|key| (key.take)(&mut next, &self.args));
-        let change = change(&next)?;
-        let stamp = stamp(&next);
-        self.prove(&next, tunnel)?;
+    fn begin_reading(&mut self) {
+        let (tell, reading) = channel();
+        let (flags, present) = (self.flags.clone(), self.args.clone());
+        let failed = tell.clone();
+        // Nobody hears it when the program ends.
+        let read = move || drop(tell.send(Next::read(&flags, &present)));
+        if let Err(e) = std::thread::Builder::new().name("narrows-reload".into()).spawn(read) {
+            let _ = failed.send(Err(e.into()));
+        }
+        self.reading = Some(reading);
+    }
+
+    fn take(&mut self, next: Next, tunnel: &Tunnel) -> Result<()> {
+        let Next { args, fixed, change, stamp, proof } = next;
+        self.prove(proof, &args, tunnel)?;
         tunnel.change(change);
-        (self.stamp, self.args) = (stamp, next);
+        (self.stamp, self.args) = (stamp, args);
         if !fixed.is_empty() {
-            let names: Vec<_> = fixed.iter().map(|key| key.name).collect();
-            report::note(format_args!("a restart is needed for what changed in: {}", names.join(", ")));
+            report::note(format_args!("a restart is needed for what changed in: {}", fixed.join(", ")));
         }
         Ok(())
     }
 
-    /// Proves this end to others, and others to this one, by what `args` name.
-    fn prove(&mut self, args: &TunnelArgs, tunnel: &Tunnel) -> Result<()> {
-        if args.listen.is_some() {
-            let proof = proof::server(args)?;
-            if let Some((path, token)) = args.token_out.as_ref().zip(proof.token.clone())
-                && self.token.as_ref() != Some(&token)
-            {
-                keys::write_token(path, &token)?;
+    /// Proves this end to others, and others to this one.
+    fn prove(&mut self, proof: Proof, args: &TunnelArgs, tunnel: &Tunnel) -> Result<()> {
+        match proof {
+            Proof::Server(proof) => {
+                if let Some((path, token)) = args.token_out.as_ref().zip(proof.token.clone())
+                    && self.token.as_ref() != Some(&token)
+                {
+                    keys::write_token(path, &token)?;
+                }
+                (self.token, self.trust) = (proof.token, proof.trust);
+                tunnel.reload(Some(proof.config), None);
             }
-            (self.token, self.trust) = (proof.token, proof.trust);
-            tunnel.reload(Some(proof.config), None);
-        } else if super::is_direct(args) {
-            let proof = proof::client(args)?;
-            let address = args.to.as_ref().and_then(|to| to.to_str()?.strip_prefix("narrows://"));
-            let (host, _) = super::host_and_port(address.unwrap_or_default())?;
-            // A token and certificates prove different names.
-            let name = super::expected_name(&proof, &host)?;
-            self.trust = proof.trust;
-            tunnel.reload_client(proof.config, name);
+            Proof::Client(proof, name) => {
+                self.trust = proof.trust;
+                tunnel.reload_client(proof.config, name);
+            }
+            Proof::None => {}
         }
         self.judged = Instant::now();
         tunnel.judge(self.trust.clone());
