@@ -31,6 +31,7 @@ mod conn;
 mod dialing;
 mod held;
 mod listeners;
+mod remote;
 mod sessions;
 mod strangers;
 mod targets;

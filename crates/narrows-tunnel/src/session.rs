@@ -17,11 +17,13 @@ use super::limits::{CARRIERS_MAX, CONTROL_MAX, FLOWS_MAX, QUEUE_MAX};
 use super::reason::Reason;
 use super::target::{Endpoint, Target};
 
+mod answers;
 mod carrier;
 mod credit;
 mod flow;
 mod receive;
 
+use answers::Answers;
 use carrier::Carrier;
 pub use carrier::Timing;
 pub use credit::Credit;
@@ -87,6 +89,8 @@ pub struct Session {
     leaving: bool,
     /// Listeners that the peer asked for.
     listeners: usize,
+    /// Those that this end asked for.
+    answers: Answers,
     /// Frames that ask for a connection or a listener and may still be taken now.
     asks_left: usize,
 }
@@ -107,6 +111,7 @@ impl Session {
             bulk: 0,
             leaving: false,
             listeners: 0,
+            answers: Answers::default(),
             asks_left: usize::MAX,
         }
     }
@@ -311,6 +316,7 @@ impl Session {
 
     /// Asks the acceptor for a listener.
     pub fn listen(&mut self, number: u64, bind: &Endpoint) {
+        self.answers.owe(number);
         self.control_anywhere(Kind::Listen, number, &bind.to_bytes());
     }
 

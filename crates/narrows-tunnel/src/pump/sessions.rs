@@ -89,7 +89,7 @@ impl Pump {
                 }
                 Event::Goaway { reason, text } => self.peer_leaves(at, reason, &text),
                 Event::Listen { number, bind } => self.listen_for(at, number, &bind),
-                Event::Listening { number, result } => self.remote_listening(number, result),
+                Event::Listening { number, result } => self.remote_listening(at, number, result),
             }
         }
         let Some(place) = &self.sessions[at] else { return };

@@ -10,6 +10,7 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection};
 
 use super::Pump;
+use super::remote::Remote;
 use crate::backoff::Backoff;
 use crate::frame::{NOISE_MAX, Parser};
 use crate::hello::{Hello, PROGRAM_LEN};
@@ -24,7 +25,7 @@ use crate::wire::Wire;
 
 /// A carrier that was up so long shows that the other end can be reached and wants it: the next loss
 /// is not one more of a series.
-const STEADY_NS: u64 = 2_000_000_000;
+pub(super) const STEADY_NS: u64 = 2_000_000_000;
 /// While there is no session, connections of this end wait so long in the queues of their listeners;
 /// then they are reset.
 const HOLD_NS: u64 = 5_000_000_000;
@@ -51,16 +52,6 @@ pub(super) struct UplinkState {
     gave_up: bool,
     /// By their number.
     remotes: Vec<Remote>,
-}
-
-/// A listener at the acceptor.
-#[derive(Default)]
-struct Remote {
-    /// It was refused, and is tried again at this time: what was in the way may go.
-    retry_ns: Option<u64>,
-    backoff: Backoff,
-    /// Why it was refused, as it was told.
-    why: String,
 }
 
 /// A carrier's place.
@@ -370,27 +361,26 @@ impl Pump {
         Some(forward.to.clone())
     }
 
-    /// The acceptor has answered a request for a listener.
-    pub(super) fn remote_listening(&mut self, number: u64, result: Result<String, (Reason, String)>) {
-        let Some(i) = usize::try_from(number).ok().filter(|i| *i < self.settings.remote.len()) else { return };
-        let random = random();
-        let forward = &self.settings.remote[i];
+    /// The acceptor of a session has answered a request for a listener, or closed it.
+    pub(super) fn remote_listening(&mut self, at: usize, number: u64, result: Result<String, (Reason, String)>) {
+        // Of a session that ends, the next one's count.
+        let Some(i) = usize::try_from(number).ok().filter(|_| self.is_uplink(at)) else { return };
+        let (now_ns, random) = (self.now_ns, random());
+        let Some(forward) = self.settings.remote.get(i) else { return };
         let Some(remote) = self.uplink.as_mut().and_then(|uplink| uplink.remotes.get_mut(i)) else { return };
         let shown = |text: &str| narrows_host::words::shown(text.as_bytes());
         match result {
             Ok(address) => {
-                *remote = Remote::default();
                 self.counters.standing().refused.remove(&i);
-                self.report(Report::RemoteListening { from: shown(&address), to: forward.to.to_string() });
+                if remote.stands(now_ns) {
+                    self.report(Report::RemoteListening { from: shown(&address), to: forward.to.to_string() });
+                }
             }
             Err((reason, text)) => {
                 let why = if text.is_empty() { reason.to_string() } else { shown(&text) };
                 let from = forward.from.to_string();
-                remote.retry_ns = Some(self.now_ns.saturating_add(remote.backoff.next_ns(random)));
                 self.counters.standing().refused.insert(i, format!("{from}: {why}"));
-                // Further attempts fail in the same way.
-                if remote.why != why {
-                    remote.why.clone_from(&why);
+                if remote.fails(&why, now_ns, random) {
                     self.report(Report::RemoteRefused { from, why });
                 }
             }

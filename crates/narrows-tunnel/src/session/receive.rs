@@ -92,6 +92,9 @@ impl Session {
                     return Err(Error::corrupt("an answer that only an acceptor gives"));
                 }
                 let (_, text) = Reason::parse(&frame.body).ok_or_else(wrong_body)?;
+                if !self.answers.take(flow, frame.body[0] == 0) {
+                    return Err(Error::corrupt("an answer that nobody asked for"));
+                }
                 let result = if frame.body[0] == 0 { Ok(text) } else { Err((Reason::of(frame.body[0]), text)) };
                 self.events.push_back(Event::Listening { number: flow, result });
             }

@@ -366,9 +366,9 @@ fn a_hello_that_never_comes_is_a_lost_carrier() {
 #[test]
 fn listeners_are_asked_for_and_their_flows_come_from_the_acceptor() {
     let mut pair = Pair::new(1);
-    pair.ends[0].listen(3, &Endpoint::Tcp { host: String::new(), port: 8080 });
+    [3, 4].iter().for_each(|n| pair.ends[0].listen(*n, &Endpoint::Tcp { host: String::new(), port: 8080 }));
     pair.run();
-    assert_eq!(pair.take_seen(1), ["up 0", "listen 3 localhost:8080"]);
+    assert_eq!(pair.take_seen(1), ["up 0", "listen 3 localhost:8080", "listen 4 localhost:8080"]);
     pair.ends[1].listening(3, Ok("127.0.0.1:8080"));
     pair.ends[1].listening(4, Err((Reason::Forbidden, "no")));
     pair.run();
@@ -379,6 +379,28 @@ fn listeners_are_asked_for_and_their_flows_come_from_the_acceptor() {
     pair.run();
     assert_eq!(pair.take_seen(0), ["incoming 1"]);
     assert_eq!(pair.got[0][&1], b"hi");
+}
+
+/// Each would be a line of the dialer's log.
+#[test]
+fn answers_that_nobody_asked_for_end_their_carrier() {
+    let no = Reason::Busy.to_bytes("no");
+    let yes = [&[0], &no[1..]].concat();
+    let judged = |bodies: &[&[u8]]| {
+        let mut pair = Pair::new(1);
+        pair.ends[0].listen(3, &Endpoint::Tcp { host: String::new(), port: 0 });
+        let mut bytes = Vec::new();
+        bodies.iter().for_each(|body| put(&mut bytes, Kind::Listening, 3, body));
+        pair.ends[0].receive(0, Block::from_vec(bytes), 0).map_err(|e| e.kind)
+    };
+    assert_eq!(judged(&[&yes, &no]), Ok(()), "it was there, and is withdrawn");
+    for more in [&[&yes[..], &yes][..], &[&no, &no], &[&no, &yes], &[&yes, &no, &yes], &[&yes, &no, &no]] {
+        assert_eq!(judged(more), Err(ErrorKind::Corrupt), "{more:?}");
+    }
+    let mut pair = Pair::new(1);
+    let mut bytes = Vec::new();
+    put(&mut bytes, Kind::Listening, 0, &yes);
+    assert_eq!(pair.ends[0].receive(0, Block::from_vec(bytes), 0).map_err(|e| e.kind), Err(ErrorKind::Corrupt));
 }
 
 #[test]
