@@ -336,6 +336,11 @@ impl Session {
         self.control_anywhere(Kind::Listening, number, &body);
     }
 
+    /// A request that was counted is one for a listener that counted before.
+    pub fn listens_already(&mut self) {
+        self.listeners = self.listeners.saturating_sub(1);
+    }
+
     /// Tells the peer to open no more flows. Flows that are open continue.
     pub fn leave(&mut self, reason: Reason, text: &str) {
         self.leaving = true;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 #[derive(Debug, Default)]
 pub struct Standing {
     pub(super) link: Link,
-    /// Listeners that the other end refused, by their number: where, and why.
+    /// Listeners that the other end refused or did not answer, by their number: where, and why.
     pub(super) refused: BTreeMap<usize, String>,
 }
 

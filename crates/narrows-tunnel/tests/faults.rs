@@ -461,6 +461,50 @@ fn a_talker_without_a_hello_holds_up_nobody() {
     wait_for(&client, |report| (report == Report::Up).then_some(()));
 }
 
+/// Who is asked whether it is ready says so when all listeners are there, not before.
+#[test]
+fn a_listener_without_an_answer_is_none() {
+    let keys = keys();
+    let config = proof::server_config(&keys, PROTOCOL).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let (go, gone) = std::sync::mpsc::channel::<()>();
+    let server = std::thread::spawn(move || {
+        let connection = rustls::ServerConnection::new(config).unwrap();
+        let mut peer = rustls::StreamOwned::new(connection, patient(listener.accept().unwrap().0));
+        let mut parser = frame::Parser::new(0);
+        let mut frame = |peer: &mut rustls::StreamOwned<_, _>| loop {
+            if let Some(frame) = parser.next_frame().unwrap() {
+                return frame;
+            }
+            let mut byte = [0];
+            peer.read_exact(&mut byte).unwrap();
+            parser.push(narrows::block::Block::from_vec(byte.to_vec()));
+        };
+        let body = frame(&mut peer).body;
+        peer.write_all(&GREETING).unwrap();
+        let mut words = Vec::new();
+        frame::put(&mut words, Kind::Hello, 0, &body);
+        peer.write_all(&words).unwrap();
+        while frame(&mut peer).kind != Kind::Listen {}
+        gone.recv().unwrap();
+        words.clear();
+        let mut answer = Reason::Other.to_bytes("127.0.0.1:8080");
+        answer[0] = 0;
+        frame::put(&mut words, Kind::Listening, 0, &answer);
+        peer.write_all(&words).unwrap();
+        peer
+    });
+    let remote = vec![forward("8080", "localhost:1")];
+    let client = dialer(&keys, &address, Settings { remote, ..Settings::default() });
+    wait_for(&client, |report| (report == Report::Up).then_some(()));
+    let why = client.counters.standing().can_carry().unwrap_err();
+    assert!(why.contains("8080: no answer yet"), "{why}");
+    go.send(()).unwrap();
+    wait_until("it is there", || client.counters.standing().can_carry().is_ok());
+    drop(server.join());
+}
+
 #[test]
 fn an_acceptor_that_is_full_is_a_failure_and_not_tried_in_a_hurry() {
     let keys = keys();

@@ -225,6 +225,22 @@ fn chosen_ports_stay_with_their_targets() {
     }
 }
 
+/// An answer may be lost with its carrier: who asks again hears it again, as often as it likes.
+#[test]
+fn who_asks_again_for_its_listener_is_told_where_it_is() {
+    let keys = keys();
+    let (_server, address) = acceptor(&keys, "127.0.0.1:0", allowing(Limits::default()));
+    let mut raw = Raw::new(&keys, &address, 1);
+    let first = raw.listen(5, &tcp("", 0));
+    assert_eq!(first.0, 0);
+    (0..2 * LISTENERS_MAX).for_each(|_| assert_eq!(raw.listen(5, &tcp("", 0)), first));
+    assert!(TcpStream::connect(&first.1).is_ok());
+    // Another bind for the same number is another listener.
+    let elsewhere = (0..2 * LISTENERS_MAX).map(|i| raw.listen(5, &tcp(["127.0.0.1", ""][i % 2], 0)));
+    assert!(elsewhere.inspect(|(status, _)| assert_eq!(*status, 0)).all(|at| at != first));
+    assert!(TcpStream::connect(&first.1).is_err());
+}
+
 #[test]
 fn who_holds_back_its_hello_is_judged_when_it_comes() {
     let (old, new) = (keys(), keys());

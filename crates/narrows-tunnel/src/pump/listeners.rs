@@ -257,11 +257,19 @@ impl Pump {
 
     /// A dialer asks for a listener.
     pub(super) fn listen_for(&mut self, session: usize, number: u64, bind: &Endpoint) {
+        if let Some(address) = self.present_listener(session, number, bind) {
+            if let Some(place) = &mut self.sessions[session] {
+                place.session.listens_already();
+                place.session.listening(number, Ok(&address));
+            }
+            return self.touch(session);
+        }
         let answer = self.open_remote(session, number, bind).map(|(key, address)| {
             self.report(Report::Peer { text: format!("listening on {address} for a client") });
             let old = self.sessions[session].as_mut().and_then(|s| s.listeners.insert(number, key));
             if let Some(old) = old {
                 self.take(old);
+                self.sessions[session].iter_mut().for_each(|place| place.session.listens_already());
             }
             address
         });
@@ -269,6 +277,18 @@ impl Pump {
             place.session.listening(number, answer.as_deref().map_err(|(reason, text)| (*reason, text.as_str())));
         }
         self.touch(session);
+    }
+
+    /// Where the dialer of a session has what it asks for: it did not hear the answer.
+    fn present_listener(&mut self, session: usize, number: u64, bind: &Endpoint) -> Option<String> {
+        let key = *self.sessions[session].as_ref()?.listeners.get(&number)?;
+        match self.kind(key)? {
+            Kind::Listener(place) => match &place.purpose {
+                Purpose::Remote { request, .. } if request.bind == *bind => Some(place.listener.address()),
+                _ => None,
+            },
+            _ => None,
+        }
     }
 
     /// Whether a dialer may have a listener there.

@@ -10,7 +10,7 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection};
 
 use super::Pump;
-use super::remote::Remote;
+use super::remote::{NO_ANSWER, Remote};
 use crate::backoff::Backoff;
 use crate::frame::{NOISE_MAX, Parser};
 use crate::hello::{Hello, PROGRAM_LEN};
@@ -143,18 +143,28 @@ impl Pump {
         self.tend_uplink();
     }
 
-    /// Asks again for listeners that were refused, when it is time.
+    /// Asks again for listeners that were refused or not answered, when it is time.
     fn listen_again(&mut self) {
         let now_ns = self.now_ns;
         let session = self.uplink_session().filter(|_| self.draining_until_ns.is_none());
         let Some(uplink) = &mut self.uplink else { return };
         let due = uplink.remotes.iter_mut().enumerate();
-        let due = due.filter_map(|(i, remote)| remote.retry_ns.take_if(|at_ns| *at_ns <= now_ns).map(|_| i));
-        let due: Vec<usize> = due.collect();
+        let due: Vec<usize> = due.filter_map(|(i, remote)| remote.is_due(now_ns).then_some(i)).collect();
         // Without a session, all are asked for when there is one.
         let Some(at) = session.filter(|_| !due.is_empty()) else { return };
-        if let Some(place) = &mut self.sessions[at] {
-            due.into_iter().for_each(|i| place.session.listen(i as u64, &self.settings.remote[i].from));
+        for i in due {
+            let from = &self.settings.remote[i].from;
+            let Some(remote) = self.uplink.as_mut().and_then(|uplink| uplink.remotes.get_mut(i)) else { return };
+            let lacks_answer = remote.lacks_answer();
+            remote.is_asked(now_ns);
+            if let Some(place) = &mut self.sessions[at] {
+                place.session.listen(i as u64, from);
+            }
+            if lacks_answer {
+                let from = from.to_string();
+                self.counters.standing().refused.insert(i, format!("{from}: {NO_ANSWER}"));
+                self.report(Report::RemoteRefused { from, why: NO_ANSWER.into() });
+            }
         }
         self.touch(at);
     }
@@ -248,11 +258,15 @@ impl Pump {
         if first {
             uplink.up_ns = now_ns;
             (uplink.was_up, uplink.is_lost, uplink.gave_up) = (true, false, false);
-            uplink.remotes.iter_mut().for_each(|remote| *remote = Remote::default());
+            for remote in &mut uplink.remotes {
+                *remote = Remote::default();
+                remote.is_asked(now_ns);
+            }
             {
                 let mut standing = self.counters.standing();
                 standing.link = Link::Up;
-                standing.refused.clear();
+                let asked = self.settings.remote.iter().enumerate();
+                standing.refused = asked.map(|(i, forward)| (i, format!("{}: no answer yet", forward.from))).collect();
             }
             let binds: Vec<Endpoint> = self.settings.remote.iter().map(|f| f.from.clone()).collect();
             if let Some(place) = &mut self.sessions[at] {
