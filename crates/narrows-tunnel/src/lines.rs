@@ -52,7 +52,8 @@ impl Lines {
 
     /// Whose second is over, if there were more lines in it than were told, and how many.
     pub(super) fn left_out(&mut self, now_ns: u64) -> Option<(Option<IpAddr>, Subject, u64)> {
-        while let Some((_, key)) = self.ends.pop_front_if(|(at_ns, _)| *at_ns <= now_ns) {
+        while let Some((_, key)) = self.ends.front().copied().filter(|(at_ns, _)| *at_ns <= now_ns) {
+            self.ends.pop_front();
             if let Some([_, more]) = self.of_host.remove(&key)
                 && more > 0
             {
