@@ -254,7 +254,7 @@ def test_the_program_reads_and_writes_the_same(program: str, chance, tmp_path) -
     for policy in ("balance", "fixed:zstd:level=3,link", "fixed:lz4", "adoc"):
         with narrows.open(tmp_path / "ours", "wb", policy=policy, index=policy == "balance") as file:
             file.write(data)
-        ran = subprocess.run([program, "pipe", "-d", tmp_path / "ours"], stdout=subprocess.PIPE, timeout=60, check=True)
+        ran = subprocess.run([program, "pipe", "-dc", tmp_path / "ours"], stdout=subprocess.PIPE, timeout=60, check=True)
         assert ran.stdout == data
         ran = subprocess.run(
             [program, "pipe", "--policy", policy], input=data, stdout=subprocess.PIPE, timeout=60, check=True

@@ -21,9 +21,11 @@ pub(crate) mod file;
 mod habits;
 pub(crate) mod hdf5;
 pub(crate) mod hint;
+mod levels;
 pub(crate) mod oracle;
 pub(crate) mod pack;
 pub(crate) mod ping;
+pub(crate) mod pipe;
 pub(crate) mod plan;
 pub(crate) mod repack;
 pub(crate) mod run;
@@ -54,7 +56,7 @@ EXAMPLES
   Pack a folder, look at the result, unpack it:
     tar c dir | narrows pipe -o dir.tar.nrw
     narrows inspect dir.tar.nrw
-    narrows pipe -d dir.tar.nrw | tar x
+    narrows pipe -dc dir.tar.nrw | tar x
   Adapt to a link behind another program:
     tar c dir | narrows pipe | ssh host 'narrows pipe -d | tar x'
   Send a file over TCP (not encrypted: use it only on hosts and networks that you trust):
@@ -118,10 +120,11 @@ pub(crate) struct Args {
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Compress or decompress a stream, adapting to how fast the output drains
-    Pipe(PipeArgs),
-    /// Compress or decompress files, as `zstd` does; `file` may be left out: `narrows FILE`
-    File(file::FileArgs),
+    /// Compress or decompress a stream, adapting to how fast the output drains, or files, as `zstd` does
+    Pipe(Box<pipe::PipeArgs>),
+    /// Compress or decompress files; `file` may be left out: `narrows FILE`
+    #[command(after_long_help = file::HELP, args_override_self = true)]
+    File(Box<file::FileArgs>),
     /// Write the raw bytes of compressed files, or a range of them
     Cat(file::CatArgs),
     /// Show the members of a pack; of other compressed files sizes, ratio, blocks and index
@@ -192,18 +195,23 @@ pub(crate) enum Command {
 /// The command line of this process; a wrong one ends it. `with_defaults` puts the options of the user's
 /// file into the words of a command.
 pub(crate) fn of_process(with_defaults: impl FnOnce(Vec<OsString>) -> anyhow::Result<Vec<OsString>>) -> Args {
-    let words = || std::env::args_os().skip(1);
-    if let Some(args) = of_transfer(words()) {
+    let mut words: Vec<_> = std::env::args_os().collect();
+    let is_about_files = is_about_files(words.get(1).map(OsString::as_os_str), || std::io::stdin().is_terminal());
+    if is_about_files || words.get(1).is_some_and(|word| word == "pipe" || word == "file") {
+        words = levels::spelled_out(words);
+    }
+    if let Some(args) = of_transfer(words.iter().skip(1).cloned()) {
         return args;
     }
-    if is_about_files(words().next().as_deref(), || std::io::stdin().is_terminal()) {
-        let parser = file::FileArgs::augment_args(clap::Command::new("narrows"));
+    if is_about_files {
+        let parser = file::FileArgs::augment_args(clap::Command::new("narrows").args_override_self(true));
         let parser = parser.override_usage("narrows [OPTIONS] [FILE]...\n       narrows COMMAND ...");
-        let found = parser.try_get_matches().unwrap_or_else(|e| habits::refuse(&e));
+        let parser = parser.after_long_help(file::HELP);
+        let found = parser.try_get_matches_from(words).unwrap_or_else(|e| habits::refuse(&e));
         let args = file::FileArgs::from_arg_matches(&found).unwrap_or_else(|e| e.exit());
-        return Args { command: Command::File(args) };
+        return Args { command: Command::File(Box::new(args)) };
     }
-    let words = match with_defaults(habits::without_readable(std::env::args_os().collect())) {
+    let words = match with_defaults(habits::without_readable(words)) {
         Ok(words) => words,
         Err(e) => {
             narrows_host::words::note(crate::report::one_line(&e));
@@ -240,7 +248,7 @@ fn is_command(word: &str) -> bool {
 fn of_transfer(mut words: impl Iterator<Item = OsString>) -> Option<Args> {
     let command = words.next()?;
     let command = match command.to_str()? {
-        "pipe" => Command::Pipe(of_command(words)?),
+        "pipe" => Command::Pipe(Box::new(of_command(words)?)),
         "send" => Command::Send(of_command(words)?),
         "recv" => Command::Recv(of_command(words)?),
         _ => return None,
@@ -576,49 +584,6 @@ EXAMPLES
     command=\"narrows serve --stdio --store-as-is\" ssh-ed25519 AAAA... client";
 
 #[derive(ClapArgs)]
-pub(crate) struct PipeArgs {
-    /// Compress (this is the default)
-    #[arg(short = 'c', long, conflicts_with_all = ["decompress", "test"])]
-    pub(crate) compress: bool,
-    /// Decompress
-    #[arg(short = 'd', long, visible_alias = "uncompress")]
-    pub(crate) decompress: bool,
-    /// Show what is in a compressed FILE, as `narrows list`
-    #[arg(short = 'l', long, conflicts_with_all = ["compress", "decompress", "test", "output"])]
-    pub(crate) list: bool,
-    /// Verify a compressed stream and write nothing
-    #[arg(short = 't', long, conflicts_with_all = ["decompress", "output"])]
-    pub(crate) test: bool,
-    /// Write compressed data even to a terminal
-    #[arg(short = 'f', long)]
-    pub(crate) force: bool,
-    /// Input file [default: stdin]
-    #[arg(value_name = "FILE")]
-    pub(crate) file: Option<PathBuf>,
-    /// Output file [default: stdout]; it appears only when it is complete
-    #[arg(short = 'o', long, value_name = "FILE")]
-    pub(crate) output: Option<PathBuf>,
-    /// Print a summary to stderr
-    #[arg(long)]
-    pub(crate) stats: bool,
-    /// Omit the checks of blocks
-    #[arg(long)]
-    pub(crate) no_check: bool,
-    /// Append an index, which makes the stream seekable as a file
-    #[arg(long)]
-    pub(crate) index: bool,
-    /// Replace what came before, up to 2^LOG bytes back, by copies [without =LOG: 27]; both ends keep
-    /// so much in memory, except of a FILE. With -d or -t: the most that a stream may need [default:
-    /// 27, with -o FILE 30]
-    #[arg(long, value_name = "LOG", num_args = 0..=1, require_equals = true, default_missing_value = LONG, value_parser = long_range())]
-    pub(crate) long: Option<u8>,
-    #[command(flatten)]
-    pub(crate) flow: FlowArgs,
-    #[command(flatten)]
-    pub(crate) verbosity: VerbosityArgs,
-}
-
-#[derive(ClapArgs)]
 pub(crate) struct SendArgs {
     /// File to send, or - for stdin
     #[arg(value_name = "FILE")]
@@ -834,7 +799,7 @@ mod tests {
         assert!(send.verbosity.quiet && send.flow.policy.is_some() && send.file.ends_with("FILE"));
         let Some(Command::Recv(recv)) = of("recv --listen 127.0.0.1:0 -o OUT") else { panic!() };
         assert!(recv.listen == "127.0.0.1:0" && recv.output.is_some_and(|path| path.ends_with("OUT")));
-        assert!(matches!(of("pipe -d"), Some(Command::Pipe(args)) if args.decompress));
+        assert!(matches!(of("pipe -d"), Some(Command::Pipe(args)) if args.file.decompress));
         for line in
             ["send", "send --help", "send FILE", "pipe -h", "pipe --version", "recv --port 1", "cp a b", "--help"]
         {

@@ -34,11 +34,6 @@ pub(crate) struct Bar {
 }
 
 impl Bar {
-    /// Shows nothing.
-    pub(crate) fn none() -> Self {
-        Self { over: Arc::default(), thread: None }
-    }
-
     /// Shows a sending flow of `raw_len` bytes, if `wanted` and stderr is a terminal.
     pub(crate) fn sending(control: &Arc<Control>, raw_len: Option<u64>, wanted: bool) -> Self {
         let control = Arc::clone(control);

@@ -1,7 +1,7 @@
 //! Summaries and errors, as text and as JSON.
 
 use std::fmt::Display;
-use std::io::{self, Write};
+use std::io::{self, BufRead, Write};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -55,6 +55,16 @@ pub(crate) fn out(text: impl Display) -> Result<()> {
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Err(StdoutClosed.into()),
         result => result.context("cannot write stdout"),
     }
+}
+
+/// Asks on a terminal; anything but yes is no.
+pub(crate) fn ask(question: &str) -> Result<bool> {
+    let mut err = io::stderr().lock();
+    write!(err, "{question}")?;
+    err.flush()?;
+    let mut answer = String::new();
+    io::stdin().lock().read_line(&mut answer)?;
+    Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
 }
 
 /// `64.0 MiB in 1.20 s, 53.3 MiB/s; wire 18.7 MiB, ratio 3.42; 78 % zstd:level=1, 22 % lz4; bound by the link 91 %`

@@ -69,7 +69,7 @@ fn a_file_is_as_small_as_that_of_zstd() {
     for file in [named, redirected] {
         let len = file.metadata().unwrap().len();
         assert!((len as f64) < most, "{}: {len} bytes, {most} at most", file.display());
-        assert!(filter(home.path(), &["pipe", "-d", &path(&file)], &[]).stdout == raw);
+        assert!(filter(home.path(), &["pipe", "-dc", &path(&file)], &[]).stdout == raw);
     }
 }
 
@@ -191,7 +191,7 @@ fn a_source_that_shrinks_or_grows_is_told() {
     for grows in [false, true] {
         fs::write(&source, random(20_000_000)).unwrap();
         // Without a reader the program blocks until the file has changed.
-        let mut child = narrows(home.path()).args(["pipe", source.to_str().unwrap()]).spawn().unwrap();
+        let mut child = narrows(home.path()).args(["pipe", "-c", source.to_str().unwrap()]).spawn().unwrap();
         let mut first = [0; 100];
         child.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
         let file = fs::File::options().append(true).open(&source).unwrap();
@@ -239,7 +239,8 @@ fn wrong_usage_says_what_is_right() {
         &["pipe", "--policy", "nope"][..],
         &["pipe", "--policy", "fixed:zstd:level=99"],
         &["pipe", "--block-max", "1T"],
-        &["pipe", "-d", "-t"],
+        &["pipe", "-z", "-t"],
+        &["pipe", "--methods", "lz4", "-19"],
         &["pipe", "-t", "-o", "/dev/null"],
         &["send", "/dev/null", "nowhere"],
         &["frobnicate"],
@@ -370,7 +371,7 @@ fn an_output_that_is_an_input_too_is_refused_under_whatever_name() {
     for name in ["a", "hard", "soft"] {
         refused(&format!("narrows pipe a -o {name}"));
         refused(&format!("narrows pipe -o {name} < a"));
-        refused(&format!("narrows pipe a >> {name}"));
+        refused(&format!("narrows pipe -c a >> {name}"));
         refused(&format!("narrows pipe < a >> {name}"));
         refused(&format!("narrows pipe -d a -o {name}"));
         refused(&format!("narrows pipe a -o /dev/null --trace {name}"));
@@ -381,7 +382,7 @@ fn an_output_that_is_an_input_too_is_refused_under_whatever_name() {
     // A file that the shell has truncated is lost, but is not silently replaced by an empty stream.
     fs::write(at("b"), &content).unwrap();
     fs::remove_file(at("soft")).unwrap();
-    refused("narrows pipe b > b");
+    refused("narrows pipe -c b > b");
     // Devices may be input and output at once, and --test writes nothing.
     for line in ["narrows pipe /dev/null -o /dev/null", "narrows pipe < /dev/null > /dev/null"] {
         let output = narrows_shell(home.path(), &line.replace("narrows", env!("CARGO_BIN_EXE_narrows")), folder.path());

@@ -73,8 +73,8 @@ fn descriptors_that_are_closed_are_no_empty_input_and_no_output() {
     fs::write(h.join("packed"), filter(h, &["pipe"], &text(10_000)).stdout).unwrap();
     fs::write(h.join("keep"), "precious").unwrap();
     for (line, words) in [
-        ("pipe file >&-", "cannot write stdout: it is closed"),
-        ("pipe -d packed >&-", "cannot write stdout: it is closed"),
+        ("pipe -c file >&-", "cannot write stdout: it is closed"),
+        ("pipe -dc packed >&-", "cannot write stdout: it is closed"),
         ("cp file - >&-", "cannot write stdout: it is closed"),
         ("recv --listen 127.0.0.1:0 >&-", "cannot write stdout: it is closed"),
         ("pipe -o made <&-", "cannot read stdin: it is closed"),
@@ -183,8 +183,8 @@ fn a_reader_that_goes_away_ends_every_filter_quietly() {
     let args = ["pipe", "-o", packed.to_str().unwrap(), "--block-max", "1K", "--policy", "fixed:lz4"];
     assert_eq!(code(&filter(home.path(), &args, &text(20_000_000))), 0);
     for args in [
-        &["pipe", "/dev/zero", "--policy", "fixed:store"][..],
-        &["pipe", "-d", packed.to_str().unwrap()],
+        &["pipe", "-c", "/dev/zero", "--policy", "fixed:store"][..],
+        &["pipe", "-dc", packed.to_str().unwrap()],
         &["inspect", "--frames", packed.to_str().unwrap()],
     ] {
         let mut child = narrows(home.path()).args(args).spawn().unwrap();
@@ -204,7 +204,7 @@ fn a_reader_that_goes_away_while_nothing_is_written_ends_every_filter() {
     assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
     let args = ["pipe", "/dev/zero", "--policy", "fixed:store", "--block-max", "1000"];
 
-    let mut child = narrows(home.path()).args(args).spawn().unwrap();
+    let mut child = narrows(home.path()).args(args).arg("-c").spawn().unwrap();
     let mut reader = File::from(OwnedFd::from(child.stdout.take().unwrap()));
     read_until_it_stands(&mut reader);
     drop(reader);
@@ -274,7 +274,7 @@ fn a_signal_ends_what_only_waits() {
     for args in [
         &["send", "/dev/null", "tcp://127.0.0.1:1", "--retry-connect", "1000"][..],
         &["pipe", "-o", fifo.to_str().unwrap()],
-        &["pipe", fifo.to_str().unwrap()],
+        &["pipe", "-c", fifo.to_str().unwrap()],
         &["pipe", "-d"],
     ] {
         let mut child = narrows(home.path()).args(args).stdin(Stdio::piped()).spawn().unwrap();
@@ -374,7 +374,7 @@ fn a_link_to_nothing_names_the_file_that_is_made() {
     fs::create_dir(folder.path().join("sub")).unwrap();
     symlink("sub/second", &link).unwrap();
     symlink("made", folder.path().join("sub/second")).unwrap();
-    assert_eq!(code(&filter(home.path(), &["pipe", "-o", link.to_str().unwrap()], b"new")), 0);
+    assert_eq!(code(&filter(home.path(), &["pipe", "-fo", link.to_str().unwrap()], b"new")), 0);
     assert!(link.symlink_metadata().unwrap().is_symlink());
     assert!(folder.path().join("sub/made").symlink_metadata().unwrap().is_file());
 }
@@ -388,7 +388,7 @@ fn a_replaced_file_keeps_its_place_and_its_readers() {
     fs::set_permissions(&target, fs::Permissions::from_mode(0o640)).unwrap();
     symlink("target", &link).unwrap();
     let packed = filter(home.path(), &["pipe"], b"new").stdout;
-    let args = ["pipe", "-d", "-o", link.to_str().unwrap()];
+    let args = ["pipe", "-df", "-o", link.to_str().unwrap()];
     assert_one_line_error(&filter(home.path(), &args, &packed[..packed.len() - 1]), 3);
     assert_eq!(fs::read(&target).unwrap(), b"old");
     assert_eq!(code(&filter(home.path(), &args, &packed)), 0);
@@ -421,7 +421,7 @@ fn a_damaged_stored_block_behind_blocks_to_decode_ends_the_stream() {
     let header = [0x01, 0x00, 0x90, 0x4e, 0x90, 0x4e, 0, 0, 0, 0, 0, 0, 0, 0];
     let damaged = [&stream[..second], &header, &[7; 10_000], &stream[second..]].concat();
     fs::write(&path, damaged).unwrap();
-    let mut child = program().args(["pipe", "-dq", "-T", "2"]).arg(&path).stdout(Stdio::piped()).spawn().unwrap();
+    let mut child = program().args(["pipe", "-dcq", "-T", "2"]).arg(&path).stdout(Stdio::piped()).spawn().unwrap();
     let mut out = Vec::new();
     child.stdout.take().unwrap().read_to_end(&mut out).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(3));

@@ -1,6 +1,8 @@
 //! `narrows FILE`, `cat`, `list`, `check`: the habits of `zstd` with the same command lines, and what
 //! only an index can do.
 
+mod habits;
+
 use std::fs::{self, FileTimes};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -80,71 +82,6 @@ fn a_file_that_appears_meanwhile_is_not_replaced() {
 }
 
 #[test]
-fn the_same_command_lines_as_of_zstd_leave_the_same_files() {
-    if !narrows_test::has("zstd") {
-        return;
-    }
-    let raw = sample(300_000);
-    // Command lines, with SUFFIX for `.nrw` and `.zst`.
-    let lines: &[&[&str]] = &[
-        &["a"],
-        &["-k", "a"],
-        &["--rm", "a"],
-        &["a", "b"],
-        &["-o", "out", "a"],
-        &["-f", "a"],
-        &["nothing"],
-        &["a", "nothing", "b"],
-        &["-d", "aSUFFIX"],
-        &["-d", "packedSUFFIX"],
-        &["-d", "-o", "out", "packedSUFFIX"],
-        &["-d", "--rm", "packedSUFFIX"],
-        &["-d", "b"],
-        &["-t", "packedSUFFIX"],
-        &["-t", "b"],
-        &["-dc", "packedSUFFIX"],
-        &["-d", "existsSUFFIX"],
-        &["-d", "-f", "existsSUFFIX"],
-        &["link"],
-        &["-f", "link"],
-        &["folder"],
-        &["-l", "packedSUFFIX"],
-    ];
-    for line in lines {
-        let [ours, theirs] = [".nrw", ".zst"].map(|suffix| {
-            let home = folder();
-            let program = if suffix == ".nrw" { env!("CARGO_BIN_EXE_narrows") } else { "zstd" };
-            let at = |name: &str| home.path().join(name);
-            for name in ["a", "b", "packed", "exists"] {
-                fs::write(at(name), &raw).unwrap();
-            }
-            let go = |args: &[&str]| {
-                let mut command = Command::new(program);
-                command.current_dir(home.path()).env("XDG_CACHE_HOME", "/nonexistent").args(args);
-                command.stdin(Stdio::null()).stderr(Stdio::piped()).output().unwrap()
-            };
-            assert!(go(&["-q", "packed", "exists"]).status.success());
-            fs::remove_file(at("packed")).unwrap();
-            std::os::unix::fs::symlink("b", at("link")).unwrap();
-            fs::create_dir(at("folder")).unwrap();
-            let args: Vec<_> = line.iter().map(|word| word.replace("SUFFIX", suffix)).collect();
-            let output = go(&args.iter().map(String::as_str).collect::<Vec<_>>());
-            let mut files: Vec<_> = fs::read_dir(home.path())
-                .unwrap()
-                .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-                .map(|name| {
-                    let same = fs::read(at(&name)).is_ok_and(|bytes| bytes == raw);
-                    (name.replace(suffix, "SUFFIX"), same)
-                })
-                .collect();
-            files.sort();
-            (output.status.success(), files, line[0] == "-dc" && output.stdout == raw)
-        });
-        assert_eq!(ours, theirs, "{line:?}");
-    }
-}
-
-#[test]
 fn mode_and_times_are_kept_and_nothing_is_overwritten() {
     let home = folder();
     let (a, packed) = (home.path().join("a"), home.path().join("a.nrw"));
@@ -165,27 +102,6 @@ fn mode_and_times_are_kept_and_nothing_is_overwritten() {
     good(home.path(), &["-d", "a.nrw"]);
     assert_eq!(kept(&a), (0o640, time));
     assert_eq!(fs::read(&a).unwrap(), sample(100_000));
-}
-
-#[test]
-fn tar_packs_and_unpacks_through_narrows() {
-    if !narrows_test::has("tar") {
-        return;
-    }
-    let home = folder();
-    fs::create_dir(home.path().join("dir")).unwrap();
-    fs::write(home.path().join("dir/file"), sample(500_000)).unwrap();
-    let program = format!("{} ", env!("CARGO_BIN_EXE_narrows"));
-    let tar = |args: &[&str]| {
-        let output = Command::new("tar").current_dir(home.path()).args(args).output().unwrap();
-        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
-    };
-    tar(&["-I", program.trim(), "-cf", "dir.tar.nrw", "dir"]);
-    fs::remove_dir_all(home.path().join("dir")).unwrap();
-    tar(&["-I", program.trim(), "-xf", "dir.tar.nrw"]);
-    assert_eq!(fs::read(home.path().join("dir/file")).unwrap(), sample(500_000));
-    let list = String::from_utf8(good(home.path(), &["list", "--json", "dir.tar.nrw"])).unwrap();
-    assert!(list.contains("\"index\":\"stored\"") && list.contains("\"check\":\"XXH3\""), "{list}");
 }
 
 #[test]
@@ -458,56 +374,6 @@ fn what_is_no_file_is_not_listed_and_the_error_says_what_to_do() {
 }
 
 #[test]
-fn options_of_zstd_and_xz_are_taken_or_said_what_to_use_instead() {
-    let home = folder();
-    let raw = sample(10_000);
-    fs::write(home.path().join("a"), &raw).unwrap();
-    good(home.path(), &["a"]);
-    for line in [
-        &["-T0"][..],
-        &["--threads=0"],
-        &["-qq"],
-        &["-vvk"],
-        &["-k", "-k"],
-        &["-zc", "-c"],
-        &["--no-progress", "-q"],
-        &["--sparse"],
-        &["file", "-T0"],
-    ] {
-        let packed = good(home.path(), &[line, &["-f", "--stdout", "a"]].concat());
-        assert!(crate::common::filter(home.path(), &["-dc", "-T0"], &packed).stdout == raw, "{line:?}");
-    }
-    for command in [&["cat", "-T0", "a.nrw"][..], &["check", "-T0", "a.nrw"], &["pipe", "-T0", "-d", "a.nrw"]] {
-        good(home.path(), command);
-    }
-    for (option, advice) in [
-        ("-1", "use --mode fast"),
-        ("-3", "leave it out"),
-        ("-19", "-19: narrows has no levels; use --mode archive"),
-        ("-kc19", "-19: narrows has no levels; use --mode archive"),
-        ("-9e", "-9: narrows has no levels"),
-        ("--fast=3", "use --mode fast"),
-        ("--ultra", "use --mode archive"),
-        ("--best", "use --mode archive"),
-        ("-r", "tar -I narrows"),
-        ("-S", "use -o FILE"),
-        ("-M512", "use --long=LOG"),
-        ("--single-thread", "use -T 1"),
-    ] {
-        for line in [&[option, "a"][..], &["-T4", option, "a"], &["file", option, "a"]] {
-            let output = run(home.path(), line);
-            crate::common::assert_one_line_error(&output, 2);
-            let said = crate::common::stderr(&output);
-            assert!(said.contains(advice) && said.lines().count() == 1, "{line:?}: {said}");
-        }
-    }
-    let said = crate::common::stderr(&run(home.path(), &["pipe", "-19", "a"]));
-    assert!(said.contains("--policy fixed:zstd:level=19"), "{said}");
-    // Commands have options of their own, and a word of theirs is no level.
-    assert!(crate::common::stderr(&run(home.path(), &["cat", "-r", "a.nrw"])).contains("unexpected argument"));
-}
-
-#[test]
 fn zeros_behind_a_gzip_file_are_padding_and_other_bytes_are_an_error() {
     if !narrows_test::has("gzip") {
         return;
@@ -570,7 +436,7 @@ fn runs_of_zeros_become_holes_in_new_files_and_nowhere_else() {
         }
         for packed in packed {
             fs::File::options().write(true).open(at(packed)).unwrap().set_modified(time).unwrap();
-            for line in [&["-df", "-o", "b", packed][..], &["pipe", "-d", "-o", "b", packed]] {
+            for line in [&["-df", "-o", "b", packed][..], &["pipe", "-df", "-o", "b", packed]] {
                 good(home.path(), line);
                 // With its length, also where it ends with a hole.
                 assert!(fs::read(at("b")).unwrap() == raw, "{name} {line:?}");

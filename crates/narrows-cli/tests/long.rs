@@ -13,7 +13,7 @@ fn a_file_that_repeats_far_back_takes_half_and_comes_back() {
     let path = stream.to_str().unwrap();
     let data = [random(5_000_000), text(100_000), random(5_000_000)].concat();
     let packed = |long: &[&str]| {
-        let output = filter(home.path(), &[&["pipe", "-o", path, "--json"], long].concat(), &data);
+        let output = filter(home.path(), &[&["pipe", "-fo", path, "--json"], long].concat(), &data);
         assert_eq!(code(&output), 0, "{}", stderr(&output));
         let json: Value = serde_json::from_str(stderr(&output).lines().last().unwrap()).unwrap();
         (fs::metadata(&stream).unwrap().len(), json["copied_bytes"].as_u64().unwrap())
@@ -22,7 +22,7 @@ fn a_file_that_repeats_far_back_takes_half_and_comes_back() {
     assert!(plain > 10_000_000 && none == 0);
     let (long, copied) = packed(&["--long"]);
     assert!(long < 5_100_000 && copied > 4_990_000, "{long} bytes, {copied} copied");
-    let back = |args: &[&str]| filter(home.path(), &[&["pipe", path], args].concat(), &[]);
+    let back = |args: &[&str]| filter(home.path(), &[&["pipe", "-c", path], args].concat(), &[]);
     assert!(back(&["-d"]).stdout == data);
     let shown = filter(home.path(), &["inspect", path], &[]);
     let shown = String::from_utf8(shown.stdout).unwrap();
@@ -43,12 +43,12 @@ fn a_file_states_no_longer_reach_than_it_has_bytes_and_none_if_it_is_short() {
     for (len, words) in [(5_000_000, Some("copies from up to 8388608 bytes back")), (1_000_000, None)] {
         let data = random(len / 2).repeat(2);
         fs::write(&source, &data).unwrap();
-        let packed = filter(home.path(), &["pipe", "--long=30", &source, "-o", &stream], &[]);
+        let packed = filter(home.path(), &["pipe", "-f", "--long=30", &source, "-o", &stream], &[]);
         assert_eq!(code(&packed), 0, "{}", stderr(&packed));
         let shown = String::from_utf8(filter(home.path(), &["inspect", &stream], &[]).stdout).unwrap();
         assert_eq!(shown.contains("copies from"), words.is_some(), "{shown}");
         assert!(shown.contains(words.unwrap_or_default()), "{shown}");
-        assert!(filter(home.path(), &["pipe", "-d", &stream], &[]).stdout == data);
+        assert!(filter(home.path(), &["pipe", "-dc", &stream], &[]).stdout == data);
     }
 }
 
@@ -59,7 +59,7 @@ fn a_file_is_written_whatever_the_reach_and_the_link_may_have_no_checks() {
     let data = random(5_000_000).repeat(2);
     for (check, codes) in [(&["-q"][..], [0, 0]), (&["--no-check"], [3, 0])] {
         // Of stdin the length is unknown.
-        let packed = filter(home.path(), &[&["pipe", "--long=30", "-o", &stream], check].concat(), &data);
+        let packed = filter(home.path(), &[&["pipe", "-f", "--long=30", "-o", &stream], check].concat(), &data);
         assert_eq!(code(&packed), 0, "{}", stderr(&packed));
         // Without checks nothing would tell that the file was changed, and memory has its limit.
         for (long, expected) in [("-q", codes[0]), ("--long=30", codes[1])] {

@@ -113,7 +113,7 @@ fn copies_are_remembered_and_pipes_and_copies_within_the_host_are_not() {
     };
     copy(h.join("here").to_str().unwrap(), &[]);
     let packed = Command::new(env!("CARGO_BIN_EXE_narrows"))
-        .arg("pipe")
+        .args(["pipe", "-c"])
         .arg(&world.file)
         .env("XDG_CACHE_HOME", h)
         .stdout(Stdio::null())

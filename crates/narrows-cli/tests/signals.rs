@@ -142,6 +142,39 @@ fn blocks_in_work_are_left_at_a_signal() {
     }
 }
 
+/// The input is there, nothing is half done, and what was to be replaced is as it was.
+#[test]
+fn a_signal_leaves_the_files_as_they_were() {
+    let home = home();
+    let h = home.path();
+    fs::write(h.join("f"), text(8 << 20)).unwrap();
+    good(h, &["-1", "f", "-o", "packed.nrw"]);
+    fs::write(h.join("f.nrw"), "old").unwrap();
+    fs::write(h.join("packed"), "old").unwrap();
+    for (args, input, old) in [
+        (&["pipe", "-19", "--rm", "-f", "f"][..], "f", "f.nrw"),
+        (&["pipe", "-df", "--rm", "packed.nrw"], "packed.nrw", "packed"),
+    ] {
+        let before = fs::read(h.join(input)).unwrap();
+        // A signal may come when all is done already, but hardly so often.
+        let ends = || {
+            let child = start(h, args);
+            wait_until_it_writes_in(h, 0, &child);
+            kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+            let output = finish(child);
+            let ended = code(&output) == -1;
+            if !ended {
+                fs::write(h.join(input), &before).unwrap();
+                fs::write(h.join(old), "old").unwrap();
+            }
+            ended
+        };
+        assert!((0..20).any(|_| ends()), "it ends by the signal");
+        assert!(fs::read(h.join(input)).unwrap() == before && fs::read(h.join(old)).unwrap() == b"old", "{args:?}");
+        assert_eq!(entries(h).len(), 4, "{args:?}");
+    }
+}
+
 /// The processor time of a program until it ends, in ticks.
 fn cpu_ticks(mut child: Child, then: impl Fn(&Child)) -> u64 {
     then(&child);

@@ -1,12 +1,14 @@
 //! Other formats, known by their magic numbers and decoded from the beginning.
 
 use std::io::{self, BufRead, BufReader, Chain, Cursor, Read};
+use std::marker::PhantomData;
 
-use bzip2::read::MultiBzDecoder;
+use bzip2::bufread::BzDecoder;
 use flate2::bufread::GzDecoder;
 use liblzma::read::XzDecoder;
 use liblzma::stream::{CONCATENATED, Stream};
 use narrows::Error;
+use zstd::stream::raw::{DParameter, InBuffer, Operation, OutBuffer};
 
 /// Bytes that suffice to know a format.
 pub const MAGIC_LEN: usize = 6;
@@ -90,7 +92,8 @@ pub fn peek(source: &mut impl Read) -> io::Result<Vec<u8>> {
 }
 
 /// A decoder of another format than Narrows' own. `begin` was read of `source` before. Bytes that
-/// follow one another in the same format are read as one; others are an error.
+/// follow one another in the same format are read as one, and zeros between and behind them are padding;
+/// others are an error.
 ///
 /// # Errors
 /// The decoder cannot be made; [`Format::Narrows`] is not decoded here.
@@ -116,18 +119,15 @@ pub fn decoder_within<R: Read + Send + 'static>(
     let source: Source<R> = BufReader::with_capacity(128 << 10, Cursor::new(begin).chain(source));
     Ok(match format {
         Format::Narrows => return Err(io::Error::other("a stream of Narrows is for its receiver")),
-        Format::Zstd => {
-            let mut decoder = zstd::stream::read::Decoder::with_buffer(source)?;
-            decoder.window_log_max(window_log)?;
-            Box::new(ZstdFrames { decoder, window, window_log })
-        }
-        Format::Gzip => Box::new(GzipMembers { decoder: Some(GzDecoder::new(source)) }),
+        Format::Zstd => Box::new(ZstdFrames::new(source, window, window_log)?),
+        Format::Gzip => Box::new(Members::<GzDecoder<_>, _>::new(source)?),
         Format::Xz => {
+            // Its padding is of whole words, as `xz -d` takes it.
             let stream = Stream::new_stream_decoder(XZ_MEMORY_MAX, CONCATENATED)?;
             Box::new(XzDecoder::new_stream(source, stream))
         }
-        Format::Bzip2 => Box::new(MultiBzDecoder::new(source)),
-        Format::Lz4 => Box::new(Lz4Frames { decoder: Some(lz4::Decoder::new(source)?) }),
+        Format::Bzip2 => Box::new(Members::<BzDecoder<_>, _>::new(source)?),
+        Format::Lz4 => Box::new(Members::<lz4::Decoder<_>, _>::new(source)?),
     })
 }
 
@@ -140,89 +140,169 @@ fn window_of(begin: &[u8]) -> Option<u64> {
     (descriptor & 0x20 == 0).then(|| base + base / 8 * u64::from(window & 7))
 }
 
-/// zstd frames one after another, with an error that tells how much memory one wants.
-struct ZstdFrames<R> {
-    decoder: R,
-    /// That of the first frame, if it is stated.
-    window: Option<u64>,
-    window_log: u32,
-}
-
-impl<R: Read> Read for ZstdFrames<R> {
-    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        self.decoder.read(buf).map_err(|e| {
-            if !e.to_string().contains(TOO_MUCH_MEMORY) {
-                return e;
-            }
-            let window = self.window.filter(|window| *window > 1 << self.window_log);
-            let needed = window.map(|window| window.next_power_of_two().ilog2());
-            let asks = window.map_or_else(String::new, |window| format!(" of {} MiB", window >> 20));
-            let advice = match needed {
-                Some(log) if log > ZSTD_WINDOW_LOG_MAX => format!("zstd -d --long={log} decodes it"),
-                Some(log) => format!("allow it with --long={log}"),
-                None if self.window_log < ZSTD_WINDOW_LOG_MAX => "allow more with --long=30".into(),
-                None => "zstd -d --long=31 decodes it".into(),
-            };
-            let limit = (1u64 << self.window_log) >> 20;
-            let text =
-                format!("the zstd data has a window{asks}, and {limit} MiB of memory are allowed for it; {advice}");
-            io::Error::other(Error::limit(text))
-        })
+/// Whether a file of this format, or what may be within one, begins with this byte.
+fn begins_with(format: Format, byte: u8) -> bool {
+    match format {
+        Format::Narrows => byte == 0x4e,
+        Format::Zstd => byte == 0x28 || (0x50..=0x5f).contains(&byte),
+        Format::Gzip => byte == 0x1f,
+        Format::Xz => byte == 0xfd,
+        Format::Bzip2 => byte == b'B',
+        Format::Lz4 => byte == 0x04 || (0x50..=0x5f).contains(&byte),
     }
 }
 
-/// gzip members one after another, and behind the last one zeros, which tapes have.
-struct GzipMembers<R: BufRead> {
-    decoder: Option<GzDecoder<R>>,
-}
-
-impl<R: BufRead> Read for GzipMembers<R> {
-    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        if buf.is_empty() {
-            return Ok(0);
-        }
-        loop {
-            let Some(decoder) = &mut self.decoder else { return Ok(0) };
-            let n = decoder.read(buf)?;
-            if n > 0 {
-                return Ok(n);
-            }
-            // An interrupted read is tried again, for which the decoder has to be there.
-            let is_last = decoder.get_mut().fill_buf()?.first().is_none_or(|byte| *byte == 0);
-            let Some(decoder) = self.decoder.take() else { return Ok(0) };
-            let source = decoder.into_inner();
-            if is_last {
-                return skip_zeros(source).map(|()| 0);
-            }
-            self.decoder = Some(GzDecoder::new(source));
-        }
-    }
-}
-
-/// Reads to the end; anything but zeros is an error.
-fn skip_zeros(mut source: impl BufRead) -> io::Result<()> {
+/// Goes over zeros, which tapes and disk images have behind a file. Returns whether another member follows.
+fn next_member(format: Format, source: &mut impl BufRead) -> io::Result<bool> {
     loop {
         let bytes = match source.fill_buf() {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
             bytes => bytes?,
         };
-        let n = bytes.len();
-        if n == 0 {
-            return Ok(());
-        }
-        if bytes.iter().any(|byte| *byte != 0) {
+        let Some(first) = bytes.first() else { return Ok(false) };
+        if *first != 0 {
+            if begins_with(format, *first) {
+                return Ok(true);
+            }
             return Err(io::Error::new(io::ErrorKind::InvalidData, "there are other bytes behind its end"));
         }
-        source.consume(n);
+        let zeros = bytes.iter().take_while(|byte| **byte == 0).count();
+        source.consume(zeros);
     }
 }
 
-/// LZ4 frames one after another.
-struct Lz4Frames<R: BufRead> {
-    decoder: Option<lz4::Decoder<R>>,
+/// zstd frames one after another, with an error that tells how much memory one wants.
+struct ZstdFrames<R> {
+    source: R,
+    decoder: zstd::stream::raw::Decoder<'static>,
+    /// In a frame, the first one included.
+    within: bool,
+    is_over: bool,
+    /// That of the first frame, if it is stated.
+    window: Option<u64>,
+    window_log: u32,
 }
 
-impl<R: BufRead> Read for Lz4Frames<R> {
+impl<R: BufRead> ZstdFrames<R> {
+    fn new(source: R, window: Option<u64>, window_log: u32) -> io::Result<Self> {
+        let mut decoder = zstd::stream::raw::Decoder::new()?;
+        decoder.set_parameter(DParameter::WindowLogMax(window_log))?;
+        Ok(Self { source, decoder, within: true, is_over: false, window, window_log })
+    }
+
+    /// The error of the decoder; where it is about memory, with what allows more.
+    fn explained(&self, error: io::Error) -> io::Error {
+        if !error.to_string().contains(TOO_MUCH_MEMORY) {
+            return error;
+        }
+        let window = self.window.filter(|window| *window > 1 << self.window_log);
+        let needed = window.map(|window| window.next_power_of_two().ilog2());
+        let asks = window.map_or_else(String::new, |window| format!(" of {} MiB", window >> 20));
+        let advice = match needed {
+            Some(log) if log > ZSTD_WINDOW_LOG_MAX => format!("zstd -d --long={log} decodes it"),
+            Some(log) => format!("allow it with --long={log}"),
+            None if self.window_log < ZSTD_WINDOW_LOG_MAX => "allow more with --long=30".into(),
+            None => "zstd -d --long=31 decodes it".into(),
+        };
+        let limit = (1u64 << self.window_log) >> 20;
+        let text = format!("the zstd data has a window{asks}, and {limit} MiB of memory are allowed for it; {advice}");
+        io::Error::other(Error::limit(text))
+    }
+}
+
+impl<R: BufRead> Read for ZstdFrames<R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        if buf.is_empty() || self.is_over {
+            return Ok(0);
+        }
+        loop {
+            if !self.within {
+                if !next_member(Format::Zstd, &mut self.source)? {
+                    self.is_over = true;
+                    return Ok(0);
+                }
+                self.decoder.reinit()?;
+                self.within = true;
+            }
+            let bytes = self.source.fill_buf()?;
+            let is_end = bytes.is_empty();
+            let (mut input, mut output) = (InBuffer::around(bytes), OutBuffer::around(buf));
+            let left = self.decoder.run(&mut input, &mut output);
+            let (read, written) = (input.pos(), output.pos());
+            self.source.consume(read);
+            self.within = left.map_err(|e| self.explained(e))? > 0;
+            if written > 0 {
+                return Ok(written);
+            }
+            if is_end && self.within {
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it is cut off"));
+            }
+        }
+    }
+}
+
+/// A decoder of one member of a file.
+trait Member<R>: Read + Sized {
+    const FORMAT: Format;
+
+    fn new(source: R) -> io::Result<Self>;
+
+    /// The source, when the member was read to its end.
+    fn into_source(self) -> io::Result<R>;
+}
+
+impl<R: BufRead> Member<R> for GzDecoder<R> {
+    const FORMAT: Format = Format::Gzip;
+
+    fn new(source: R) -> io::Result<Self> {
+        Ok(Self::new(source))
+    }
+
+    fn into_source(self) -> io::Result<R> {
+        Ok(self.into_inner())
+    }
+}
+
+impl<R: BufRead> Member<R> for BzDecoder<R> {
+    const FORMAT: Format = Format::Bzip2;
+
+    fn new(source: R) -> io::Result<Self> {
+        Ok(Self::new(source))
+    }
+
+    fn into_source(self) -> io::Result<R> {
+        Ok(self.into_inner())
+    }
+}
+
+impl<R: BufRead> Member<R> for lz4::Decoder<R> {
+    const FORMAT: Format = Format::Lz4;
+
+    fn new(source: R) -> io::Result<Self> {
+        Self::new(source)
+    }
+
+    fn into_source(self) -> io::Result<R> {
+        let (source, ended) = self.finish();
+        // A cut is reported as `Interrupted`, which would mean to try again.
+        ended.map_err(|_| io::Error::new(io::ErrorKind::UnexpectedEof, "it is cut off"))?;
+        Ok(source)
+    }
+}
+
+/// Members one after another. `None` behind the last one, and after an error.
+struct Members<M, R> {
+    decoder: Option<M>,
+    source: PhantomData<fn() -> R>,
+}
+
+impl<R: BufRead, M: Member<R>> Members<M, R> {
+    fn new(source: R) -> io::Result<Self> {
+        Ok(Self { decoder: Some(M::new(source)?), source: PhantomData })
+    }
+}
+
+impl<R: BufRead, M: Member<R>> Read for Members<M, R> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         if buf.is_empty() {
             return Ok(0);
@@ -234,13 +314,11 @@ impl<R: BufRead> Read for Lz4Frames<R> {
                 return Ok(n);
             }
             let Some(decoder) = self.decoder.take() else { return Ok(0) };
-            let (mut source, ended) = decoder.finish();
-            // The decoder reports a cut as `Interrupted`, which would mean to try again.
-            ended.map_err(|_| io::Error::new(io::ErrorKind::UnexpectedEof, "it is cut off"))?;
-            if source.fill_buf()?.is_empty() {
+            let mut source = decoder.into_source()?;
+            if !next_member(M::FORMAT, &mut source)? {
                 return Ok(0);
             }
-            self.decoder = Some(lz4::Decoder::new(source)?);
+            self.decoder = Some(M::new(source)?);
         }
     }
 }

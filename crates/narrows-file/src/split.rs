@@ -7,6 +7,9 @@ use narrows::frame::{self, ControlKind, Header, PREFACE_LEN, ReadLimits, feature
 use crate::footer::parse_preface;
 use crate::scan::limits;
 
+/// Bytes of padding that are read at a time.
+const PADDING_STEP: usize = 16 << 10;
+
 /// Reads from `R` up to the end of one stream, the end frame included; then [`Split::next_stream`]
 /// begins the next one. What is not a stream is passed on as it is, for the receiver to refuse.
 pub struct Split<R> {
@@ -37,7 +40,8 @@ impl<R: Read> Split<R> {
         Self { source, behind: begin, carry: Vec::new(), limits: None, body: 0, is_end: false, state: State::Within }
     }
 
-    /// Goes to the next stream. Returns whether there is one, or other bytes; false at the end.
+    /// Goes to the next stream, over zeros in front of it. Returns whether there is one, or other bytes; false at
+    /// the end.
     ///
     /// # Errors
     /// The source fails, or the stream before was not read to its end.
@@ -45,10 +49,19 @@ impl<R: Read> Split<R> {
         if self.state != State::Ended {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the stream before was not read to its end"));
         }
-        if self.behind.is_empty() {
-            self.behind.resize(PREFACE_LEN, 0);
+        loop {
+            let zeros = self.behind.iter().take_while(|byte| **byte == 0).count();
+            if zeros < self.behind.len() {
+                self.behind.drain(..zeros);
+                break;
+            }
+            // Zeros are read in longer pieces: tapes have many.
+            self.behind.resize(if zeros == 0 { PREFACE_LEN } else { PADDING_STEP }, 0);
             let n = read_some(&mut self.source, &mut self.behind)?;
             self.behind.truncate(n);
+            if n == 0 {
+                break;
+            }
         }
         self.state = State::Within;
         self.limits = None;

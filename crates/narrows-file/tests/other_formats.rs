@@ -81,6 +81,40 @@ fn what_the_usual_programs_write_is_read_also_twice_in_a_row() {
 }
 
 #[test]
+fn zeros_behind_files_of_every_format_are_padding() {
+    let raw = sample(60_000, 1);
+    for (program, args) in [
+        ("narrows", &[][..]),
+        ("zstd", &["-c"]),
+        ("gzip", &["-c"]),
+        ("xz", &["-c"]),
+        ("bzip2", &["-c"]),
+        ("lz4", &["-c"]),
+    ] {
+        let bytes = if program == "narrows" { Some(narrows(&raw)) } else { filter(program, args, &raw) };
+        let Some(bytes) = bytes else { continue };
+        // xz takes whole words only. As many zeros as are read at once, more and fewer.
+        for zeros in [4, 512, 10_240, 300_000] {
+            let padded = [&bytes[..], &vec![0; zeros]].concat();
+            assert!(decoded(&padded).unwrap() == raw, "{program}, {zeros} zeros");
+            assert!(decoded(&padded.repeat(2)).unwrap() == raw.repeat(2), "{program} twice, {zeros} zeros between");
+            assert!(decoded(&[&padded[..], b"x"].concat()).is_err(), "{program}, another byte behind {zeros} zeros");
+            // The end of a file is not padding.
+            let cut = [&bytes[..bytes.len() - 1], &vec![0; zeros]].concat();
+            assert!(decoded(&cut).is_err() || bytes.last() == Some(&0), "{program}, cut, {zeros} zeros");
+        }
+        assert!(decoded(&[&bytes[..], b"x"].concat()).is_err(), "{program}, another byte");
+    }
+}
+
+fn narrows(raw: &[u8]) -> Vec<u8> {
+    let mut writer = narrows_file::Writer::new(Sink::default(), Default::default()).unwrap();
+    writer.write_all(raw).unwrap();
+    let (sink, _) = writer.finish().unwrap();
+    sink.0.lock().unwrap().clone()
+}
+
+#[test]
 fn our_zstd_files_are_read_by_zstd_and_at_any_byte() {
     for len in [0, 1, 1000, 256 << 10, (256 << 10) + 1, 1_500_000] {
         let raw = sample(len, 3);

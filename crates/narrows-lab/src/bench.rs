@@ -230,7 +230,7 @@ fn file(args: &Args) -> Result<Value> {
             let mut samples = Vec::new();
             for _ in 0..args.rounds {
                 let zstd = timed_file("zstd", &["-3", "-q", "-f", &t, input, "-o", out], &output.0)?;
-                let ours = timed_file(&program(), &["pipe", &t, input, "-o", out], &output.0)?;
+                let ours = timed_file(&program(), &["pipe", "-f", &t, input, "-o", out], &output.0)?;
                 samples.push(
                     json!({ "zstd_s": zstd.0, "zstd_bytes": zstd.1, "narrows_s": ours.0, "narrows_bytes": ours.1 }),
                 );
@@ -339,7 +339,7 @@ fn ping(first: &mut Child, last: &mut Child) -> Result<f64> {
 /// Peak resident memory of a bulk flow at 4 threads into a slow reader, which fills every queue.
 fn memory() -> Result<Value> {
     let file = temporary("memory", 48 << 20)?;
-    let args = ["pipe", "--threads", "4", file.0.to_str().context("a path")?];
+    let args = ["pipe", "-c", "--threads", "4", file.0.to_str().context("a path")?];
     let mut child = Command::new(program()).args(args).stdout(Stdio::piped()).spawn()?;
     let mut out = child.stdout.take().context("a pipe")?;
     let (mut buf, mut peak_kib) = (vec![0; 16 << 10], 0u64);

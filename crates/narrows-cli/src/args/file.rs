@@ -3,29 +3,29 @@
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, ValueEnum};
+use narrows::hint::{Hint, Mode};
 use narrows::policy::PolicySpec;
 
 use super::hint::HintArgs;
+use super::levels::LevelArgs;
 use super::store::StoreArgs;
-use super::{VerbosityArgs, long_range, parse_block_max, parse_size};
-use narrows::hint::Mode;
+use super::{LONG, VerbosityArgs, long_range, parse_block_max, parse_size};
 
 #[derive(ClapArgs)]
-#[command(after_long_help = HELP, args_override_self = true)]
 pub(crate) struct FileArgs {
     /// Files or s3://, gs://, az:// objects to compress or decompress; `-` or none: stdin
     #[arg(value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
     /// Decompress
-    #[arg(short = 'd', long, visible_alias = "uncompress", conflicts_with_all = ["test", "list"])]
+    #[arg(short = 'd', long, visible_alias = "uncompress", overrides_with = "compress")]
     pub(crate) decompress: bool,
     /// Compress (this is the default)
-    #[arg(short = 'z', long, conflicts_with_all = ["decompress", "test", "list"])]
+    #[arg(short = 'z', long, overrides_with = "decompress", conflicts_with_all = ["test", "list"])]
     pub(crate) compress: bool,
     /// Verify compressed files and write nothing
     #[arg(short = 't', long, conflicts_with_all = ["output", "list"])]
     pub(crate) test: bool,
-    /// Show what is in compressed files
+    /// Show what is in compressed files, and their sum
     #[arg(short = 'l', long, conflicts_with_all = ["output", "stdout"])]
     pub(crate) list: bool,
     /// Write to stdout
@@ -34,38 +34,48 @@ pub(crate) struct FileArgs {
     /// Output file, for one input
     #[arg(short = 'o', long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
-    /// Overwrite files, follow links, write compressed data to a terminal
+    /// Write the new files into the folder DIR, which is there, under the last parts of their names
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["output", "stdout", "test", "list"])]
+    pub(crate) output_dir_flat: Option<PathBuf>,
+    /// Take the files in folders, at any depth; links in them are passed over
+    #[arg(short = 'r', long)]
+    pub(crate) recursive: bool,
+    /// Overwrite files, follow links, write compressed data to a terminal; with -dc: copy what is not compressed
     #[arg(short = 'f', long)]
     pub(crate) force: bool,
     /// Keep the input files (this is the default)
-    #[arg(short = 'k', long)]
+    #[arg(short = 'k', long, overrides_with = "rm")]
     pub(crate) keep: bool,
-    /// Remove each input file when its output is complete, unless it changed meanwhile
-    #[arg(long, conflicts_with_all = ["keep", "stdout", "test", "list"])]
+    /// Remove each input file when a file made of it is complete, unless it changed meanwhile
+    #[arg(long, overrides_with = "keep")]
     pub(crate) rm: bool,
     #[command(flatten)]
-    pub(crate) hint: HintArgs,
+    level: LevelArgs,
+    #[command(flatten)]
+    hint: HintArgs,
     /// As small as the output takes it without becoming slower: a file's disk is the link, as a pipe always is
-    #[arg(long, conflicts_with_all = ["mode", "encode_rate", "decode_rate", "policy", "format"])]
+    #[arg(long, conflicts_with_all = ["mode", "level", "fast", "best", "encode_rate", "decode_rate", "policy", "format"])]
     pub(crate) adapt: bool,
     /// Format to write: `narrows`, or `zstd` for standard zstd frames with a seek table
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "narrows")]
     pub(crate) format: FormatArg,
-    /// Rule that chooses the method of each block, instead of the mode's
+    /// Rule that chooses the method of each block, instead of the mode's; `narrows --help` lists all
     #[arg(long, value_name = "SPEC", conflicts_with_all = ["mode", "encode_rate", "decode_rate", "hint"])]
     pub(crate) policy: Option<PolicySpec>,
-    /// Maximum block length, such as 64K or 2M [default: that of the mode]
+    /// Maximum block length, such as 64K or 2M [default: that of the mode or policy]
     #[arg(long, value_name = "SIZE", value_parser = parse_block_max)]
     pub(crate) block_max: Option<usize>,
     /// Raw bytes that are decoded at most for a byte, where blocks refer to earlier ones [default: 4M, 16M for archives]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) run_len: Option<usize>,
-    /// Worker threads [0 and default: the cores that this process may use]
+    /// Worker threads [0 and default: the cores that this process may use; to encode with four or more, one fewer]
     #[arg(long, short = 'T', value_name = "N", value_parser = clap::value_parser!(u16).range(0..=256))]
     pub(crate) threads: Option<u16>,
     /// With -d and -t: the most that a stream may refer back, 2^LOG bytes, which are kept in memory
-    /// unless the output is a file [default: 27, to a file 30]; and the window of zstd frames [default: 27]
-    #[arg(long, value_name = "LOG", require_equals = true, value_parser = long_range())]
+    /// unless the output is a file [default: 27, to a file 30]; and the window of zstd frames [default: 27].
+    /// `narrows pipe` also compresses so: what came before, up to 2^LOG bytes back, becomes copies
+    /// [without =LOG: 27]; both ends keep so much in memory, except of a FILE
+    #[arg(long, value_name = "LOG", num_args = 0..=1, require_equals = true, default_missing_value = LONG, value_parser = long_range())]
     pub(crate) long: Option<u8>,
     /// Omit the checks of blocks
     #[arg(long)]
@@ -75,19 +85,61 @@ pub(crate) struct FileArgs {
     pub(crate) no_sparse: bool,
     /// The default
     #[arg(long, hide = true, overrides_with = "no_sparse")]
-    pub(crate) sparse: bool,
+    sparse: bool,
     /// Show no progress bar; there is one on a terminal only
     #[arg(long)]
     pub(crate) no_progress: bool,
+    #[command(flatten)]
+    silent: SilentArgs,
     #[command(flatten)]
     pub(crate) verbosity: VerbosityArgs,
     #[command(flatten)]
     pub(crate) store: StoreArgs,
 }
 
-const HELP: &str = "\
+/// Options of `zstd` and `gzip` that ask for what is always so.
+#[derive(ClapArgs)]
+struct SilentArgs {
+    /// Blocks have checks
+    #[arg(short = 'C', long, hide = true, overrides_with = "no_check")]
+    check: bool,
+    /// No name and time are stored in the file
+    #[arg(short = 'n', long, hide = true)]
+    no_name: bool,
+    /// The bar of a terminal
+    #[arg(long, hide = true, overrides_with = "no_progress")]
+    progress: bool,
+    /// As -T 1
+    #[arg(long, hide = true, conflicts_with = "threads")]
+    single_thread: bool,
+}
+
+impl FileArgs {
+    /// What the command line says about the bytes: its options before its text.
+    pub(crate) fn asked(&self) -> Hint {
+        self.hint.hint().or(self.level.hint())
+    }
+
+    /// The mode of files in the format of zstd, of which `hint` is what is known.
+    pub(crate) fn mode_of_zstd(&self, hint: &Hint) -> Mode {
+        self.level.mode_of_zstd().or(hint.mode).unwrap_or_default()
+    }
+
+    /// Whether the command line says what bytes are worth, so that nothing depends on the output.
+    pub(crate) fn says_what_it_is_worth(&self) -> bool {
+        self.asked() != Hint::default() || self.adapt || self.format != FormatArg::Narrows || self.run_len.is_some()
+    }
+
+    /// Threads that encode, as asked for.
+    pub(crate) fn encoders(&self) -> Option<u16> {
+        if self.silent.single_thread { Some(1) } else { self.threads.filter(|n| *n > 0) }
+    }
+}
+
+pub(crate) const HELP: &str = "\
 FILE becomes FILE.nrw, and with -d the reverse; mode and times are kept, and so is FILE. Nothing is overwritten without -f. \
--d also takes .zst, .gz, .xz, .bz2 and .lz4. A file whose name is that of a command needs its folder: `narrows ./cat`.
+-d also takes .zst, .gz, .xz, .bz2 and .lz4. It is `narrows pipe`, whose --help has the rest, but that as a filter \
+it writes files with an index. A file whose name is that of a command needs its folder: `narrows ./cat`.
 
 MODES
   fast      at least 500 MB/s of each core
@@ -95,9 +147,9 @@ MODES
   archive   small, whatever time it takes
 With --adapt the disk says what is worth its time instead: a slow one gets fewer bytes, a fast one is kept busy.
 
-OPTIONS OF OTHER PROGRAMS
-  -d -z -t -l -c -o -f -k -q -v -T --rm are those of zstd; -T0 and -qq are taken too. There are no levels (-1 to -22, --fast, \
---ultra, --best): a mode takes their place. -r is for tar.
+LEVELS
+  --fast[=N] stands for the mode fast, -1 for methods=store+zstd:level=1, -2 to -5 for balanced, -6 to -9 for archive with --encode-rate 40MB/s, -10 to -22 \
+and --best for archive.
 
 EXAMPLES
   narrows log                      log.nrw, which is read at any byte

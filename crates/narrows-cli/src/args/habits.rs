@@ -63,49 +63,24 @@ fn advice(error: &clap::Error, words: &[impl AsRef<str>]) -> Option<String> {
     let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else { return None };
     let unknown = unknown.split_once('=').map_or(unknown.as_str(), |(name, _)| name);
     let first = words.first()?.as_ref();
-    let level = words.iter().find_map(|word| level(word.as_ref())).filter(|_| unknown.len() == 2);
-    let is_level = unknown.ends_with(|c: char| c.is_ascii_digit());
-    match (first, level.filter(|_| is_level)) {
-        ("pipe", Some(level)) => Some(format!(
-            "-{level}: pipe has no levels, it adapts; leave it out, or fix the method with --policy fixed:zstd:level={level}"
-        )),
-        // Other commands than `file`, which `narrows FILE` is, have options of their own.
-        (command, _) if command != "file" && super::is_command(command) => None,
-        (_, Some(level)) => {
-            let mode = match level {
-                0..=1 => "use --mode fast",
-                2..=9 => "leave it out, which is --mode balanced",
-                _ => "use --mode archive",
-            };
-            Some(format!("-{level}: narrows has no levels; {mode} (of fast, balanced, archive)"))
-        }
-        _ => instead(unknown).map(|text| format!("{unknown} is no option of narrows; {text}")),
+    // Other commands than these, which `narrows FILE` is, have options of their own.
+    if first != "file" && first != "pipe" && super::is_command(first) {
+        return None;
     }
-}
-
-/// The level in a word such as `-19` or `-dc3`.
-fn level(word: &str) -> Option<u32> {
-    let flags = word.strip_prefix('-')?.trim_start_matches(|c: char| c.is_ascii_alphabetic() && c != 'T' && c != 'o');
-    let end = flags.find(|c: char| !c.is_ascii_digit()).unwrap_or(flags.len());
-    flags[..end].parse().ok()
+    instead(unknown).map(|text| format!("{unknown} is no option of narrows; {text}"))
 }
 
 fn instead(option: &str) -> Option<&'static str> {
     Some(match option {
-        "--fast" => "use --mode fast",
-        "--ultra" | "--best" | "--extreme" | "-e" => "use --mode archive",
-        "-r" | "--recursive" => {
-            "pack a folder with tar -I narrows, or its files with find DIR -type f -exec narrows {} +"
-        }
-        "--check" | "-C" => "leave it out: checks are on unless --no-check is given",
+        "--extreme" | "-e" => "use --mode archive",
         "-D" => "leave it out: files have no dictionaries, only messages have (narrows train)",
         "-M" | "--memory" | "--memlimit" | "--memlimit-decompress" => "use --long=LOG, with which -d takes 2^LOG bytes",
         "-S" | "--suffix" => "use -o FILE",
-        "-n" | "-N" | "--name" | "--no-name" => "leave it out: names are not stored",
+        "-N" | "--name" => "leave it out: names are not stored",
         "-b" => "use narrows bench codecs",
         "-B" | "--block-size" => "use --block-max SIZE",
         "-p" | "--processes" => "use -T N",
-        "--single-thread" => "use -T 1",
+        "--output-dir-mirror" => "use --output-dir-flat DIR, or narrows cp",
         "--auto-threads" => "leave it out, or use -T 0",
         "-F" => "use --format narrows|zstd",
         "-H" => "use --help",
@@ -132,25 +107,6 @@ mod tests {
             "narrows pipe -ch",
         ] {
             assert_eq!(of(same), same);
-        }
-    }
-
-    #[test]
-    fn levels_are_found_in_the_words_that_have_them_and_in_no_others() {
-        for (word, found) in [
-            ("-1", Some(1)),
-            ("-19", Some(19)),
-            ("-dc3", Some(3)),
-            ("-9e", Some(9)),
-            ("-3T4", Some(3)),
-            ("-T4", None),
-            ("-o1", None),
-            ("--mode", None),
-            ("file1", None),
-            ("-", None),
-            ("-99999999999", None),
-        ] {
-            assert_eq!(level(word), found, "{word}");
         }
     }
 }

@@ -67,7 +67,8 @@ pub(crate) fn run(args: &ListArgs) -> Result<ExitCode> {
         first_object = source.and_then(|source| if let Input::Object(object) = source { Some(object) } else { None });
     }
     let mut is_first = true;
-    each(inputs, |path| {
+    let mut sum = Sum::default();
+    let status = each(inputs, |path| {
         let row = row(args, path, first_object.take())?;
         if is_first && !args.json {
             report::out(format!(
@@ -77,8 +78,67 @@ pub(crate) fn run(args: &ListArgs) -> Result<ExitCode> {
         }
         is_first = false;
         show(args, path, &row)?;
+        sum.add(&row);
         Ok(0)
-    })
+    })?;
+    if sum.files > 1 {
+        sum.show(args)?;
+    }
+    Ok(status)
+}
+
+/// The sum of several files.
+#[derive(Default)]
+struct Sum {
+    files: u64,
+    wire_len: u64,
+    /// `None` if the length of one of them is unknown.
+    raw_len: Option<u64>,
+}
+
+impl Sum {
+    fn add(&mut self, row: &Row) {
+        let before = if self.files == 0 { Some(0) } else { self.raw_len };
+        self.raw_len = before.zip(row.raw_len).map(|(sum, len)| sum + len);
+        self.files += 1;
+        self.wire_len += row.wire_len;
+    }
+
+    fn show(&self, args: &ListArgs) -> Result<()> {
+        let ratio = ratio(self.raw_len, self.wire_len);
+        if args.json {
+            let (compressed, uncompressed) = (self.wire_len, self.raw_len);
+            let files = self.files;
+            return report::out(
+                json!({"files": files, "compressed": compressed, "uncompressed": uncompressed, "ratio": ratio}),
+            );
+        }
+        report::out("-".repeat(78))?;
+        report::out(format!(
+            "{:>8} {:>7} {:>14} {:>14} {:>7}  {:<6} {:<8} {} files",
+            "",
+            "",
+            self.wire_len,
+            number(self.raw_len),
+            ratio_words(ratio),
+            "",
+            "",
+            self.files
+        ))
+    }
+}
+
+/// Raw bytes for each byte of a file.
+fn ratio(raw_len: Option<u64>, wire_len: u64) -> Option<f64> {
+    raw_len.filter(|_| wire_len > 0).map(|raw_len| raw_len as f64 / wire_len as f64)
+}
+
+fn ratio_words(ratio: Option<f64>) -> String {
+    ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.3}"))
+}
+
+fn number(n: Option<u64>) -> String {
+    n.map_or("-".to_owned(), |n| n.to_string())
 }
 
 /// What is read at any byte.
@@ -194,7 +254,7 @@ fn row_of_narrows<R: ReadAt>(file: &NarrowsFile<R>, none: Row) -> Row {
 }
 
 fn show(args: &ListArgs, path: &Path, row: &Row) -> Result<()> {
-    let ratio = row.raw_len.filter(|_| row.wire_len > 0).map(|raw_len| raw_len as f64 / row.wire_len as f64);
+    let ratio = ratio(row.raw_len, row.wire_len);
     if args.json {
         return report::out(json!({
             "file": path.to_string_lossy(),
@@ -210,14 +270,13 @@ fn show(args: &ListArgs, path: &Path, row: &Row) -> Result<()> {
             "entries": row.entries,
         }));
     }
-    let number = |n: Option<u64>| n.map_or("-".to_owned(), |n| n.to_string());
     report::out(format!(
         "{:>8} {:>7} {:>14} {:>14} {:>7}  {:<6} {:<8} {}",
         number(row.blocks),
         number(row.runs),
         row.wire_len,
         number(row.raw_len),
-        ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.3}")),
+        ratio_words(ratio),
         row.check,
         row.index,
         path.display()

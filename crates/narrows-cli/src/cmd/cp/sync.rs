@@ -1,7 +1,7 @@
 //! `narrows sync`: a mirror, which shows what it would remove and asks first.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{BufRead, IsTerminal, Write};
+use std::io::{IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 use std::sync::PoisonError;
@@ -90,11 +90,8 @@ fn is_wanted(names: &[String], count: u64) -> Result<bool> {
     if rest > 0 {
         writeln!(err, "  and {rest} more")?;
     }
-    write!(err, "Remove {}? [y/N] ", if count == 1 { "it".to_owned() } else { format!("these {count}") })?;
-    err.flush()?;
-    let mut answer = String::new();
-    std::io::stdin().lock().read_line(&mut answer)?;
-    Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
+    drop(err);
+    report::ask(&format!("Remove {}? [y/N] ", if count == 1 { "it".to_owned() } else { format!("these {count}") }))
 }
 
 #[cfg(test)]

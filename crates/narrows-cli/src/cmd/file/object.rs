@@ -26,7 +26,7 @@ const STEP: usize = 256 << 10;
 
 /// Compresses, decompresses or tests one input.
 pub(super) fn one(args: &FileArgs, transfer: &Transfer, input: &Place) -> Result<()> {
-    if args.rm {
+    if args.rm && !args.stdout && !args.test {
         return Err(narrows::Error::misuse("--rm is for files of this host").into());
     }
     let output = match &args.output {
@@ -72,14 +72,14 @@ fn compress(args: &FileArgs, input: &Place, output: &Place) -> Result<()> {
     let condition = if args.force { Condition::None } else { Condition::Create };
     let options = CreateOptions { condition, metadata, len, frames: is_narrows };
     let target = place::create(output, &args.store, options)?;
-    let threads = args.threads.filter(|n| *n > 0).map_or_else(narrows::stream::encoders, usize::from);
-    let hint = args.hint.hint();
+    let threads = args.encoders().map_or_else(narrows::stream::encoders, usize::from);
+    let hint = args.asked();
     let (cannot_read, cannot_write) = (format!("cannot read {input}"), format!("cannot write {output}"));
     if !is_narrows {
         let mut target = target;
         let mut source = Noting { inner: source, failed: Arc::default() };
         let failed = Arc::clone(&source.failed);
-        let written = zstd_seekable::write(&mut source, &mut target, hint.mode.unwrap_or_default(), threads);
+        let written = zstd_seekable::write(&mut source, &mut target, args.mode_of_zstd(&hint), threads);
         let blame = || if failed.load(Ordering::Relaxed) { cannot_read.clone() } else { cannot_write.clone() };
         written.map_err(bare).with_context(blame)?;
         is_unchanged()?;
@@ -120,7 +120,7 @@ fn decompress(args: &FileArgs, transfer: &Transfer, input: &Place, output: Optio
         None => place::open_stream(input, &args.store)?,
     };
     let control = &transfer.control;
-    let threads = flow::threads(args.threads);
+    let threads = flow::threads(args.encoders());
     let options = || ReceiveOptions::default().threads(threads).reach_max(reach_max(args.long)).control(control);
     let Some(output) = output else {
         let decoded = decode_within(source, io::sink(), window_log(args.long), options);

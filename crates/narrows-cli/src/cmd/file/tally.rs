@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal};
 use std::path::Path;
 
 use super::Done;
-use crate::args::file::FileArgs;
+use crate::args::VerbosityArgs;
 use crate::report::{self, bytes};
 
 /// Tells of one file, or of the sum of several.
@@ -20,11 +20,11 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    pub(super) fn new(args: &FileArgs) -> Self {
+    pub(super) fn new(verbosity: VerbosityArgs, is_one: bool) -> Self {
         // With -v and --json there are more words already.
-        let said = args.verbosity.quiet || args.verbosity.verbose || args.verbosity.json;
+        let said = verbosity.quiet || verbosity.verbose || verbosity.json;
         let tells = !said && io::stderr().is_terminal();
-        Self { tells, is_one: args.files.len() < 2, files: 0, raw_bytes: 0, wire_bytes: 0, compressed: 0 }
+        Self { tells, is_one, files: 0, raw_bytes: 0, wire_bytes: 0, compressed: 0 }
     }
 
     pub(super) fn add(&mut self, input: &Path, done: &Done) {
