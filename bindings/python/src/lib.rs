@@ -36,6 +36,7 @@ mod _narrows {
     #[pymodule_export]
     use super::stream::{
         Compressor, Decompressor, Flow, Reader, ReceivedTotals, SentTotals, Writer, compress, decompress, drive,
+        leveled,
     };
 
     #[pymodule_export]

@@ -66,6 +66,13 @@ pub(crate) fn with_level(policy: &str, level: Option<i32>) -> Result<Cow<'_, str
     Ok(format!("fixed:{codec}:level={level}{rest}").into())
 }
 
+/// Private: the policy with this level of its method.
+#[pyfunction]
+#[pyo3(signature = (policy, level, /), name = "with_level")]
+pub(crate) fn leveled(policy: &str, level: i32) -> PyResult<String> {
+    with_level(policy, Some(level)).map(Cow::into_owned).map_err(crate::error::raised)
+}
+
 /// Configuration of a file that is read at any byte, as `narrows FILE` writes them.
 fn storing(preset: &str, encode_rate: Option<u64>, threads: usize) -> Result<SendOptions> {
     let mode = Mode::ALL.into_iter().find(|mode| mode.name() == preset);

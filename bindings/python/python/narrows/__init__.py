@@ -24,6 +24,7 @@ from ._errors import (
     UnsupportedError,
 )
 from ._file import NarrowsFile, open
+from ._fsspec import register as _register_fsspec
 from ._hdf5 import hdf5, netcdf4_filter, register, write_chunks
 from ._narrows import (
     DICTIONARY_MAX,
@@ -102,4 +103,5 @@ __all__ = [
 ]
 
 register()
-del register
+_register_fsspec()
+del register, _register_fsspec

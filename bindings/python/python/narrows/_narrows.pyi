@@ -41,6 +41,7 @@ __all__ = [
     "drive",
     "hdf5_params",
     "train",
+    "with_level",
 ]
 
 __version__: str
@@ -326,7 +327,12 @@ class SentTotals:
 @final
 class Reader:
     def __new__(
-        cls, source: Callable[[int], bytes], *, threads: int | None, back: Callable[[bytes], object] | None
+        cls,
+        source: Callable[[int], bytes],
+        *,
+        threads: int | None,
+        back: Callable[[bytes], object] | None,
+        several: bool,
     ) -> Reader: ...
     def readinto(self, buffer: Buffer) -> int: ...
     def read_some(self, most: int) -> bytes: ...
@@ -352,6 +358,7 @@ class FileReader:
 class ReceivedTotals:
     def stats(self) -> dict[str, int]: ...
 
+def with_level(policy: str, level: int, /) -> str: ...
 def drive(data: bytes | bytearray, policy: str, threads: int | None, descriptor: int, kind: str) -> float: ...
 
 @final

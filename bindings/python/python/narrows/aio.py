@@ -65,20 +65,41 @@ class _Layer(asyncio.Protocol):
         self._inside = 0
         self._decoding = False
         self._ended = self._hung_up = False
+        # The connection is closed, and the application does not have all that came by it.
+        self._gone = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._raw = transport
+        self.transport = _Transport(self, transport, _flow(transport, self._policy))
         # With anything in its buffer, no more is handed over: what waits here can still be encoded in
         # another way.
-        transport.set_write_buffer_limits(high=0)
-        self.transport = _Transport(self, transport, _flow(transport, self._policy))
+        transport.set_write_buffer_limits(high=1, low=0)
         self.app.connection_made(self.transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        gone = exc is None and not self._ended and not self.transport.is_closing()
         self.transport.lost()
+        if gone:
+            self._gone = self._hung_up = True
+            self.decode()
+        else:
+            self._finish(self._failure or exc)
+
+    def _finish(self, error: Exception | None) -> None:
+        self._gone = False
         self._wire.clear()
-        self.app.connection_lost(self._failure or exc)
+        self.app.connection_lost(error)
+
+    def give_up(self) -> None:
+        """The application closes a connection that is closed already."""
+        if self._gone:
+            self._gone = False
+            self.loop.call_soon(self._finish, None)
+
+    @property
+    def _stopped(self) -> bool:
+        return self.transport.is_closing() and not self._gone
 
     def pause_writing(self) -> None:
         self.transport.hold(True)
@@ -106,16 +127,16 @@ class _Layer(asyncio.Protocol):
     def decode(self) -> None:
         """Decodes what was received, as long as the application reads."""
         decoder = self._decoder
-        while not (self._decoding or self.transport.is_closing() or not self.transport.is_reading()):
+        while not self._decoding and not self._stopped and self.transport.is_reading():
             if self._ended:
                 if self._wire:
-                    self._fail(CorruptError("there are bytes behind the end of the stream"))
+                    self.fail(CorruptError("there are bytes behind the end of the stream"))
                 return
             data = b""
             if decoder.needs_input:
                 if not self._wire:
                     if self._hung_up:
-                        self._fail(TruncatedError("the connection ends before the stream"))
+                        self.fail(TruncatedError("the connection ends before the stream"))
                     return
                 data = self._wire.popleft()
                 self._wire_len -= len(data)
@@ -131,17 +152,17 @@ class _Layer(asyncio.Protocol):
             try:
                 raw = decoder.decompress(data, _PIECE)
             except Exception as error:
-                self._fail(error)
+                self.fail(error)
                 return
             self._deliver(raw)
 
     def _decoded(self, work: asyncio.Future[bytes]) -> None:
         self._decoding = False
-        if work.cancelled() or self.transport.is_closing():
+        if work.cancelled() or self._stopped:
             return
         error = work.exception()
         if isinstance(error, Exception):
-            self._fail(error)
+            self.fail(error)
             return
         self._deliver(work.result())
         self.decode()
@@ -150,17 +171,24 @@ class _Layer(asyncio.Protocol):
         if raw:
             self.app.data_received(raw)
         decoder = self._decoder
-        if not decoder.eof or self.transport.is_closing():
+        if not decoder.eof or self._stopped:
             return
         self._ended = True
         if unused := decoder.unused_data:
             self._wire.appendleft(unused)
-        elif not self.app.eof_received():
+            return
+        goes_on = self.app.eof_received()
+        if self._gone:
+            self._finish(None)
+        elif not goes_on:
             self.transport.close()
 
-    def _fail(self, error: Exception) -> None:
-        self._failure = error
-        self.transport.abort()
+    def fail(self, error: Exception) -> None:
+        if self._gone:
+            self._finish(error)
+        else:
+            self._failure = error
+            self.transport.abort()
 
     def stats(self) -> dict[str, Any]:
         return {"sent": self.transport.flow.stats(), "received": self._decoder.stats()}
@@ -180,10 +208,11 @@ class _Transport(asyncio.Transport):
         # The event loop's buffer has bytes; the application was told to pause.
         self._held = self._paused = False
         self._reads = True
-        self._encoding = False
+        # A block is encoded on another thread; the connection is to be looked at.
+        self._encoding = self._due = False
         self._next: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._ending = self._ended = self._closing = self._lost = False
+        self._eof = self._ending = self._ended = self._closing = self._lost = False
 
     # --- for the application ---
 
@@ -198,7 +227,7 @@ class _Transport(asyncio.Transport):
         self._layer.app = protocol
 
     def write(self, data: Buffer) -> None:
-        if self._ending and not self._closing:
+        if self._eof:
             raise RuntimeError("Cannot call write() after write_eof()")
         # A bytearray may change afterwards.
         view = memoryview(data if isinstance(data, bytes) else bytes(data))
@@ -217,10 +246,12 @@ class _Transport(asyncio.Transport):
         return True
 
     def write_eof(self) -> None:
-        self._ending = True
+        self._eof = self._ending = True
         self._soon()
 
     def close(self) -> None:
+        if self._lost:
+            self._layer.give_up()
         if not self._closing:
             self._closing = self._ending = True
             if self._layer_is_paused():
@@ -228,6 +259,8 @@ class _Transport(asyncio.Transport):
             self._soon()
 
     def abort(self) -> None:
+        if self._lost:
+            self._layer.give_up()
         self._closing = True
         self._raw.abort()
 
@@ -270,7 +303,9 @@ class _Transport(asyncio.Transport):
     def hold(self, held: bool) -> None:
         self._held = held
         if not held:
-            self._look()
+            # Not at once: the event loop may not be asked to close from within this call.
+            self._due = True
+            self._soon()
 
     def lost(self) -> None:
         self._closing = self._lost = True
@@ -294,9 +329,8 @@ class _Transport(asyncio.Transport):
 
     def _look(self) -> None:
         self._timer = None
-        if not self._lost:
-            self.flow.look(self._raw.get_write_buffer_size())
-            self._pump()
+        self._due = True
+        self._pump()
 
     def _pump(self) -> None:
         """Encodes and hands over what is due."""
@@ -304,6 +338,9 @@ class _Transport(asyncio.Transport):
             self._next.cancel()
             self._next = None
         flow, raw = self.flow, self._raw
+        if self._due and not self._lost:
+            self._due = False
+            flow.look(raw.get_write_buffer_size())
         while not self._lost:
             moved = self._feed()
             if flow.work(raw.get_write_buffer_size()) and not self._encoding:
@@ -355,7 +392,7 @@ class _Transport(asyncio.Transport):
         self._encoding = False
         if not work.cancelled() and not self._lost:
             if isinstance(error := work.exception(), Exception):
-                self._layer._fail(error)
+                self._layer.fail(error)
                 return
             self._pump()
 
