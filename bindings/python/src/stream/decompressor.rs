@@ -65,7 +65,7 @@ impl Decompressor {
     ///
     /// Raises ``CorruptError``, ``UnsupportedError`` and ``LimitError``, then again in every call,
     /// and ``EOFError`` after the end of the stream.
-    #[pyo3(signature = (data, max_length = -1))]
+    #[pyo3(signature = (data, max_length = -1), text_signature = "($self, data, max_length=-1)")]
     fn decompress<'py>(
         &self,
         py: Python<'py>,

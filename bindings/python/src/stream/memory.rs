@@ -1,6 +1,7 @@
 //! Encoding and decoding of whole streams in memory.
 
 use std::cell::Cell;
+use std::time::Instant;
 
 use narrows::block::{Block, BufferPool};
 use narrows::codec::Contexts;
@@ -12,7 +13,7 @@ use narrows::{Error, Result};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
-use super::{clock, run, sending, threads, with_level};
+use super::{run, sending, threads, with_level};
 use crate::buffer::{Bytes, Filling};
 use crate::error::raised;
 
@@ -55,8 +56,10 @@ pub(crate) fn compress<'py>(
     let threads = threads_for(bytes.len(), threads, stream::encoders)?;
     let policy = with_level(policy, level).map_err(raised)?;
     let options = sending(&policy, threads).map_err(raised)?.gather_ns(0).raw_len(bytes.len() as u64);
-    let mut encoding = Encoding::new(options, threads, Kept::take());
     let is_brief = bytes.len() <= BRIEF;
+    let mut encoding = Encoding::new(options, threads, Kept::take());
+    // The time means nothing to a fixed method, and looking at clocks takes longer than the rest.
+    encoding.timed = !is_brief || !policy.starts_with("fixed:");
     let mut at = 0;
     while at < bytes.len() {
         at += bytes.with(py, |b| encoding.take(&b[at..(at + PIECE).min(b.len())]));
@@ -75,7 +78,8 @@ pub(super) struct Encoding {
     pub(super) sender: Sender,
     kept: Kept,
     threads: usize,
-    clock: Box<dyn Fn() -> u64 + Send>,
+    begun: Instant,
+    timed: bool,
     pub(super) wire: Vec<u8>,
 }
 
@@ -84,39 +88,51 @@ impl Encoding {
     pub(super) fn new(options: SendOptions, threads: usize, kept: Kept) -> Self {
         let (config, policy) = options.into_engine();
         let sender = Sender::new(config, policy, kept.buffers.clone());
-        Self { sender, kept, threads, clock: Box::new(clock()), wire: Vec::new() }
+        Self { sender, kept, threads, begun: Instant::now(), timed: true, wire: Vec::new() }
+    }
+
+    fn now_ns(&self) -> u64 {
+        if self.timed { self.begun.elapsed().as_nanos() as u64 } else { 0 }
     }
 
     /// Takes as many raw bytes as there is room for, and returns how many.
     pub(super) fn take(&mut self, raw: &[u8]) -> usize {
-        self.sender.write(raw, (self.clock)())
+        let now_ns = self.now_ns();
+        self.sender.write(raw, now_ns)
     }
 
     /// Ends the stream. All of it is in `wire` then.
     pub(super) fn end(&mut self) -> Result<()> {
-        self.sender.close((self.clock)());
+        let now_ns = self.now_ns();
+        self.sender.close(now_ns);
         self.work();
         if self.sender.is_drained() { Ok(()) } else { Err(stuck()) }
     }
 
     /// Encodes the blocks that are due of everything taken so far.
     pub(super) fn work(&mut self) {
-        let Self { sender, kept, threads, clock, wire } = self;
-        let Kept { contexts, buffers } = kept;
         loop {
-            let jobs: Vec<Job> = std::iter::from_fn(|| sender.poll_job(clock())).collect();
+            let now_ns = self.now_ns();
+            let jobs: Vec<Job> = std::iter::from_fn(|| self.sender.poll_job(now_ns)).collect();
             let any = !jobs.is_empty();
-            for done in run(jobs, *threads, contexts, |j| j.estimate_ns, |job, c| stream::encode(job, c, buffers)) {
-                sender.finish(done, clock());
+            let (Kept { contexts, buffers }, timed) = (&mut self.kept, self.timed);
+            let encode = |job: Job, contexts: &mut Contexts| match timed {
+                true => stream::encode(job, contexts, buffers),
+                false => job.run(contexts, buffers),
+            };
+            for done in run(jobs, self.threads, contexts, |job| job.estimate_ns, encode) {
+                let now_ns = self.now_ns();
+                self.sender.finish(done, now_ns);
             }
-            let begin_ns = clock();
-            let before = wire.len();
-            while let Some(frame) = sender.poll_transmit() {
-                wire.extend_from_slice(&frame.header);
-                wire.extend_from_slice(&frame.body);
+            let begin_ns = self.now_ns();
+            let before = self.wire.len();
+            while let Some(frame) = self.sender.poll_transmit() {
+                self.wire.extend_from_slice(&frame.header);
+                self.wire.extend_from_slice(&frame.body);
             }
-            let accepted = (wire.len() - before) as u64;
-            sender.on_link(LinkSample { begin_ns, end_ns: clock(), accepted, ..LinkSample::default() });
+            let accepted = (self.wire.len() - before) as u64;
+            let end_ns = self.now_ns();
+            self.sender.on_link(LinkSample { begin_ns, end_ns, accepted, ..LinkSample::default() });
             if !any && accepted == 0 {
                 return;
             }

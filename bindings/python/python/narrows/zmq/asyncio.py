@@ -38,6 +38,7 @@ class Socket(plain.Socket):
     """As ``zmq.asyncio.Socket``. A socket of ``narrows.zmq`` does the work."""
 
     _poller_class = Poller
+    _shadow_sock: Any
     # pyzmq's sockets only take attributes that the class has.
     _timer: Any = None
 
@@ -99,7 +100,8 @@ class Socket(plain.Socket):
         if not self._shadow_sock.get(zmq.EVENTS) & zmq.POLLIN:
             return
         event = waiting[0]
-        result, error = None, None
+        result: Any = None
+        error: Exception | None = None
         if event.kind != "poll":
             options = {**event.kwargs, "flags": event.kwargs["flags"] | zmq.DONTWAIT}
             try:
