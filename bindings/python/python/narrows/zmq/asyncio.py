@@ -30,7 +30,7 @@ __all__ = ["Context", "Poller", "Socket"]
 _LATE_S = 0.001
 
 
-class Poller(plain.Poller, _BlockingPoller):
+class Poller(plain.Poller, _BlockingPoller):  # type: ignore[misc]
     """As ``zmq.asyncio.Poller``, but also sees messages that wait inside a socket of this module."""
 
 
@@ -38,7 +38,12 @@ class Socket(plain.Socket):
     """As ``zmq.asyncio.Socket``. A socket of ``narrows.zmq`` does the work."""
 
     _poller_class = Poller
+    # pyzmq's types do not mention these.
     _shadow_sock: Any
+    _recv_futures: Any
+    _call_later: Any
+    _drop_io_state: Any
+    _handle_events: Any
     # pyzmq's sockets only take attributes that the class has.
     _timer: Any = None
 
@@ -47,7 +52,7 @@ class Socket(plain.Socket):
         if own:
             kwargs = {"_from_socket": blocking.Socket(context, socket_type, **kwargs)}
             context, socket_type = None, -1
-        super().__init__(context, socket_type, **kwargs)
+        super().__init__(context, socket_type, **kwargs)  # type: ignore[misc]
 
     # What a socket does beside sending and receiving tells it who its peers are.
 
@@ -91,7 +96,7 @@ class Socket(plain.Socket):
 
     def _handle_recv(self) -> None:
         """As pyzmq's, but if all that came was for the socket itself, the wait goes on."""
-        waiting: Any = self._recv_futures
+        waiting = self._recv_futures
         while waiting and waiting[0].future.done():
             waiting.popleft().timer.cancel()
         if not waiting:
@@ -122,7 +127,7 @@ class Socket(plain.Socket):
             event.future.set_exception(error)
 
     def _schedule_remaining_events(self, events: Any = None) -> None:
-        super()._schedule_remaining_events(events)
+        super()._schedule_remaining_events(events)  # type: ignore[misc]
         # Held-back messages are delivered at their time, even if nothing arrives.
         inner = self._shadow_sock
         if not self._recv_futures or self._timer is not None or not isinstance(inner, blocking.Socket):
