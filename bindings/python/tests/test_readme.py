@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 README = Path(__file__).parent.parent / "README.md"
-SECTIONS = ["Piece by piece", "asyncio"]
+SECTIONS = ["Piece by piece", "asyncio", "HTTP"]
 
 
 @pytest.mark.parametrize("section", SECTIONS)
