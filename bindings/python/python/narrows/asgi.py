@@ -40,6 +40,9 @@ class NarrowsMiddleware:
 
     Responses to ``HEAD``, with a ``Content-Encoding``, a range or ``no-transform`` stay as they are,
     and so do bodies that would not get shorter. An ``ETag`` becomes a weak one.
+
+    The length of a response that has a secret beside what the request said tells of the secret: such
+    responses need ``Cache-Control: no-transform``.
     """
 
     def __init__(
