@@ -194,6 +194,14 @@ class _Layer(asyncio.Protocol):
         return {"sent": self.transport.flow.stats(), "received": self._decoder.stats()}
 
 
+class _StreamProtocol(asyncio.StreamReaderProtocol):
+    """asyncio's, but one direction may end by TLS too."""
+
+    def eof_received(self) -> bool:
+        super().eof_received()
+        return True
+
+
 class _Transport(asyncio.Transport):
     """The transport of the application: takes raw bytes, and writes a stream."""
 
@@ -482,7 +490,7 @@ async def _open(
     Flow.validate(policy)
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=limit, loop=loop)
-    protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+    protocol = _StreamProtocol(reader, loop=loop)
     _, layer = await getattr(loop, create)(lambda: _Layer(protocol, policy, loop), *place, **kwds)
     return reader, asyncio.StreamWriter(layer.transport, protocol, reader, loop)
 
@@ -495,7 +503,7 @@ async def _start(
 
     def layer() -> _Layer:
         reader = asyncio.StreamReader(limit=limit, loop=loop)
-        return _Layer(asyncio.StreamReaderProtocol(reader, connected, loop=loop), policy, loop)
+        return _Layer(_StreamProtocol(reader, connected, loop=loop), policy, loop)
 
     server: asyncio.Server = await getattr(loop, create)(layer, *place, **kwds)
     return server
