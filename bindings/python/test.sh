@@ -1,7 +1,10 @@
 #!/bin/sh
 # Builds the module and runs its tests in a virtual environment under target/, which is recreated
-# when requirements.txt changes. `test.sh wheel` builds the release wheel instead. Other arguments
-# are passed to pytest.
+# when requirements.txt changes. Arguments are passed to pytest.
+#
+#   test.sh wheel [ARGUMENT...]     the release wheel instead, by maturin with these arguments. With
+#                                   BUILT=DIR the program and the libraries come from there, as
+#                                   packaging/build.sh makes them.
 set -e
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
@@ -35,12 +38,25 @@ for name in sys.stdin.read().split("\0")[:-1]:
 ')
 
 if [ "$1" = wheel ]; then
+	shift
+	built=${BUILT:-$target/release}
+	[ -n "$BUILT" ] || (cd "$root" && "$cargo" build -q --release -p narrows-hdf5 -p narrows-cli -p narrows-preload)
 	# HDF5 loads every library of a folder, so the filter has one of its own.
-	(cd "$root" && "$cargo" build -q --release -p narrows-hdf5)
 	mkdir -p "$here/python/narrows/plugins"
-	strip --strip-debug -o "$here/python/narrows/plugins/libnarrows_hdf5.so" "$target/release/libnarrows_hdf5.so"
+	strip --strip-debug -o "$here/python/narrows/plugins/libnarrows_hdf5.so" "$built/libnarrows_hdf5.so"
+	# pip installs what is here below the environment's folder: `narrows` is the program itself, and
+	# finds its libraries beside it. maturin knows the folder by its name.
+	data=$here/narrows._narrows.data
+	rm -rf "$data"
+	mkdir -p "$data/scripts" "$data/data/lib/narrows" "$data/data/share/man/man1"
+	mkdir "$data/data/lib/narrows/hdf5"
+	cp "$here/python/narrows/plugins/libnarrows_hdf5.so" "$data/data/lib/narrows/hdf5"
+	strip -o "$data/scripts/narrows" "$built/narrows"
+	strip -o "$data/data/lib/narrows/libnarrows_preload.so" "$built/libnarrows_preload.so"
+	"$built/narrows" man "$data/data/share/man/man1"
+	gzip -9n "$data"/data/share/man/man1/*.1
 	cd "$here"
-	exec "$venv/bin/maturin" build --release --out "$target/wheels"
+	exec "$venv/bin/maturin" build --release --out "$target/wheels" "$@"
 fi
 
 # Lays out the module as an installed wheel, without building one: alternating maturin and cargo

@@ -34,7 +34,10 @@ mod _narrows {
     };
 
     #[pymodule_export]
-    use super::stream::{Reader, ReceivedTotals, SentTotals, Writer, compress, decompress, drive};
+    use super::stream::{
+        Compressor, Decompressor, Flow, Reader, ReceivedTotals, SentTotals, Writer, compress, decompress, drive,
+        leveled,
+    };
 
     #[pymodule_export]
     const ARRAY_MAX: usize = narrows_array::RAW_MAX;

@@ -1,10 +1,11 @@
 //! Streams: a writer that the engine's driver drains on its own threads, a reader that decodes on
-//! demand, and encoding and decoding of whole streams in memory.
+//! demand, and encoding and decoding of streams in memory, whole or piece by piece.
 //!
 //! No thread of the engine ever needs the interpreter's lock: its output for a Python object waits
 //! until a call from Python passes it on. So nothing can hang at interpreter shutdown, and
 //! exceptions of the object reach the caller.
 
+use std::borrow::Cow;
 use std::sync::{Mutex, PoisonError};
 
 use narrows::block::BufferPool;
@@ -17,12 +18,19 @@ use narrows::{Error, Result};
 use narrows_file::{Mode, WriteOptions};
 use pyo3::prelude::*;
 
+mod compressor;
+mod decompressor;
 mod exchange;
+mod flow;
 mod memory;
 mod reader;
 mod totals;
+mod turn;
 mod writer;
 
+pub(crate) use self::compressor::Compressor;
+pub(crate) use self::decompressor::Decompressor;
+pub(crate) use self::flow::Flow;
 pub(crate) use self::memory::{compress, decompress};
 pub(crate) use self::reader::Reader;
 pub(crate) use self::totals::{Received, ReceivedTotals, SentTotals};
@@ -43,6 +51,26 @@ fn sending(policy: &str, threads: usize) -> Result<SendOptions> {
     // A program may have many flows open, so each keeps little.
     let history = if spec.links() { BASELINE_HISTORY } else { 0 };
     Ok(SendOptions::new(spec).threads(threads).history(history))
+}
+
+/// `policy` with this level of its method.
+pub(crate) fn with_level(policy: &str, level: Option<i32>) -> Result<Cow<'_, str>> {
+    let Some(level) = level else { return Ok(policy.into()) };
+    let method = policy.strip_prefix("fixed:").filter(|method| !method.contains("level="));
+    let none =
+        || Error::misuse(format!("level= needs a fixed method without a level, such as fixed:zstd, not {policy}"));
+    let (codec, rest) = match method.ok_or_else(none)?.split_once(':') {
+        Some((codec, rest)) => (codec, format!(",{rest}")),
+        None => (method.unwrap_or_default(), String::new()),
+    };
+    Ok(format!("fixed:{codec}:level={level}{rest}").into())
+}
+
+/// Private: the policy with this level of its method.
+#[pyfunction]
+#[pyo3(signature = (policy, level, /), name = "with_level")]
+pub(crate) fn leveled(policy: &str, level: i32) -> PyResult<String> {
+    with_level(policy, Some(level)).map(Cow::into_owned).map_err(crate::error::raised)
 }
 
 /// Configuration of a file that is read at any byte, as `narrows FILE` writes them.

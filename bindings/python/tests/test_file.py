@@ -612,7 +612,6 @@ def test_h5py(tmp_path) -> None:
 
 def test_fsspec(data, tmp_path) -> None:
     fsspec = pytest.importorskip("fsspec")
-    fsspec.compression.register_compression("narrows", narrows.open, "nrw", force=True)
     path = str(tmp_path / "f.nrw")
     with fsspec.open(path, "wb", compression="narrows") as file:
         file.write(data)
@@ -622,8 +621,36 @@ def test_fsspec(data, tmp_path) -> None:
         assert file.read() == data[-100:]
     with fsspec.open(path, "rt", compression="infer") as file:
         assert file.readline().encode() == data[: data.index(b"\n") + 1]
+    with fsspec.open(path, "at", compression="infer") as file:
+        file.write("the last line\n")
+    with fsspec.open(path, "rt", compression="infer") as file:
+        file.seek(LENGTH)
+        assert file.read() == "the last line\n"
     memory = fsspec.filesystem("memory")
     with memory.open("/f.nrw", "wb") as file, narrows.open(file, "wb") as ours:
         ours.write(data)
     with memory.open("/f.nrw", "rb") as file, narrows.open(file) as ours:
         assert ours.pread(100, 2_000_000) == data[2_000_000:2_000_100]
+
+
+@pytest.mark.parametrize("order", ["fsspec, narrows", "narrows, fsspec", "narrows, pandas", "narrows, fsspec.compression"])
+def test_fsspec_knows_the_extension_whichever_is_imported_first(order) -> None:
+    pytest.importorskip("fsspec")
+    program = f"""
+import sys, {order}
+import fsspec, narrows
+assert fsspec.compression.compr["narrows"] is narrows.open
+assert fsspec.utils.infer_compression("f.nrw") == "narrows"
+assert not any(type(f).__name__ == "_BehindFsspec" for f in sys.meta_path)
+# One that the user registered stays.
+fsspec.compression.register_compression("narrows", str, "nrw", force=True)
+import narrows._fsspec
+narrows._fsspec.register()
+assert fsspec.compression.compr["narrows"] is str
+"""
+    subprocess.run([sys.executable, "-W", "error", "-c", program], check=True, timeout=60)
+
+
+def test_fsspec_is_not_imported_for_others() -> None:
+    program = "import sys, narrows; assert 'fsspec' not in sys.modules and 'importlib.metadata' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

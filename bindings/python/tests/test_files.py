@@ -156,17 +156,72 @@ def test_wrong_use_is_told_as_by_gzip(tmp_path) -> None:
             assert file.read() == b"abc"
 
 
-def test_appending_is_refused_and_a_wrong_policy_empties_nothing(tmp_path) -> None:
+def test_a_wrong_policy_empties_nothing(tmp_path) -> None:
     path = tmp_path / "kept"
     path.write_bytes(b"kept")
-    for mode in ("a", "ab", "at"):
-        with pytest.raises(ValueError, match="append"):
-            narrows.open(path, mode)
-    with pytest.raises(narrows.MisuseError):
-        narrows.open(path, "wb", policy="best")
+    for wrong in ({"policy": "best"}, {"level": 99}, {"level": 3, "preset": "fast"}, {"level": 3, "policy": "balance"}):
+        with pytest.raises(narrows.MisuseError):
+            narrows.open(path, "wb", **wrong)
     assert path.read_bytes() == b"kept"
     assert narrows.open(tmp_path / "new", "xb").close() is None
     assert narrows.open(tmp_path / "new").read() == b""
+
+
+def test_appending_as_to_a_gzip_file(program, chance, tmp_path) -> None:
+    pieces = [text(chance, length) for length in (300_000, 10, 0, 200_000)]
+    results = []
+    for module, path in ((gzip, tmp_path / "f.gz"), (narrows, tmp_path / "f.nrw")):
+        for mode, piece in zip(("ab", "a", "ab", "ab"), pieces, strict=True):
+            with module.open(path, mode) as file:
+                assert file.tell() == 0 and file.writable() and not file.readable()
+                file.write(piece)
+        with module.open(path, "at", encoding="ascii") as file:
+            file.write("a line\n")
+        with module.open(path) as file:
+            results.append(file.read())
+    assert results[0] == results[1] == b"".join(pieces) + b"a line\n"
+    with narrows.open(path) as file:
+        assert file.size() == len(results[0])
+        assert file.pread(20, 299_990) == results[0][299_990:300_010]
+    assert narrows.decompress(path.read_bytes()) == results[0]
+    assert subprocess.run([program, "-dc", path], capture_output=True, check=True, timeout=60).stdout == results[0]
+    # The streams of a pipe are one file too.
+    read, write = os.pipe()
+    with os.fdopen(write, "wb") as file:
+        file.write(b"".join(narrows.compress(piece) for piece in (b"one", b"", b"two")))
+    with os.fdopen(read, "rb") as file, narrows.open(file) as ours:
+        assert ours.read() == b"onetwo" and ours.stats()["raw_bytes"] == 6
+    buffer = io.BytesIO()
+    for piece in pieces:
+        with narrows.open(buffer, "ab", level=1) as file:
+            file.write(piece)
+    assert narrows.decompress(buffer.getvalue()) == b"".join(pieces)
+
+
+def test_nothing_is_lost_by_appending(chance, tmp_path) -> None:
+    """What would be appended to a file without an end could never be read; and an exception leaves the
+    file as it was.
+    """
+    path = tmp_path / "f"
+    with narrows.open(path, "wb") as file:
+        file.write(text(chance, 200_000))
+    whole = path.read_bytes()
+    with pytest.raises(ZeroDivisionError), narrows.open(path, "ab") as file:
+        file.write(chance.randbytes(2_000_000))
+        file.flush()
+        assert path.stat().st_size > len(whole)
+        raise ZeroDivisionError
+    assert path.read_bytes() == whole
+    for damaged, kind in (
+        (whole[:-1], narrows.TruncatedError),
+        (whole[: len(whole) // 2], narrows.TruncatedError),
+        (b"kept", narrows.NarrowsError),
+    ):
+        path.write_bytes(damaged)
+        for mode in ("ab", "at"):
+            with pytest.raises(kind):
+                narrows.open(path, mode)
+        assert path.read_bytes() == damaged
 
 
 def test_use_after_close(tmp_path) -> None:

@@ -51,6 +51,9 @@ pub struct ReceiverConfig {
     /// on to the end of the link, since nothing may follow; a link that another process keeps open
     /// has no end.
     pub ends_at_frame: bool,
+    /// Whether bytes behind the end frame are kept for [`Receiver::take_rest`], as those of another
+    /// stream. Otherwise they are an error.
+    pub keeps_rest: bool,
 }
 
 impl Default for ReceiverConfig {
@@ -63,6 +66,7 @@ impl Default for ReceiverConfig {
             cores: 1,
             duplex: false,
             ends_at_frame: false,
+            keeps_rest: false,
         }
     }
 }
@@ -372,6 +376,9 @@ impl Receiver {
                 return Ok(());
             }
             if self.end_parsed && !wire.is_empty() {
+                if self.config.keeps_rest {
+                    return Ok(());
+                }
                 return Err(Error::corrupt("there are bytes after the end of the stream")
                     .at(self.parser.wire_offset(), self.next_seq));
             }
@@ -463,7 +470,14 @@ impl Receiver {
 
     /// Whether the end frame was parsed, so that nothing more is expected.
     pub fn has_end(&self) -> bool {
-        self.end_parsed && !self.has_unparsed()
+        self.end_parsed && (self.config.keeps_rest || !self.has_unparsed())
+    }
+
+    /// Takes the received bytes behind the end frame, once it was parsed. They count as not received.
+    pub fn take_rest(&mut self) -> impl Iterator<Item = Block> + use<> {
+        let rest = if self.has_end() { std::mem::take(&mut self.unparsed) } else { VecDeque::new() };
+        self.summary.wire_bytes -= rest.iter().map(|wire| wire.len() as u64).sum::<u64>();
+        rest.into_iter()
     }
 
     /// Whether the stream is over; if false after [`Receiver::has_end`], it ends with the link.
@@ -477,7 +491,7 @@ impl Receiver {
     /// `Truncated`, or `Misuse` if frames are unparsed or the stream has failed already.
     pub fn close(&mut self) -> Result<()> {
         self.check_alive()?;
-        if self.has_unparsed() {
+        if self.has_unparsed() && !self.has_end() {
             return Err(Error::misuse("received frames wait for room: decode, read and resume first"));
         }
         if self.end_parsed && self.parser.is_between_items() {

@@ -168,6 +168,31 @@ fn nothing_may_follow_the_end() {
     }
 }
 
+#[test]
+fn what_follows_the_end_can_be_kept() {
+    let (wire, totals) = stream(&[b"all"]);
+    let whole = [&wire[..], &bytes(&totals.frame())].concat();
+    let both = [&whole[..], b"and more"].concat();
+    for cut in 1..both.len() {
+        let mut receiver = receiver(ReceiverConfig { keeps_rest: true, ..ReceiverConfig::default() });
+        let (mut contexts, pool, mut raw) = (Contexts::default(), BufferPool::default(), Vec::new());
+        for piece in [&both[..cut], &both[cut..]] {
+            receiver.receive(Block::from_vec(piece.to_vec())).unwrap();
+            assert!(receiver.has_end() || receiver.take_rest().next().is_none(), "before the end nothing is behind it");
+            while let Some(job) = receiver.poll_job() {
+                receiver.finish(job.run(&mut contexts, &pool)).unwrap();
+            }
+            while let Some(block) = receiver.read() {
+                raw.extend_from_slice(&block);
+            }
+        }
+        receiver.close().unwrap();
+        let rest: Vec<u8> = receiver.take_rest().flat_map(|block| block.to_vec()).collect();
+        assert_eq!((&raw[..], &rest[..], receiver.is_finished()), (&b"all"[..], &b"and more"[..], true), "{cut}");
+        assert_eq!(receiver.summary().wire_bytes, whole.len() as u64);
+    }
+}
+
 // --- what a receiver holds ---
 
 #[test]

@@ -1,8 +1,9 @@
 """Adaptive compression for data that crosses a network.
 
 Streams: ``open`` and ``NarrowsFile`` work as ``gzip.open`` and ``gzip.GzipFile``, and read files at
-any byte; ``compress`` and ``decompress`` process whole streams in memory; ``wrap_socket`` makes
-each direction of a connection a stream. Messages: ``MessageEnd`` is one end of a link with both
+any byte; ``compress`` and ``decompress`` process whole streams in memory, ``Compressor`` and
+``Decompressor`` piece by piece; ``wrap_socket`` makes each direction of a connection a stream, and
+``narrows.aio`` does so for asyncio. Messages: ``MessageEnd`` is one end of a link with both
 directions; ``MessageEncoder`` and ``MessageDecoder`` are the two ends of one direction;
 ``TopicWriter`` and ``TopicReader`` are those of a topic with many readers; ``train`` makes a
 ``Dictionary``. Arrays: ``narrows.array`` encodes chunks of numbers, exactly or within a stated
@@ -23,12 +24,15 @@ from ._errors import (
     UnsupportedError,
 )
 from ._file import NarrowsFile, open
+from ._fsspec import register as _register_fsspec
 from ._hdf5 import hdf5, netcdf4_filter, register, write_chunks
 from ._narrows import (
     DICTIONARY_MAX,
     DICTIONARY_MIN,
     MESSAGE_MAX,
     Adoption,
+    Compressor,
+    Decompressor,
     Dictionary,
     MessageDecoder,
     MessageEncoder,
@@ -68,7 +72,9 @@ __all__ = [
     "DICTIONARY_MIN",
     "MESSAGE_MAX",
     "Adoption",
+    "Compressor",
     "CorruptError",
+    "Decompressor",
     "Dictionary",
     "IoError",
     "LimitError",
@@ -97,4 +103,5 @@ __all__ = [
 ]
 
 register()
-del register
+_register_fsspec()
+del register, _register_fsspec

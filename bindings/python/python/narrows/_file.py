@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import io
 import os
+import stat
 import threading
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, overload
 
 from ._errors import MisuseError
 from ._hints import read_rate
-from ._narrows import ReceivedTotals, SentTotals, Writer
+from ._narrows import ReceivedTotals, SentTotals, Writer, with_level
 from ._raw import Pipe, Seekable, is_indexed, is_stored, write_raw
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ class NarrowsFile(io.BufferedIOBase):
 
     - ``filename``: a path; or ``fileobj``: an object with ``read`` or ``write``, which is not
       closed.
-    - ``mode``: ``"rb"``, ``"wb"`` or ``"xb"`` (the file must not exist).
+    - ``mode``: ``"rb"``, ``"wb"``, ``"xb"`` (the file must not exist) or ``"ab"``: appends a stream of
+      its own, if the file is whole. Readers see one file. One program at a time may append.
     - ``preset``: what time and bytes are worth: ``"fast"``, ``"balanced"`` (about as ``zstd -3``) or
       ``"archive"`` (small, whatever time it takes). By default ``"balanced"`` for files and
       ``io.BytesIO``, else the policy ``balance``.
@@ -46,6 +48,7 @@ class NarrowsFile(io.BufferedIOBase):
       as ``"500MB/s"``.
     - ``policy``: chooses the compression methods instead: ``balance`` (as fast as possible over the
       underlying link), ``fixed:METHOD`` such as ``fixed:zstd:level=9``.
+    - ``level``: level of the method, which is zstd unless ``policy`` names another one: 1 to 22.
     - ``threads``: number of threads that encode or decode, by default according to the number of
       cores.
     - ``index``: append an index of the blocks, so that readers find any byte with one read of the
@@ -68,8 +71,8 @@ class NarrowsFile(io.BufferedIOBase):
 
     Reading seeks by the index, or, without one, by the headers of all blocks; files of several
     streams are read as one. It also reads zstd, gzip, xz, bzip2 and LZ4 by their magic numbers: zstd
-    with a seek table at any byte, the others by decoding up to it. Pipes hold one stream of Narrows
-    and cannot seek. Blocks are decoded without the interpreter's lock; a ``fileobj`` that is no plain
+    with a seek table at any byte, the others by decoding up to it. Pipes hold streams of Narrows and
+    cannot seek. Blocks are decoded without the interpreter's lock; a ``fileobj`` that is no plain
     file of Python is read by ``seek`` and ``read``, one call at a time, and its position changes.
 
     A file that ends too early raises ``TruncatedError`` (an ``EOFError``), a damaged one
@@ -94,6 +97,7 @@ class NarrowsFile(io.BufferedIOBase):
         timeout: float | None = None,
         preset: Preset | None = None,
         encode_rate: float | str | None = None,
+        level: int | None = None,
     ) -> None:
         # Admits one thread at a time. Reentrant calls from the underlying file object pass, and the
         # reader or writer refuses them.
@@ -105,23 +109,31 @@ class NarrowsFile(io.BufferedIOBase):
         self._raw: Pipe | Seekable | None = None
         # The totals that remain after close.
         self._totals: SentTotals | ReceivedTotals | None = None
-        if mode in ("a", "ab"):
-            raise ValueError("a stream ends with its totals, so nothing can be appended: write a new file")
-        if mode not in ("r", "rb", "w", "wb", "x", "xb"):
-            raise ValueError(f"invalid mode: {mode!r}; a stream is 'rb', 'wb' or 'xb'")
+        # Length of the file before what is appended to it.
+        self._before: int | None = None
+        if mode not in ("r", "rb", "w", "wb", "x", "xb", "a", "ab"):
+            raise ValueError(f"invalid mode: {mode!r}; a stream is 'rb', 'wb', 'xb' or 'ab'")
         if (filename is None) == (fileobj is None):
             raise TypeError("either a path or a file object is needed")
         self.mode = mode[0] + "b"
         # Checked before a file is truncated.
         if policy is not None and (preset is not None or encode_rate is not None):
             raise MisuseError("policy= chooses the methods, so preset= and encode_rate= have no effect beside it")
+        if level is not None:
+            if preset is not None or encode_rate is not None:
+                raise MisuseError("level= chooses the method, so preset= and encode_rate= have no effect beside it")
+            policy = with_level(policy or "fixed:zstd", level)
         rate = read_rate(encode_rate)
         if rate is not None:
             preset, rate = preset or "balanced", max(1, round(rate))
         Writer.validate(policy or "balance", threads, timeout, preset, rate)
         if fileobj is None:
             assert filename is not None
+            if self.mode == "ab":
+                _check_end(filename)
             self._own = io.FileIO(filename, self.mode)
+            if self.mode == "ab" and is_stored(self._own):
+                self._before = self._own.seek(0, io.SEEK_END)
         file: Any = fileobj if fileobj is not None else self._own
         self._fileobj = file
         self.name: Any = filename if filename is not None else getattr(file, "name", "")
@@ -236,7 +248,8 @@ class NarrowsFile(io.BufferedIOBase):
 
     def abandon(self) -> None:
         """Closes a file without an end: readers get what is there, then ``TruncatedError``. What was
-        not written yet is lost. ``with`` does it if its body raises. A reader is closed.
+        not written yet is lost. A file that was appended to is as it was before. ``with`` does it if
+        its body raises. A reader is closed.
         """
         with self._turn:
             if self._writer is None:
@@ -244,6 +257,8 @@ class NarrowsFile(io.BufferedIOBase):
                 return
             try:
                 self._writer.abandon()
+                if self._own is not None and self._before is not None:
+                    self._own.truncate(self._before)
             finally:
                 self._let_go()
 
@@ -386,8 +401,19 @@ class _TextFile(io.TextIOWrapper):
         self.close()
 
 
-_Binary = Literal["r", "rb", "w", "wb", "x", "xb"]
-_Text = Literal["rt", "wt", "xt"]
+_Binary = Literal["r", "rb", "w", "wb", "x", "xb", "a", "ab"]
+_Text = Literal["rt", "wt", "xt", "at"]
+
+
+def _check_end(filename: _Path) -> None:
+    """Raises the error that what would be appended to this file could not be read."""
+    try:
+        found = os.stat(filename)
+    except FileNotFoundError:
+        return
+    if stat.S_ISREG(found.st_mode) and found.st_size:
+        with NarrowsFile(filename) as file:
+            file.size()
 
 
 @overload
@@ -405,6 +431,7 @@ def open(
     timeout: float | None = None,
     preset: Preset | None = None,
     encode_rate: float | str | None = None,
+    level: int | None = None,
 ) -> NarrowsFile: ...
 @overload
 def open(
@@ -421,6 +448,7 @@ def open(
     timeout: float | None = None,
     preset: Preset | None = None,
     encode_rate: float | str | None = None,
+    level: int | None = None,
 ) -> io.TextIOWrapper: ...
 @overload
 def open(
@@ -437,6 +465,7 @@ def open(
     timeout: float | None = None,
     preset: Preset | None = None,
     encode_rate: float | str | None = None,
+    level: int | None = None,
 ) -> NarrowsFile | io.TextIOWrapper: ...
 
 
@@ -454,14 +483,16 @@ def open(
     timeout: float | None = None,
     preset: Preset | None = None,
     encode_rate: float | str | None = None,
+    level: int | None = None,
 ) -> NarrowsFile | io.TextIOWrapper:
     """Opens a compressed file, as ``gzip.open`` does, and reads it at any byte. ``file`` is a path or
     an object with ``read`` or ``write``, such as those of fsspec.
 
-    ``mode`` is ``r``, ``w`` or ``x`` with ``b`` (the default) or ``t`` for text, to which
+    ``mode`` is ``r``, ``w``, ``x`` or ``a`` with ``b`` (the default) or ``t`` for text, to which
     ``encoding``, ``errors`` and ``newline`` apply. The other arguments are those of
-    ``NarrowsFile``. Raises what Python's ``open`` raises, ``ValueError`` for a wrong mode
-    (appending is not supported), and ``MisuseError`` for a wrong policy.
+    ``NarrowsFile``. Raises what Python's ``open`` raises, ``ValueError`` for a wrong mode, and
+    ``MisuseError`` for a wrong policy; for ``a``, ``TruncatedError`` and ``CorruptError`` if the file
+    has no end, since nobody could read what is behind it.
     """
     text = "t" in mode
     if text and "b" in mode:
@@ -488,5 +519,6 @@ def open(
         timeout=timeout,
         preset=preset,
         encode_rate=encode_rate,
+        level=level,
     )
     return _TextFile(binary, encoding or io.text_encoding(None), errors, newline) if text else binary

@@ -53,11 +53,11 @@ def write_raw(write: Callable[[bytes], int | None], data: bytes, /) -> int:
 
 
 class Pipe(io.RawIOBase):
-    """One stream from its beginning to its end."""
+    """Streams from the beginning of the first to the end of the last."""
 
     def __init__(self, file: Any, threads: int | None) -> None:
         source: Callable[[int], bytes] = getattr(file, "read1", None) or file.read
-        self._reader = Reader(source, threads=threads, back=None)
+        self._reader = Reader(source, threads=threads, back=None, several=True)
 
     @property
     def totals(self) -> ReceivedTotals:

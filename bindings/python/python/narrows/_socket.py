@@ -80,7 +80,7 @@ class NarrowsSocket:
         sock.settimeout(timeout)
         if "r" in mode:
             back = sock.sendall if mode == "r" else None
-            self._reader = Reader(sock.recv, threads=threads, back=back)
+            self._reader = Reader(sock.recv, threads=threads, back=back, several=False)
             self._received = self._reader.totals
         if "w" in mode:
             self._writer = Writer(

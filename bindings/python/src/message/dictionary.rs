@@ -63,6 +63,11 @@ impl Dictionary {
         self.0.content().len()
     }
 
+    /// Pickles and copies it by its content.
+    fn __getnewargs__<'py>(&self, py: Python<'py>) -> (Bound<'py, PyBytes>,) {
+        (self.content(py),)
+    }
+
     fn __repr__(&self) -> String {
         format!("<narrows.Dictionary of {} bytes, digest {:016x}>", self.0.content().len(), self.0.digest())
     }

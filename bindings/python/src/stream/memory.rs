@@ -1,18 +1,19 @@
 //! Encoding and decoding of whole streams in memory.
 
 use std::cell::Cell;
+use std::time::Instant;
 
 use narrows::block::{Block, BufferPool};
 use narrows::codec::Contexts;
 use narrows::frame::{self, ControlKind, END_FRAME_LEN, EndTotals, Header, ReadLimits};
 use narrows::receiver::{Receiver, ReceiverConfig};
 use narrows::sender::{Job, LinkSample, Sender};
-use narrows::stream;
+use narrows::stream::{self, SendOptions};
 use narrows::{Error, Result};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
-use super::{clock, run, sending, threads};
+use super::{run, sending, threads, with_level};
 use crate::buffer::{Bytes, Filling};
 use crate::error::raised;
 
@@ -37,79 +38,101 @@ const BELIEVED_RATIO: usize = 1024;
 /// - ``policy``: chooses the compression method. There is no link whose speed could be measured, so
 ///   it is a fixed method, by default ``fixed:zstd``; others are ``fixed:lz4``,
 ///   ``fixed:xz:level=6`` and so on.
+/// - ``level``: level of the method, for zstd 1 to 22; by default that of the policy.
 /// - ``threads``: number of threads that encode, by default one per core but one.
 ///
 /// Releases the interpreter's lock unless the data is short. Raises ``MisuseError`` for a wrong
 /// policy.
 #[pyfunction]
-#[pyo3(signature = (data, policy = "fixed:zstd", *, threads = None))]
+#[pyo3(signature = (data, policy = "fixed:zstd", *, level = None, threads = None))]
 pub(crate) fn compress<'py>(
     py: Python<'py>,
     data: &Bound<'py, PyAny>,
     policy: &str,
+    level: Option<i32>,
     threads: Option<usize>,
 ) -> PyResult<Bound<'py, PyBytes>> {
     let bytes = Bytes::of(data)?;
     let threads = threads_for(bytes.len(), threads, stream::encoders)?;
-    let options = sending(policy, threads).map_err(raised)?.gather_ns(0).raw_len(bytes.len() as u64);
-    let (config, policy) = options.into_engine();
-    let kept = Kept::take();
-    let mut encoding = Encoding {
-        sender: Sender::new(config, policy, kept.buffers.clone()),
-        kept,
-        threads,
-        clock: Box::new(clock()),
-        wire: Vec::new(),
-    };
+    let policy = with_level(policy, level).map_err(raised)?;
+    let options = sending(&policy, threads).map_err(raised)?.gather_ns(0).raw_len(bytes.len() as u64);
     let is_brief = bytes.len() <= BRIEF;
+    let mut encoding = Encoding::new(options, threads, Kept::take());
+    // The time means nothing to a fixed method, and looking at clocks takes longer than the rest.
+    encoding.timed = !is_brief || !policy.starts_with("fixed:");
     let mut at = 0;
     while at < bytes.len() {
         at += bytes.with(py, |b| encoding.take(&b[at..(at + PIECE).min(b.len())]));
         aside(py, is_brief, || encoding.work());
         py.check_signals()?;
     }
-    encoding.sender.close((encoding.clock)());
-    aside(py, is_brief, || encoding.work());
-    if !encoding.sender.is_drained() {
-        return Err(raised(Error::misuse("the stream could not be ended; this is a bug")));
-    }
+    aside(py, is_brief, || encoding.end()).map_err(raised)?;
     let Encoding { sender, kept, wire, .. } = encoding;
     drop(sender);
     kept.keep(is_brief);
     Ok(PyBytes::new(py, &wire))
 }
 
-struct Encoding {
-    sender: Sender,
+/// A sender, with what it needs to encode on the calling thread.
+pub(super) struct Encoding {
+    pub(super) sender: Sender,
     kept: Kept,
     threads: usize,
-    clock: Box<dyn Fn() -> u64 + Send>,
-    wire: Vec<u8>,
+    begun: Instant,
+    timed: bool,
+    pub(super) wire: Vec<u8>,
 }
 
 impl Encoding {
-    fn take(&mut self, raw: &[u8]) -> usize {
-        self.sender.write(raw, (self.clock)())
+    /// `options`: of a stream without a link.
+    pub(super) fn new(options: SendOptions, threads: usize, kept: Kept) -> Self {
+        let (config, policy) = options.into_engine();
+        let sender = Sender::new(config, policy, kept.buffers.clone());
+        Self { sender, kept, threads, begun: Instant::now(), timed: true, wire: Vec::new() }
     }
 
-    /// Encodes everything taken so far.
-    fn work(&mut self) {
-        let Self { sender, kept, threads, clock, wire } = self;
-        let Kept { contexts, buffers } = kept;
+    fn now_ns(&self) -> u64 {
+        if self.timed { self.begun.elapsed().as_nanos() as u64 } else { 0 }
+    }
+
+    /// Takes as many raw bytes as there is room for, and returns how many.
+    pub(super) fn take(&mut self, raw: &[u8]) -> usize {
+        let now_ns = self.now_ns();
+        self.sender.write(raw, now_ns)
+    }
+
+    /// Ends the stream. All of it is in `wire` then.
+    pub(super) fn end(&mut self) -> Result<()> {
+        let now_ns = self.now_ns();
+        self.sender.close(now_ns);
+        self.work();
+        if self.sender.is_drained() { Ok(()) } else { Err(stuck()) }
+    }
+
+    /// Encodes the blocks that are due of everything taken so far.
+    pub(super) fn work(&mut self) {
         loop {
-            let jobs: Vec<Job> = std::iter::from_fn(|| sender.poll_job(clock())).collect();
+            let now_ns = self.now_ns();
+            let jobs: Vec<Job> = std::iter::from_fn(|| self.sender.poll_job(now_ns)).collect();
             let any = !jobs.is_empty();
-            for done in run(jobs, *threads, contexts, |j| j.estimate_ns, |job, c| stream::encode(job, c, buffers)) {
-                sender.finish(done, clock());
+            let (Kept { contexts, buffers }, timed) = (&mut self.kept, self.timed);
+            let encode = |job: Job, contexts: &mut Contexts| match timed {
+                true => stream::encode(job, contexts, buffers),
+                false => job.run(contexts, buffers),
+            };
+            for done in run(jobs, self.threads, contexts, |job| job.estimate_ns, encode) {
+                let now_ns = self.now_ns();
+                self.sender.finish(done, now_ns);
             }
-            let begin_ns = clock();
-            let before = wire.len();
-            while let Some(frame) = sender.poll_transmit() {
-                wire.extend_from_slice(&frame.header);
-                wire.extend_from_slice(&frame.body);
+            let begin_ns = self.now_ns();
+            let before = self.wire.len();
+            while let Some(frame) = self.sender.poll_transmit() {
+                self.wire.extend_from_slice(&frame.header);
+                self.wire.extend_from_slice(&frame.body);
             }
-            let accepted = (wire.len() - before) as u64;
-            sender.on_link(LinkSample { begin_ns, end_ns: clock(), accepted, ..LinkSample::default() });
+            let accepted = (self.wire.len() - before) as u64;
+            let end_ns = self.now_ns();
+            self.sender.on_link(LinkSample { begin_ns, end_ns, accepted, ..LinkSample::default() });
             if !any && accepted == 0 {
                 return;
             }
@@ -117,7 +140,7 @@ impl Encoding {
     }
 }
 
-/// Decodes one whole stream.
+/// Decodes one whole stream, or several one behind the other.
 ///
 /// - ``max_length``: maximum length of the result in bytes, by default 1 GiB, since a few bytes may
 ///   expand to very many; ``None`` is no limit.
@@ -142,9 +165,10 @@ pub(crate) fn decompress<'py>(
     let kept = Kept::take();
     // A single thread takes each block while it is still in the cache.
     let under_way = if threads == 1 { 1 } else { threads * BLOCKS_PER_THREAD };
-    let config = ReceiverConfig { cores: under_way, ..ReceiverConfig::default() };
+    let config = ReceiverConfig { cores: under_way, keeps_rest: true, ..ReceiverConfig::default() };
     let mut decoding = Decoding {
-        receiver: Receiver::new(config, kept.buffers.clone()),
+        receiver: Receiver::new(config.clone(), kept.buffers.clone()),
+        config,
         kept,
         threads,
         result: believed.map(|len| Filling::new(py, len)).transpose()?,
@@ -183,12 +207,17 @@ fn told_len(wire: &[u8]) -> Option<usize> {
     usize::try_from(totals.raw_total).ok().filter(|_| is_end)
 }
 
+fn stuck() -> Error {
+    Error::misuse("the stream could not be ended; this is a bug")
+}
+
 fn wrong_totals() -> Error {
     Error::corrupt("the totals of the end frame do not match the stream")
 }
 
 struct Decoding {
     receiver: Receiver,
+    config: ReceiverConfig,
     kept: Kept,
     threads: usize,
     /// Destination of decoded bytes; `None` if the length is unknown, then they go to `blocks`.
@@ -209,7 +238,25 @@ impl Decoding {
     }
 
     fn take(&mut self, wire: Block) -> Result<()> {
-        self.receiver.receive(wire)?;
+        if !self.receiver.is_finished() {
+            self.receiver.receive(wire)?;
+            self.work()?;
+            if !self.receiver.is_finished() {
+                return Ok(());
+            }
+            let mut rest = self.receiver.take_rest();
+            return rest.try_for_each(|wire| self.take(wire));
+        }
+        // Another stream begins.
+        self.receiver = Receiver::new(self.config.clone(), self.kept.buffers.clone());
+        self.take(wire).map_err(|e| match self.receiver.preface() {
+            None => Error::corrupt("what follows the end of the stream is no other one"),
+            Some(_) => e,
+        })
+    }
+
+    /// Decodes everything received.
+    fn work(&mut self) -> Result<()> {
         loop {
             let Self { receiver, kept, threads, .. } = self;
             let Kept { contexts, buffers } = kept;
@@ -220,7 +267,7 @@ impl Decoding {
                 receiver.finish(done)?;
             }
             let read = self.read()?;
-            if self.receiver.has_unparsed() {
+            if self.receiver.has_unparsed() && !self.receiver.has_end() {
                 self.receiver.resume()?;
             } else if !any && !read {
                 return Ok(());
@@ -265,7 +312,7 @@ fn aside<R: Send>(py: Python<'_>, is_brief: bool, work: impl FnOnce() -> R + Sen
 /// Codec contexts and buffers that a thread keeps between calls: making them takes longer than
 /// decoding a short stream.
 #[derive(Default)]
-struct Kept {
+pub(super) struct Kept {
     contexts: Vec<Contexts>,
     buffers: BufferPool,
 }

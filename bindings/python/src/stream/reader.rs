@@ -27,6 +27,9 @@ const READ_LEN: usize = 512 << 10;
 #[pyclass(module = "narrows._narrows")]
 pub(crate) struct Reader {
     receiver: Receiver,
+    config: ReceiverConfig,
+    /// Wire bytes of the streams before this one.
+    wire_before: u64,
     contexts: Own<Vec<Contexts>>,
     buffers: BufferPool,
     clock: Box<dyn Fn() -> u64 + Send + Sync>,
@@ -47,14 +50,17 @@ pub(crate) struct Reader {
 
 #[pymethods]
 impl Reader {
+    /// `several`: what follows a stream is another one.
     #[new]
-    #[pyo3(signature = (source, *, threads, back))]
-    fn new(source: Py<PyAny>, threads: Option<usize>, back: Option<Py<PyAny>>) -> PyResult<Self> {
+    #[pyo3(signature = (source, *, threads, back, several))]
+    fn new(source: Py<PyAny>, threads: Option<usize>, back: Option<Py<PyAny>>, several: bool) -> PyResult<Self> {
         let cores = self::threads(threads, stream::cores).map_err(raised)?;
         let buffers = BufferPool::default();
-        let config = ReceiverConfig { cores, duplex: back.is_some(), ..ReceiverConfig::default() };
+        let config = ReceiverConfig { cores, duplex: back.is_some(), keeps_rest: several, ..ReceiverConfig::default() };
         Ok(Self {
-            receiver: Receiver::new(config, buffers.clone()),
+            receiver: Receiver::new(config.clone(), buffers.clone()),
+            config,
+            wire_before: 0,
             contexts: Own::new(Vec::new()),
             buffers,
             clock: Box::new(clock()),
@@ -148,11 +154,23 @@ impl Reader {
         Ok(true)
     }
 
+    /// Begins the next stream, with the bytes that are there of it.
+    fn begin_next(&mut self) -> narrows::Result<()> {
+        let rest: Vec<Block> = self.receiver.take_rest().collect();
+        self.wire_before += self.receiver.summary().wire_bytes;
+        self.receiver = Receiver::new(self.config.clone(), self.buffers.clone());
+        rest.into_iter().try_for_each(|wire| self.receiver.receive(wire))
+    }
+
     /// Decodes received bytes, or else reads more.
     fn step(&mut self, py: Python<'_>) -> PyResult<()> {
+        if self.receiver.has_unparsed() && self.receiver.is_finished() {
+            let begun = self.begin_next();
+            return self.tell(py, begun);
+        }
         let Self { receiver, contexts, buffers, .. } = self;
         let any = py.detach(|| {
-            if receiver.has_unparsed() {
+            if receiver.has_unparsed() && !receiver.has_end() {
                 receiver.resume()?;
             }
             decode(receiver, contexts.get(), buffers)
@@ -169,6 +187,10 @@ impl Reader {
             let bytes = Bytes::of(&data)?;
             if bytes.len() > 0 {
                 let wire = Block::from_vec(bytes.with(py, <[u8]>::to_vec));
+                if self.config.keeps_rest && self.receiver.is_finished() {
+                    let begun = self.begin_next();
+                    self.tell(py, begun)?;
+                }
                 let received = self.receiver.receive(wire);
                 return self.tell(py, received);
             }
@@ -181,7 +203,8 @@ impl Reader {
 
     /// Sends reports to the sender if there is a back channel, errors too.
     fn tell<T>(&mut self, py: Python<'_>, result: narrows::Result<T>) -> PyResult<T> {
-        self.totals.wire_bytes.store(self.receiver.summary().wire_bytes, Ordering::Relaxed);
+        let wire_bytes = self.wire_before + self.receiver.summary().wire_bytes;
+        self.totals.wire_bytes.store(wire_bytes, Ordering::Relaxed);
         match result {
             Ok(value) => {
                 let (now_ns, blocked_ns) = ((self.clock)(), 0);

@@ -52,19 +52,24 @@ impl SentTotals {
             return Err(raised(other_process()));
         }
         let summary = py.detach(|| self.0.look());
-        let stats = PyDict::new(py);
-        stats.set_item("raw_bytes", summary.raw_bytes)?;
-        stats.set_item("wire_bytes", summary.wire_bytes)?;
-        stats.set_item("blocks", summary.frames)?;
-        stats.set_item("ratio", if summary.wire_bytes == 0 { 1.0 } else { summary.ratio() })?;
-        stats.set_item("encode_cpu_seconds", summary.encode_cpu_ns as f64 / 1e9)?;
-        let methods = PyDict::new(py);
-        for row in &summary.mix {
-            methods.set_item(narrows::policy::print_method(row.method, row.linked), row.raw_bytes)?;
-        }
-        stats.set_item("methods", methods)?;
-        Ok(stats)
+        told(py, &summary)
     }
+}
+
+/// Totals of what was sent, for Python.
+pub(super) fn told<'py>(py: Python<'py>, summary: &Summary) -> PyResult<Bound<'py, PyDict>> {
+    let stats = PyDict::new(py);
+    stats.set_item("raw_bytes", summary.raw_bytes)?;
+    stats.set_item("wire_bytes", summary.wire_bytes)?;
+    stats.set_item("blocks", summary.frames)?;
+    stats.set_item("ratio", if summary.wire_bytes == 0 { 1.0 } else { summary.ratio() })?;
+    stats.set_item("encode_cpu_seconds", summary.encode_cpu_ns as f64 / 1e9)?;
+    let methods = PyDict::new(py);
+    for row in &summary.mix {
+        methods.set_item(narrows::policy::print_method(row.method, row.linked), row.raw_bytes)?;
+    }
+    stats.set_item("methods", methods)?;
+    Ok(stats)
 }
 
 /// Totals of a reader.

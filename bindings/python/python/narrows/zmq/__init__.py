@@ -14,7 +14,7 @@ ZeroMQ, and nothing has to be configured::
 REQ and DEALER with one ``connect`` and no ``bind``, and REP and ROUTER at the other end, encode
 each message with the help of those before it. PUSH and PUB cannot know who reads: they compress
 only with ``peers="narrows"``. Everything else, and every ``inproc`` connection, is plain.
-``zmq.asyncio`` is not supported.
+``narrows.zmq.asyncio`` does the same for asyncio.
 
 ``proxy``, ``proxy_steerable``, ``monitored_queue`` and ``device`` move messages of these sockets
 through the wrapper. So do pyzmq's own functions and devices once this module is imported.

@@ -11,6 +11,7 @@ from .link import AS_IS, FOREVER, LACKS, Link, Part, head_of, new_routing_id
 from .socket import (
     NOBLOCK,
     Bare,
+    LostReply,
     Outgoing,
     Socket,
     bare_get,
@@ -292,7 +293,7 @@ class Requester(Client):
                 return part
             rest = self._rest()
         # The reply is lost, as after a broken connection.
-        raise zmq.Again()
+        raise LostReply()
 
 
 class Dealer(Exchange, Client):

@@ -22,6 +22,10 @@ bare_get: Callable[..., Any] = Bare.get
 SNDMORE, NOBLOCK = int(zmq.SNDMORE), int(zmq.NOBLOCK)
 
 
+class LostReply(zmq.Again):
+    """The reply to a request was received and cannot be decoded, and will not come again."""
+
+
 class Outgoing:
     """The message being sent."""
 
@@ -73,7 +77,12 @@ class Socket(zmq.Socket[bytes]):
     def get(self, option: int) -> Any:
         if option == zmq.RCVMORE and self._inbox:
             return 1
-        return bare_get(self, option)
+        value = bare_get(self, option)
+        if option == zmq.EVENTS and not self.closed:
+            self._on_time()
+            if self._waiting():
+                value |= int(zmq.POLLIN)
+        return value
 
     getsockopt = get
 
@@ -244,13 +253,18 @@ def given(part: Part, copy: bool) -> Any:
 
 def poll_events(sockets: Sequence[tuple[Any, int]], timeout_ms: int) -> list[tuple[Any, int]]:
     """As ``zmq.zmq_poll``; a negative timeout is no limit."""
-    readable = [s for s, flags in sockets if flags & zmq.POLLIN and isinstance(s, Socket)]
+    readable: dict[Any, Socket] = {}
+    for s, flags in sockets:
+        # A socket of asyncio has the one that receives.
+        inner = getattr(s, "_shadow_sock", s) if isinstance(s, zmq.Socket) else s
+        if flags & zmq.POLLIN and isinstance(inner, Socket):
+            readable[s] = inner
     end = time.monotonic() + timeout_ms / 1000 if timeout_ms >= 0 else math.inf
     while True:
-        for s in readable:
-            s._on_time()
-        waiting = [s for s in readable if s._waiting()]
-        until = min((end, *(s._due() for s in readable)))
+        for inner in readable.values():
+            inner._on_time()
+        waiting = [s for s, inner in readable.items() if inner._waiting()]
+        until = min((end, *(inner._due() for inner in readable.values())))
         left_ms = 0 if waiting else -1 if until == math.inf else max(0, int((until - time.monotonic()) * 1000) + 1)
         events: list[tuple[Any, int]] = zmq.zmq_poll(list(sockets), 0 if timeout_ms == 0 else left_ms)
         if waiting:

@@ -1,0 +1,247 @@
+"""The content coding `narrows`: Starlette behind uvicorn, asked by httpx and by others."""
+
+import asyncio
+import contextlib
+import gzip
+import os
+import threading
+import time
+from collections.abc import Iterator
+
+import httpx
+import narrows
+import narrows.asgi
+import narrows.httpx
+import pytest
+import uvicorn
+from conftest import text
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+PAGE = b"<p>a line of a page that says the same again and again</p>\n" * 400
+
+
+@contextlib.contextmanager
+def serving(app) -> Iterator[str]:
+    """A real server on a thread; its address."""
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="off"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        end = time.monotonic() + 20
+        while not server.started:
+            assert thread.is_alive() and time.monotonic() < end
+            time.sleep(0.01)
+        host, port = server.servers[0].sockets[0].getsockname()[:2]
+        yield f"http://{host}:{port}"
+    finally:
+        server.should_exit = True
+        thread.join(20)
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory) -> Iterator[str]:
+    path = tmp_path_factory.mktemp("files") / "page.html"
+    path.write_bytes(PAGE)
+    ask = threading.Event()
+
+    async def page(request: Request) -> Response:
+        return Response(PAGE, headers={"ETag": '"1"', "Vary": "Cookie", "Content-Type": "text/html"})
+
+    async def large(request: Request) -> Response:
+        return Response(PAGE * 100)
+
+    async def noise(request: Request) -> Response:
+        return Response(os.urandom(5000))
+
+    async def pieces(request: Request) -> Response:
+        async def body():
+            for i in range(50):
+                yield b"piece %d " % i * 10
+        return StreamingResponse(body())
+
+    async def talk(request: Request) -> Response:
+        """Goes on when the client has what was sent."""
+        async def body():
+            yield b"the first part"
+            while not ask.is_set():
+                await asyncio.sleep(0.01)
+            yield b", the second"
+        ask.clear()
+        return StreamingResponse(body())
+
+    async def go(request: Request) -> Response:
+        ask.set()
+        return PlainTextResponse("ok")
+
+    async def kept(request: Request) -> Response:
+        name, _, value = request.query_params["header"].partition(":")
+        return Response(PAGE, headers={name: value})
+
+    async def nothing(request: Request) -> Response:
+        return Response(status_code=204)
+
+    routes = [
+        Route("/page", page, methods=["GET", "HEAD"]),
+        Route("/file", lambda r: FileResponse(path)),
+        Route("/short", lambda r: PlainTextResponse("short")),
+        *(Route(f"/{f.__name__}", f) for f in (large, noise, pieces, talk, go, kept, nothing)),
+    ]
+    # The one nearer to the application comes first; the other leaves what is encoded alone.
+    middleware = [Middleware(GZipMiddleware), Middleware(narrows.asgi.NarrowsMiddleware, level=6)]
+    with serving(Starlette(routes=routes, middleware=middleware)) as address:
+        yield address
+
+
+@pytest.fixture
+def client(url) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=url, transport=narrows.httpx.Transport(), timeout=20) as made:
+        yield made
+
+
+def raw(url: str, path: str, accept: str | None, method: str = "GET", **headers: str) -> httpx.Response:
+    """What a client gets that asks for this and decodes nothing."""
+    if accept is not None:
+        headers["Accept-Encoding"] = accept
+    with httpx.Client(base_url=url, timeout=20) as plain, plain.stream(method, path, headers=headers) as response:
+        response.body = b"".join(response.iter_raw())  # type: ignore[attr-defined]
+        return response
+
+
+def test_who_asks_gets_it(url) -> None:
+    for accept in ("narrows", "gzip, Narrows;q=0.5", "narrows; q=1.0,*"):
+        response = raw(url, "/page", accept)
+        assert response.headers["content-encoding"] == "narrows"
+        assert narrows.decompress(response.body) == PAGE
+        assert int(response.headers["content-length"]) == len(response.body) < len(PAGE) / 10
+        assert "Accept-Encoding" in response.headers.get_list("vary", True) and response.headers["etag"] == 'W/"1"'
+
+
+def test_nobody_else_does(url) -> None:
+    for accept in ("identity", "*", "narrows;q=0", "narrows; q=0.000", "narrowsx", "gzip"):
+        response = raw(url, "/page", accept)
+        assert response.headers.get("content-encoding") == ("gzip" if accept == "gzip" else None)
+        assert "Accept-Encoding" in response.headers.get_list("vary", True), "a cache would mix them"
+        if accept != "gzip":
+            assert response.body == PAGE and response.headers["etag"] == '"1"'
+
+
+def test_what_stays_as_it_is(url) -> None:
+    for path in ("/short", "/noise", "/nothing", "/kept?header=Cache-Control:no-transform", "/kept?header=Content-Range:x"):
+        response = raw(url, path, "narrows")
+        assert "content-encoding" not in response.headers, path
+    assert raw(url, "/kept?header=Content-Encoding:own", "narrows").headers["content-encoding"] == "own"
+    head = raw(url, "/page", "narrows", "HEAD")
+    assert head.body == b"" and head.status_code == 200
+    part = raw(url, "/file", "narrows", Range="bytes=10-19")
+    assert part.status_code == 206 and part.body == PAGE[10:20]
+
+
+@pytest.mark.parametrize("path", ["/page", "/large", "/file", "/short", "/noise", "/pieces", "/nothing"])
+def test_httpx_gets_the_same_as_without(url, client, path) -> None:
+    with httpx.Client(base_url=url, timeout=20) as plain:
+        ours, theirs = client.get(path), plain.get(path)
+    assert ours.status_code == theirs.status_code
+    assert ours.content == theirs.content or path == "/noise"
+    assert "narrows" not in ours.headers.get("content-encoding", "")
+    assert client.head("/page").status_code == 200
+
+    async def main() -> None:
+        async with httpx.AsyncClient(base_url=url, transport=narrows.httpx.AsyncTransport(), timeout=20) as made:
+            got = await made.get(path)
+            assert got.content == theirs.content or path == "/noise"
+
+    asyncio.run(main())
+
+
+def test_a_stream_arrives_as_it_is_sent(client) -> None:
+    with client.stream("GET", "/talk") as response:
+        pieces = response.iter_bytes()
+        assert next(pieces) == b"the first part"
+        assert client.get("/go").text == "ok"
+        assert b"".join(pieces) == b", the second"
+
+
+def test_who_wants_the_bytes_as_they_are_gets_them(client) -> None:
+    assert client.get("/page", headers={"Accept-Encoding": "identity"}).headers["content-length"] == str(len(PAGE))
+
+
+def test_damaged_bodies_are_told(chance) -> None:
+    body = text(chance, 3000)
+    wire = narrows.compress(body)
+    flipped = bytearray(wire)
+    flipped[len(wire) // 2] ^= 1
+    sent: list[bytes] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        assert request.headers["accept-encoding"].startswith("narrows, ")
+        status = 304 if request.url.path == "/304" else 200
+        return httpx.Response(status, headers={"Content-Encoding": "narrows"}, content=sent[-1])
+
+    with httpx.Client(transport=narrows.httpx.Transport(httpx.MockTransport(answer))) as client:
+        for wrong in (b"", wire[:-1], wire[:50], flipped, wire + b"x", wire + wire, b"no stream at all"):
+            sent.append(bytes(wrong))
+            with pytest.raises(httpx.DecodingError):
+                client.get("http://test/")
+        sent.append(b"")
+        assert client.get("http://test/304").content == b"" and client.head("http://test/").content == b""
+        sent.append(wire)
+        assert client.get("http://test/").content == body
+
+
+def test_several_codings() -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        wire = narrows.compress(gzip.compress(PAGE))
+        return httpx.Response(200, headers={"Content-Encoding": "gzip, narrows"}, stream=httpx.ByteStream(wire))
+
+    with httpx.Client(transport=narrows.httpx.Transport(httpx.MockTransport(answer))) as client:
+        response = client.get("http://test/")
+        assert response.content == PAGE and response.headers["content-encoding"] == "gzip"
+
+
+def test_bodies_are_decoded_piece_by_piece() -> None:
+    wire = narrows.compress(bytes(50_000_000))
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, headers={"Content-Encoding": "narrows"}, content=wire)
+
+    with httpx.Client(transport=narrows.httpx.Transport(httpx.MockTransport(answer))) as client:
+        with client.stream("GET", "http://test/") as response:
+            lengths = [len(piece) for piece in response.iter_raw()]
+    assert sum(lengths) == 50_000_000 and max(lengths) <= 65_536
+
+
+def test_other_messages_and_wrong_use() -> None:
+    """Websockets and lifespans pass; so does what an application sends out of turn."""
+    seen = []
+
+    async def app(scope, receive, send) -> None:
+        seen.append((scope["type"], sorted(scope.get("extensions", ()))))
+        if scope["type"] == "http":
+            await send({"type": "http.response.start", "status": 200, "headers": [], "trailers": True})
+            await send({"type": "http.response.body", "body": PAGE})
+            await send({"type": "http.response.trailers", "headers": []})
+
+    sent = []
+
+    async def main() -> None:
+        async def send(message) -> None:
+            sent.append(message)
+
+        ours = narrows.asgi.NarrowsMiddleware(app)
+        for kind in ("lifespan", "websocket"):
+            await ours({"type": kind}, None, send)
+        scope = {"type": "http", "method": "GET", "headers": [(b"Accept-Encoding", b"narrows")]}
+        await ours({**scope, "extensions": {"http.response.pathsend": {}, "http.response.trailers": {}}}, None, send)
+
+    asyncio.run(main())
+    assert seen == [("lifespan", []), ("websocket", []), ("http", ["http.response.trailers"])]
+    assert [m["type"].rpartition(".")[2] for m in sent] == ["start", "body", "trailers"]
+    assert narrows.decompress(sent[1]["body"]) == PAGE
+    for wrong in ({"policy": "best"}, {"level": 77}):
+        with pytest.raises(narrows.MisuseError):
+            narrows.asgi.NarrowsMiddleware(app, **wrong)
