@@ -46,13 +46,13 @@ pub(crate) struct FileArgs {
     #[command(flatten)]
     pub(crate) hint: HintArgs,
     /// As small as the output takes it without becoming slower: a file's disk is the link, as a pipe always is
-    #[arg(long, conflicts_with_all = ["mode", "encode_rate", "decode_rate", "policy", "format"])]
+    #[arg(long, conflicts_with_all = ["mode", "encode_rate", "decode_rate", "images", "policy", "format"])]
     pub(crate) adapt: bool,
     /// Format to write: `narrows`, or `zstd` for standard zstd frames with a seek table
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "narrows")]
     pub(crate) format: FormatArg,
     /// Rule that chooses the method of each block, instead of the mode's
-    #[arg(long, value_name = "SPEC", conflicts_with_all = ["mode", "encode_rate", "decode_rate", "hint"])]
+    #[arg(long, value_name = "SPEC", conflicts_with_all = ["mode", "encode_rate", "decode_rate", "images", "hint"])]
     pub(crate) policy: Option<PolicySpec>,
     /// Maximum block length, such as 64K or 2M [default: that of the mode]
     #[arg(long, value_name = "SIZE", value_parser = parse_block_max)]
