@@ -142,7 +142,7 @@ pub(crate) fn decompress<'py>(
     let kept = Kept::take();
     // A single thread takes each block while it is still in the cache.
     let under_way = if threads == 1 { 1 } else { threads * BLOCKS_PER_THREAD };
-    let config = ReceiverConfig { cores: under_way, ..ReceiverConfig::default() };
+    let config = ReceiverConfig { cores: under_way, images: true, ..ReceiverConfig::default() };
     let mut decoding = Decoding {
         receiver: Receiver::new(config, kept.buffers.clone()),
         kept,

@@ -52,7 +52,8 @@ impl Reader {
     fn new(source: Py<PyAny>, threads: Option<usize>, back: Option<Py<PyAny>>) -> PyResult<Self> {
         let cores = self::threads(threads, stream::cores).map_err(raised)?;
         let buffers = BufferPool::default();
-        let config = ReceiverConfig { cores, duplex: back.is_some(), ..ReceiverConfig::default() };
+        let duplex = back.is_some();
+        let config = ReceiverConfig { cores, duplex, images: !duplex, ..ReceiverConfig::default() };
         Ok(Self {
             receiver: Receiver::new(config, buffers.clone()),
             contexts: Own::new(Vec::new()),
