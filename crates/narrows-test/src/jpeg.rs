@@ -33,7 +33,8 @@ pub fn jpeg(width: u16, height: u16, in_colour: bool, seed: u64) -> Vec<u8> {
     put(&mut image, 0xda, &scan);
 
     let mut bits = Bits { out: image, held: 0, count: 0 };
-    let mut random = Random(seed | 1);
+    // Not 0, and another one for each seed.
+    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let side = if in_colour { 16 } else { 8 };
     let units = usize::from(width).div_ceil(side) * usize::from(height).div_ceil(side);
     let mut levels = [0; 3];
