@@ -636,7 +636,7 @@ fn images_in_a_file_are_recompressed_and_come_back() {
     };
     let (plain, images) = (len(&[]), len(&["--images"]));
     assert!(images < plain, "{images} {plain}");
-    assert_eq!(len(&["--hint", "images=true"]), images);
+    assert!(len(&["--hint", "images=true"]) < plain);
     for bad in [&["--images", "--adapt"][..], &["--images", "--policy", "balance"], &["--hint", "images=1"]] {
         assert_eq!(run(home.path(), &[&["-f", "a"], bad].concat()).status.code(), Some(2), "{bad:?}");
     }
