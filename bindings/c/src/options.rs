@@ -84,7 +84,8 @@ impl StreamOptions {
     /// keeps its other end open.
     pub(crate) fn receive(&self, has_end: bool) -> ReceiveOptions {
         let threads = if self.threads > 0 { self.threads as usize } else { stream::cores() };
-        ReceiveOptions::default().ends_at_frame(!has_end).threads(threads).stall_timeout(self.stall_timeout())
+        let options = ReceiveOptions::default().ends_at_frame(!has_end).images(has_end).threads(threads);
+        options.stall_timeout(self.stall_timeout())
     }
 
     fn stall_timeout(&self) -> Option<Duration> {

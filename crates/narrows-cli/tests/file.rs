@@ -484,6 +484,29 @@ fn hints_say_how_a_file_is_stored_and_the_command_line_is_stronger() {
 }
 
 #[test]
+fn images_in_a_file_are_recompressed_and_come_back() {
+    let home = folder();
+    let [image, other, cut_off] = [8, 9, 10].map(|seed| narrows_test::jpeg(500, 400, true, seed));
+    let raw = [&sample(300_000)[..], &image, &sample(1000), &cut_off[..9000], &other].concat();
+    let len = |args: &[&str]| {
+        fs::write(home.path().join("a"), &raw).unwrap();
+        good(home.path(), &[&["-f", "a"], args].concat());
+        good(home.path(), &["check", "a.nrw"]);
+        assert!(good(home.path(), &["-dc", "a.nrw"]) == raw);
+        let within = 300_000 + image.len() / 2;
+        let range = format!("{within}-{}", within + 99);
+        assert!(good(home.path(), &["cat", "--range", &range, "a.nrw"]) == raw[within..within + 100]);
+        home.path().join("a.nrw").metadata().unwrap().len()
+    };
+    let (plain, images) = (len(&[]), len(&["--images"]));
+    assert!(images < plain, "{images} {plain}");
+    assert!(len(&["--hint", "images=true"]) < plain);
+    for bad in [&["--images", "--adapt"][..], &["--images", "--policy", "balance"], &["--hint", "images=1"]] {
+        assert_eq!(run(home.path(), &[&["-f", "a"], bad].concat()).status.code(), Some(2), "{bad:?}");
+    }
+}
+
+#[test]
 fn adapted_files_are_files_as_others() {
     let home = folder();
     let raw = sample(3 << 20);

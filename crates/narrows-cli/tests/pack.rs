@@ -65,6 +65,65 @@ fn everything_of_a_tree_comes_back() {
     unlock(&h.join("tree"));
 }
 
+/// Images are recompressed if that is asked for, and come back bit by bit from a file, a pipe, at any byte,
+/// and from what repack makes. Damage in one of them is that of one file.
+#[test]
+fn images_of_a_tree_come_back_bit_by_bit() {
+    let home = home();
+    let h = home.path();
+    fs::create_dir_all(h.join("tree/photos")).unwrap();
+    fs::write(h.join("tree/notes.txt"), text(100_000)).unwrap();
+    let images: Vec<_> = (0..3).map(|i| narrows_test::jpeg(480 + i, 360, i != 1, i.into())).collect();
+    for (i, image) in images.iter().enumerate() {
+        fs::write(h.join(format!("tree/photos/{i}.jpg")), image).unwrap();
+    }
+    // No image, and one that is cut off.
+    fs::write(h.join("tree/photos/empty.jpg"), b"\xff\xd8\xff").unwrap();
+    fs::write(h.join("tree/photos/half.jpg"), &narrows_test::jpeg(480, 360, true, 9)[..9000]).unwrap();
+    let before = snapshot(&h.join("tree"));
+    let len = |name: &str| fs::metadata(h.join(name)).unwrap().len();
+    for mode in ["fast", "balanced", "archive"] {
+        good(h, &[&"pack", &"tree", &"-o", &"plain.nrw", &"-f", &"--mode", &mode]);
+        good(h, &[&"pack", &"tree", &"-o", &"x.nrw", &"-f", &"--mode", &mode, &"--images"]);
+        assert!(len("x.nrw") < len("plain.nrw"), "{mode}: {} {}", len("x.nrw"), len("plain.nrw"));
+        good(h, &[&"check", &"x.nrw"]);
+        let back = h.join(mode);
+        fs::create_dir(&back).unwrap();
+        good(h, &[&"unpack", &"x.nrw", &"-C", &back]);
+        assert_eq!(snapshot(&back.join("tree")), before, "{mode}");
+        let one = h.join(format!("{mode} one"));
+        fs::create_dir(&one).unwrap();
+        good(h, &[&"unpack", &"x.nrw", &"tree/photos/1.jpg", &"-C", &one]);
+        assert!(fs::read(one.join("tree/photos/1.jpg")).unwrap() == images[1]);
+    }
+    let piped = h.join("piped");
+    fs::create_dir(&piped).unwrap();
+    let mut unpack = narrows(h).args(["unpack", "-", "-C"]).arg(&piped).stdin(Stdio::piped()).spawn().unwrap();
+    unpack.stdin.take().unwrap().write_all(&fs::read(h.join("x.nrw")).unwrap()).unwrap();
+    assert!(unpack.wait().unwrap().success());
+    assert_eq!(snapshot(&piped.join("tree")), before);
+    // Packed without images, and encoded anew with them.
+    good(h, &[&"pack", &"tree", &"-o", &"plain.nrw", &"-f"]);
+    good(h, &[&"repack", &"--images", &"plain.nrw"]);
+    assert!(len("plain.nrw") <= len("x.nrw") + 200, "{} {}", len("plain.nrw"), len("x.nrw"));
+    good(h, &[&"unpack", &"plain.nrw", &"-C", &piped, &"-f"]);
+    assert_eq!(snapshot(&piped.join("tree")), before);
+
+    // Blocks of an archive need those before them.
+    good(h, &[&"pack", &"tree", &"-o", &"x.nrw", &"-f", &"--images"]);
+    let mut bytes = fs::read(h.join("x.nrw")).unwrap();
+    let mark = bytes.windows(5).position(|w| w == b"\xcf\x84\x01Z\x01").expect("a recompressed image");
+    bytes[mark + 2000] ^= 1;
+    fs::write(h.join("x.nrw"), bytes).unwrap();
+    assert_eq!(code(&run(h, &[&"check", &"x.nrw"])), 3);
+    let rest = h.join("rest");
+    fs::create_dir(&rest).unwrap();
+    let output = run(h, &[&"unpack", &"x.nrw", &"-C", &rest]);
+    assert_eq!(code(&output), 3, "{}", stderr(&output));
+    let there = (0..3).filter(|i| fs::read(rest.join(format!("tree/photos/{i}.jpg"))).is_ok_and(|b| b == images[*i]));
+    assert_eq!(there.count(), 2);
+}
+
 #[test]
 fn fifos_devices_and_contents_of_folders_are_packed() {
     if !narrows_test::has("mkfifo") {

@@ -39,6 +39,7 @@ impl Cursor {
             block_max: limits.block_max,
             history_max: HISTORY_MAX_HARD.min(limits.block_max.max(narrows::frame::HISTORY_DEFAULT)),
             reach_max: limits.reach_max,
+            images: true,
             // One frame at a time is in it.
             memory_max: 4 * block_max.min(limits.block_max) + (1 << 20),
             ..ReceiverConfig::default()

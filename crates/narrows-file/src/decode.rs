@@ -101,7 +101,7 @@ where
     let mut decoded = Decoded::default();
     loop {
         let link = Link::reader(Shared(Arc::clone(&split)));
-        let summary = receive(Shared(Arc::clone(&sink)), link, options())?;
+        let summary = receive(Shared(Arc::clone(&sink)), link, options().images(true))?;
         decoded.raw_bytes += summary.raw_bytes;
         decoded.wire_bytes += summary.wire_bytes;
         decoded.streams += 1;

@@ -112,6 +112,11 @@ impl PackOptions {
             // the choice must not depend on how busy the machine is.
             Mode::Fast if self.is_mode_alone() => "fixed:zstd:level=1".to_owned(),
             Mode::Balanced if self.is_mode_alone() => format!("storage:block={block}"),
+            // The same, and images.
+            Mode::Fast if self.is_images_alone() => {
+                format!("storage:mode=fast,encode_rate=1,block={block},images=true,methods=zstd:level=1")
+            }
+            Mode::Balanced if self.is_images_alone() => format!("storage:block={block},images=true"),
             _ => {
                 let hint = Hint { never: None, mode: Some(mode), ..self.hint.clone() };
                 format!("storage:block={block},{hint}")
@@ -140,6 +145,11 @@ impl PackOptions {
 
     fn is_mode_alone(&self) -> bool {
         Hint { mode: None, never: self.hint.never.filter(|never| *never), ..self.hint.clone() }.is_empty()
+    }
+
+    fn is_images_alone(&self) -> bool {
+        let rest = Hint { images: None, ..self.hint.clone() };
+        self.hint.wants_images() && Self { hint: rest, ..self.clone() }.is_mode_alone()
     }
 }
 

@@ -7,6 +7,9 @@
 
 pub mod authority;
 pub mod far;
+mod jpeg;
+
+pub use jpeg::jpeg;
 
 use std::env;
 use std::fmt::Display;

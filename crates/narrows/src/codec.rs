@@ -38,6 +38,7 @@ codecs! {
     xz,
     snappy,
     split,
+    lepton,
     #[cfg(feature = "older-codecs")]
     lzo,
     #[cfg(feature = "older-codecs")]
@@ -84,6 +85,8 @@ impl CodecId {
     pub const LZF: Self = Self(9);
     /// LZW (feature `older-codecs`).
     pub const LZW: Self = Self(10);
+    /// JPEG images, recompressed without loss.
+    pub const LEPTON: Self = Self(11);
     /// Numbers of one width, their bytes sorted by place, behind zstd.
     pub const SPLIT: Self = Self(32);
 
@@ -217,6 +220,9 @@ impl Method {
     pub const STORE: Self = Self { codec: CodecId::STORE, level: 0 };
     /// One repeated byte; any other block does not shrink.
     pub const CONSTANT: Self = Self { codec: CodecId::CONSTANT, level: 0 };
+
+    /// A JPEG image, recompressed; any other block does not shrink.
+    pub const LEPTON: Self = Self { codec: CodecId::LEPTON, level: 0 };
 
     /// A method of any codec.
     pub const fn new(codec: CodecId, level: Level) -> Self {

@@ -59,6 +59,8 @@ pub struct Hint {
     pub encode_rate: Option<u64>,
     /// Raw bytes/s that one core must decode at least.
     pub decode_rate: Option<u64>,
+    /// Recompress JPEG images, beside what the mode or the methods do.
+    pub images: Option<bool>,
     /// Exactly these methods, instead of those of the mode.
     pub methods: Option<Vec<Method>>,
 }
@@ -79,6 +81,11 @@ impl Hint {
         self.never == Some(true)
     }
 
+    /// Whether JPEG images are to be recompressed.
+    pub fn wants_images(&self) -> bool {
+        self.images == Some(true)
+    }
+
     /// The fields of this hint, and of a weaker one those that it leaves open. Whoever asks for a mode
     /// or methods takes back a weaker `never`; a `never` takes back everything weaker.
     #[must_use]
@@ -86,7 +93,7 @@ impl Hint {
         if self.is_never() {
             return self;
         }
-        let asks = self.mode.is_some() || self.methods.is_some();
+        let asks = self.mode.is_some() || self.methods.is_some() || self.wants_images();
         let weaker = if asks && weaker.is_never() { Self::default() } else { weaker };
         if weaker.is_never() && self.never.is_none() {
             return Self::never();
@@ -98,6 +105,7 @@ impl Hint {
             mode: self.mode.or(weaker.mode),
             encode_rate: self.encode_rate.or(weaker.encode_rate),
             decode_rate: self.decode_rate.or(weaker.decode_rate),
+            images: self.images.or(weaker.images),
             methods: self.methods.or(methods),
         }
     }
@@ -109,16 +117,18 @@ impl Hint {
     pub fn set(&mut self, key: &str, value: &str) -> Result<()> {
         match key {
             "never" => self.never = Some(value == "true" || value.is_empty()),
+            "images" => self.images = Some(value == "true"),
             "mode" => self.mode = Some(value.parse()?),
             "encode_rate" => self.encode_rate = Some(parse_rate(value)?),
             "decode_rate" => self.decode_rate = Some(parse_rate(value)?),
             "methods" => self.methods = Some(parse_methods(value)?),
             _ => {
-                let text = format!("`{key}` is no hint: use never, mode=, encode_rate=, decode_rate= or methods=");
+                let text =
+                    format!("`{key}` is no hint: use never, mode=, encode_rate=, decode_rate=, images= or methods=");
                 return Err(Error::misuse(text));
             }
         }
-        if key == "never" && !matches!(value, "" | "true" | "false") {
+        if matches!(key, "never" | "images") && !matches!(value, "" | "true" | "false") {
             return Err(Error::misuse(format!("`{value}` is not true or false")));
         }
         Ok(())
@@ -132,6 +142,7 @@ impl fmt::Display for Hint {
             self.mode.map(|mode| format!("mode={}", mode.name())),
             self.encode_rate.map(|rate| format!("encode_rate={rate}")),
             self.decode_rate.map(|rate| format!("decode_rate={rate}")),
+            self.images.map(|images| format!("images={images}")),
             self.methods.as_deref().map(|methods| format!("methods={}", print_methods(methods))),
         ];
         f.write_str(&fields.into_iter().flatten().collect::<Vec<_>>().join(","))
@@ -213,6 +224,8 @@ mod tests {
             "never",
             "mode=archive",
             "mode=fast,encode_rate=200000000",
+            "mode=archive,images=true",
+            "images=false",
             "decode_rate=500000000,methods=lz4+zstd:level=4",
         ] {
             assert_eq!(hint(text).to_string(), text);
@@ -227,6 +240,7 @@ mod tests {
             "encode_rate=0",
             "methods=",
             "methods=gif",
+            "images=yes",
             "mode=fast,,",
         ] {
             assert!(bad.parse::<Hint>().is_err(), "{bad}");
@@ -243,6 +257,9 @@ mod tests {
         assert!(hint("encode_rate=5").or(hint("never")).is_never());
         assert!(!hint("never=false").or(hint("never")).is_never());
         assert_eq!(hint("mode=fast").or(hint("methods=lz4")).methods, None);
+        assert!(hint("mode=fast").or(hint("images=true")).wants_images());
+        assert!(!hint("images=false").or(hint("images=true")).wants_images());
+        assert!(hint("images=true").or(hint("never")).wants_images());
         assert_eq!(Hint::default().or(hint("mode=fast")), hint("mode=fast"));
     }
 

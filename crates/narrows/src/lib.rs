@@ -39,6 +39,7 @@
 //! | [`monitor`] | measurements for policies: data, link, CPU, costs, receiver |
 //! | [`codec`] | codecs of blocks, and their registry |
 //! | [`probe`] | whether bytes look like numbers, and how wide they are |
+//! | [`jpeg`] | where images are in bytes |
 //! | [`frame`] | the wire format of `docs/format.md` |
 //! | [`message`] | the two ends of a message flow, in which the application sets the borders |
 //! | [`repeats`] | raw bytes that came before in a flow, far back |
@@ -67,6 +68,7 @@ pub mod error;
 pub mod frame;
 pub mod hint;
 mod history;
+pub mod jpeg;
 pub mod message;
 pub mod monitor;
 pub mod oracle;

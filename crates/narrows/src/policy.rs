@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::monitor::View;
 use crate::monitor::expectation::Kind;
 
+mod images;
 mod spec;
 
 /// Declares the file of each policy and lists their entries.
@@ -225,6 +226,12 @@ pub trait Policy: Send {
     /// block ends where the contiguous bytes end, which saves a copy.
     fn whole_blocks(&self) -> Option<usize> {
         None
+    }
+
+    /// Raw bytes that it must see at each choice, if so many have gathered, however short its last block
+    /// was. Others see the contiguous bytes.
+    fn sight(&self) -> usize {
+        0
     }
 
     /// State for the next flow, in the format of [`PolicySpec::load`]; the caller stores it.

@@ -45,6 +45,9 @@ pub struct ReceiverConfig {
     pub memory_max: usize,
     /// Number of decoding threads, also for the reports.
     pub cores: usize,
+    /// Whether recompressed images are decoded, which takes up to 64 MiB beside `memory_max` in each
+    /// decoding thread. Only what is stored has them.
+    pub images: bool,
     /// Whether to send a preface and feedback in the reverse direction.
     pub duplex: bool,
     /// Whether the stream is over at its end frame on one-way links too. Otherwise the driver reads
@@ -64,6 +67,7 @@ impl Default for ReceiverConfig {
             reach_max: 0,
             memory_max: MEMORY_MAX_DEFAULT,
             cores: 1,
+            images: false,
             duplex: false,
             ends_at_frame: false,
             keeps_rest: false,
@@ -418,6 +422,12 @@ impl Receiver {
         self.earlier.as_ref().map_or_else(|| reach_of(self.config.reach_max), |earlier| earlier.reach)
     }
 
+    /// What this side decodes, as the bits of a preface.
+    fn codecs(&self) -> u64 {
+        let without = if self.config.images { 0 } else { 1 << CodecId::LEPTON.0 };
+        frame::codecs_of_this_build() & !without
+    }
+
     fn on_preface(&mut self, preface: Preface) -> Result<()> {
         self.preface = Some(preface);
         if preface.role != Role::Sender {
@@ -456,7 +466,7 @@ impl Receiver {
             block_max: preface.block_max.min(self.config.block_max),
             history,
             reach: self.reach,
-            codecs: preface.codecs & frame::codecs_of_this_build(),
+            codecs: preface.codecs & self.codecs(),
             check: preface.check,
             messages: preface.critical & frame::feature::MESSAGES != 0,
         });

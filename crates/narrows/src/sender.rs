@@ -345,6 +345,7 @@ impl Sender {
     fn cut(&mut self, ask: Ask) -> Option<Job> {
         // A copy costs more than a block that ends with its piece, unless copies cut that short. A policy
         // of whole blocks must see what it chooses for, however it came.
+        self.input.wanted = self.input.wanted.max(self.policy.sight().min(self.limits.block_max));
         if !self.link.in_memory() || self.input.copies.len > 0 || self.whole_blocks().is_some() {
             self.input.join(&self.pool);
         }

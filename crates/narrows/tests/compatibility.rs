@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use narrows::ErrorKind;
 use narrows::block::{Block, BufferPool};
-use narrows::codec::{CODECS, Contexts};
+use narrows::codec::{CODECS, CodecId, Contexts};
 use narrows::frame::{ControlKind, PREFACE_LEN};
 use narrows::policy::PolicySpec;
 use narrows::receiver::{Depth, Observed, ObservedKind, Receiver, ReceiverConfig};
@@ -51,7 +51,8 @@ fn write_of(policy: &str, raw: Vec<u8>, block_max: usize) -> Vec<u8> {
 
 /// Reads a whole stream, in pieces of `cut` bytes.
 fn read(stream: &[u8], cut: usize) -> Result<Vec<u8>, (ErrorKind, Vec<u8>)> {
-    let mut receiver = Receiver::new(ReceiverConfig::default(), BufferPool::default());
+    let mut receiver =
+        Receiver::new(ReceiverConfig { images: true, ..ReceiverConfig::default() }, BufferPool::default());
     let (mut contexts, pool, mut out) = (Contexts::default(), BufferPool::default(), Vec::new());
     let mut go = |out: &mut Vec<u8>| -> Result<(), narrows::Error> {
         for piece in stream.chunks(cut) {
@@ -113,9 +114,77 @@ fn a_stored_stream_of_split_numbers_decodes() {
     }
 }
 
+/// An image in colour and a grey one.
+fn images() -> [Vec<u8>; 2] {
+    [true, false].map(|in_colour| narrows_test::jpeg(90, 70, in_colour, 21))
+}
+
+#[test]
+fn stored_streams_of_images_decode() {
+    for (image, name) in images().into_iter().zip(["v1-lepton-colour.nrw", "v1-lepton-grey.nrw"]) {
+        let path = folder().join(name);
+        if std::env::var_os("UPDATE_STREAMS").is_some() && !path.exists() {
+            std::fs::write(&path, write_of("fixed:lepton", image.clone(), 16 << 10)).unwrap();
+        }
+        let stream = std::fs::read(&path).unwrap();
+        assert!(stream.len() < image.len(), "{name}: {}, nothing was recompressed", stream.len());
+        for cut in [1, 1000, stream.len()] {
+            assert!(read(&stream, cut).as_ref() == Ok(&image), "{name} in pieces of {cut}");
+        }
+    }
+}
+
+/// Who reads from a link gives no memory for images, and says so before it takes any byte of one.
+#[test]
+fn images_are_refused_where_nobody_asked_for_them() {
+    let stream = write_of("fixed:lepton", images()[0].clone(), 16 << 10);
+    let mut receiver = Receiver::new(ReceiverConfig::default(), BufferPool::default());
+    let error = receiver.receive(Block::from_vec(stream)).unwrap_err();
+    assert!(error.kind == ErrorKind::Unsupported && error.message.contains("codec 11"), "{error}");
+}
+
+/// With `images`, blocks end where an image begins and where it ends, whatever came before.
+#[test]
+fn images_in_stored_bytes_are_blocks_of_their_own() {
+    let image = |seed| narrows_test::jpeg(400, 300, seed % 2 == 1, seed);
+    // The first one in front of everything, two without a gap, one that is cut off at the end.
+    let parts = [
+        image(1),
+        text(300_000, 1),
+        image(2),
+        image(3),
+        random(70_000, 2),
+        image(4),
+        b"end".to_vec(),
+        image(5)[..9000].to_vec(),
+    ];
+    let raw = parts.concat();
+    for policy in ["storage", "storage:mode=balanced", "storage:mode=archive", "storage:mode=fast"] {
+        let before = if policy.contains(':') { "," } else { ":" };
+        let stream = write_of(&format!("{policy}{before}images=true"), raw.clone(), 2 << 20);
+        let back = read(&stream, 1 << 16).map_err(|(kind, read)| (kind, read.len()));
+        assert!(back.as_ref() == Ok(&raw), "{policy}: {:?}", back.map(|b| b.len()));
+        let (seen, error) = observe(&stream, stream.len(), Depth::Headers, 32 << 20);
+        assert!(error.is_none(), "{policy}: {error:?}");
+        let mut at = 0;
+        let mut recompressed = Vec::new();
+        for observed in seen {
+            if let ObservedKind::Block { codec, raw_len, .. } = observed.kind {
+                if codec == CodecId::LEPTON {
+                    recompressed.push((at, raw_len));
+                }
+                at += raw_len;
+            }
+        }
+        let begins = |i: usize| parts[..i].iter().map(|part| part.len()).sum::<usize>();
+        let expected = [0, 2, 3, 5].map(|i| (begins(i), parts[i].len()));
+        assert_eq!(recompressed, expected, "{policy}");
+    }
+}
+
 /// The frames of a stream that comes in pieces of `cut` bytes; no more than `held` bytes are held.
 fn observe(stream: &[u8], cut: usize, depth: Depth, held: usize) -> (Vec<Observed>, Option<narrows::Error>) {
-    let config = ReceiverConfig { memory_max: held, ..ReceiverConfig::default() };
+    let config = ReceiverConfig { memory_max: held, images: true, ..ReceiverConfig::default() };
     let mut receiver = Receiver::new(config, BufferPool::default());
     receiver.observe(depth);
     let (mut contexts, pool, mut seen) = (Contexts::default(), BufferPool::default(), Vec::new());

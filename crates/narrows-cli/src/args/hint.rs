@@ -16,8 +16,11 @@ pub(crate) struct HintArgs {
     /// Use only methods of which one core decodes so fast, such as 500MB/s
     #[arg(long, value_name = "RATE", value_parser = rate)]
     pub(crate) decode_rate: Option<u64>,
-    /// The same as text: never, mode=MODE, encode_rate=RATE, decode_rate=RATE, methods=METHOD+METHOD,
-    /// with commas between them [default: the attribute user.narrows.hint of the file, then .narrows.toml]
+    /// Recompress JPEG images without loss: 20 to 30 % smaller; a core writes some 4 MB/s of them and reads 8
+    #[arg(long)]
+    pub(crate) images: bool,
+    /// The same as text: never, mode=MODE, encode_rate=RATE, decode_rate=RATE, images=true,
+    /// methods=METHOD+METHOD, with commas between them [default: the attribute user.narrows.hint of the file, then .narrows.toml]
     #[arg(long, value_name = "HINT", value_parser = |text: &str| text.parse::<Hint>().map_err(|e| e.to_string()))]
     pub(crate) hint: Option<Hint>,
 }
@@ -29,6 +32,7 @@ impl HintArgs {
             mode: self.mode.map(ModeArg::mode),
             encode_rate: self.encode_rate,
             decode_rate: self.decode_rate,
+            images: self.images.then_some(true),
             ..Hint::default()
         };
         options.or(self.hint.clone().unwrap_or_default())

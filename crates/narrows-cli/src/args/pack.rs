@@ -21,7 +21,7 @@ pub(crate) struct PackArgs {
     #[command(flatten)]
     pub(crate) hint: HintArgs,
     /// Rule that chooses the method of each block, instead of the mode's
-    #[arg(long, value_name = "SPEC", conflicts_with_all = ["mode", "encode_rate", "decode_rate", "hint"])]
+    #[arg(long, value_name = "SPEC", conflicts_with_all = ["mode", "encode_rate", "decode_rate", "images", "hint"])]
     pub(crate) policy: Option<PolicySpec>,
     /// Leave out paths that match PATTERN, with the syntax of .gitignore; may be repeated
     #[arg(long, value_name = "PATTERN")]
@@ -69,6 +69,8 @@ MODES
   fast      zstd 1
   balanced  zstd 3
   archive   zstd 19, whose blocks refer to those before; a member is then found by decoding up to 16 MiB
+
+With --images, JPEG images of one scan (as cameras write them) of 8 KiB to 1 MiB are recompressed without loss, whatever the mode. A program without this method refuses to read them.
 
 EXAMPLES
   narrows pack project -o project.nrw

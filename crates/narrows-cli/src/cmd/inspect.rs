@@ -134,6 +134,7 @@ fn receiver(pool: &BufferPool, verify: bool) -> Receiver {
         // Without checks nothing is decoded, so nothing has to be kept.
         reach_max: frame::REACH_MAX_HARD,
         memory_max: ONE_FRAME,
+        images: true,
         ..ReceiverConfig::default()
     };
     let mut receiver = Receiver::new(config, pool.clone());

@@ -147,7 +147,8 @@ impl PolicySpec {
         let methods = hint.methods.as_deref().map(print_methods);
         let rates = [("encode_rate", hint.encode_rate), ("decode_rate", hint.decode_rate)];
         let rates = rates.iter().filter_map(|(key, rate)| rate.map(|rate| format!("{key}={rate}")));
-        for setting in rates.chain(methods.map(|methods| format!("methods={methods}"))) {
+        let images = hint.wants_images().then(|| "images=true".to_owned());
+        for setting in rates.chain(images).chain(methods.map(|methods| format!("methods={methods}"))) {
             text += ",";
             text += &setting;
         }
@@ -324,7 +325,7 @@ mod tests {
     fn each_hint_is_a_policy() {
         let of = |text: &str| PolicySpec::of_hint(&text.parse().unwrap(), Mode::Archive).to_string();
         assert_eq!(of("never"), PolicySpec::store().to_string());
-        let fields = "encode_rate=5,decode_rate=6,methods=lz4+zstd:level=19";
+        let fields = "encode_rate=5,decode_rate=6,images=true,methods=lz4+zstd:level=19";
         assert_eq!(of(fields), format!("storage:mode=archive,{fields}"));
     }
 

@@ -14,10 +14,14 @@
 //! gain nothing for such lengths, and unlinked blocks can be decoded in parallel and found by an
 //! index. A block that looks like numbers is split by their width before; its encoder keeps it as it is
 //! where that is shorter.
+//!
+//! With `images`, JPEG images become blocks of their own and are recompressed, whatever that takes; so
+//! that they can be seen whole, bytes gather as for the longest block.
 
 use std::fmt;
 use std::sync::Arc;
 
+use super::images::Images;
 use super::{Choice, Outcome, Policy, PolicySettings, PolicySetup, Registered};
 use crate::codec::{Method, Trial};
 use crate::error::{Error, Result};
@@ -30,6 +34,7 @@ use crate::probe;
 /// The policy without a mode: zstd in long, unlinked blocks.
 pub struct Storage {
     block_len: usize,
+    images: Option<Images>,
 }
 
 impl Storage {
@@ -45,13 +50,17 @@ impl Storage {
         // The blocks of all cores together hold as much as those of two, so that the memory of a
         // flow keeps all cores busy.
         let block_len = 2 * Self::BLOCK_MAX / cores.max(2).next_power_of_two();
-        Self { block_len: block_len.max(Self::BLOCK_MIN) }
+        Self { block_len: block_len.max(Self::BLOCK_MIN), images: None }
     }
 }
 
 impl Policy for Storage {
     fn choose(&mut self, view: &View<'_>) -> Choice {
+        if let Some(image) = self.images.as_mut().and_then(|images| images.choice(view)) {
+            return image;
+        }
         let block_len = self.block_len.min(view.limits.block_max);
+        let block_len = self.images.as_ref().map_or(block_len, |images| images.before(view, block_len));
         let block = &view.upcoming[..view.upcoming.len().min(block_len)];
         // A probe takes less than a hundredth of the time that such a block does.
         let method = match view.limits.allows(Self::METHOD) {
@@ -64,7 +73,11 @@ impl Policy for Storage {
     }
 
     fn whole_blocks(&self) -> Option<usize> {
-        Some(self.block_len)
+        Some(if self.images.is_some() { Self::BLOCK_MAX } else { self.block_len })
+    }
+
+    fn sight(&self) -> usize {
+        if self.images.is_some() { Self::BLOCK_MAX } else { 0 }
     }
 }
 
@@ -143,6 +156,7 @@ struct Priced {
     credit_s: f32,
     infos: Vec<(u64, usize, Features)>,
     trial: Trial,
+    images: Option<Images>,
 }
 
 impl Priced {
@@ -158,7 +172,8 @@ impl Priced {
         let block_len = settings.block.unwrap_or(mode.block_len());
         let named = settings.methods.is_some();
         let (infos, trial) = (Vec::new(), Trial::default());
-        Self { costs, mode, block_len, named, cores, floor_s, credit_s: CREDIT_S, infos, trial }
+        let images = settings.images.then(Images::default);
+        Self { costs, mode, block_len, named, cores, floor_s, credit_s: CREDIT_S, infos, trial, images }
     }
 }
 
@@ -189,7 +204,11 @@ impl Priced {
 
 impl Policy for Priced {
     fn choose(&mut self, view: &View<'_>) -> Choice {
+        if let Some(image) = self.images.as_mut().and_then(|images| images.choice(view)) {
+            return image;
+        }
         let block_len = self.block_len.min(view.limits.block_max);
+        let block_len = self.images.as_ref().map_or(block_len, |images| images.before(view, block_len));
         let block = &view.upcoming[..view.upcoming.len().min(block_len)];
         if is_constant(block) && view.limits.allows(Method::CONSTANT) {
             return Choice::new(Method::CONSTANT, block_len);
@@ -248,7 +267,11 @@ impl Policy for Priced {
     }
 
     fn whole_blocks(&self) -> Option<usize> {
-        Some(self.block_len)
+        Some(if self.images.is_some() { Storage::BLOCK_MAX } else { self.block_len })
+    }
+
+    fn sight(&self) -> usize {
+        if self.images.is_some() { Storage::BLOCK_MAX } else { 0 }
     }
 }
 
@@ -261,6 +284,8 @@ struct Settings {
     block: Option<usize>,
     /// Raw bytes/s of one core.
     decode_rate: Option<u64>,
+    /// Recompress JPEG images.
+    images: bool,
     /// Beside `store`.
     methods: Option<Vec<Method>>,
 }
@@ -291,6 +316,7 @@ impl Settings {
                 "decode_rate" => {
                     settings.decode_rate = Some(parse_rate(value).map_err(|_| usage(setting))?);
                 }
+                "images" => settings.images = value.parse().map_err(|_| usage(setting))?,
                 "methods" => settings.methods = Some(parse_methods(value)?),
                 _ => return Err(usage(setting)),
             }
@@ -337,6 +363,9 @@ impl fmt::Display for Settings {
         self.decode_rate.map_or(Ok(()), |rate| write!(f, ",decode_rate={rate}"))?;
         let before = if self.mode.is_some() { ',' } else { ':' };
         self.block.map_or(Ok(()), |len| write!(f, "{before}block={len}"))?;
+        if self.images {
+            write!(f, "{}images=true", if self.mode.is_some() || self.block.is_some() { ',' } else { ':' })?;
+        }
         self.methods.as_deref().map_or(Ok(()), |methods| write!(f, ",methods={}", print_methods(methods)))
     }
 }
@@ -345,19 +374,28 @@ impl PolicySettings for Settings {
     fn build(&self, setup: &PolicySetup<'_>) -> Box<dyn Policy> {
         match self.mode {
             Some(mode) => Box::new(Priced::new(self, mode, setup)),
-            None => Box::new(self.block.map_or_else(|| Storage::new(setup.cores), |block_len| Storage { block_len })),
+            None => {
+                let images = self.images.then(Images::default);
+                let block_len = self.block.unwrap_or_else(|| Storage::new(setup.cores).block_len);
+                Box::new(Storage { block_len, images })
+            }
         }
     }
 
     fn block_max(&self) -> usize {
+        if self.images {
+            return Storage::BLOCK_MAX;
+        }
         self.block.unwrap_or_else(|| self.mode.map_or(Storage::BLOCK_MAX, Mode::block_len))
     }
 
     fn methods(&self) -> Vec<Method> {
-        match self.mode {
+        let mut methods = match self.mode {
             Some(mode) => self.candidates(mode),
             None => vec![Method::STORE, Storage::METHOD, Storage::FOR_NUMBERS],
-        }
+        };
+        methods.extend(self.images.then_some(Method::LEPTON));
+        methods
     }
 
     fn links(&self) -> bool {
@@ -371,7 +409,7 @@ impl PolicySettings for Settings {
     }
 }
 
-const USAGE: &str = "storage[:[mode=fast|balanced|archive[,encode_rate=RATE][,decode_rate=RATE],][block=BYTES][,methods=METHOD+METHOD]]";
+const USAGE: &str = "storage[:[mode=fast|balanced|archive[,encode_rate=RATE][,decode_rate=RATE],][block=BYTES][,images=true][,methods=METHOD+METHOD]]";
 
 pub(super) const ENTRY: Registered = Registered {
     name: "storage",
@@ -383,6 +421,7 @@ pub(super) const ENTRY: Registered = Registered {
         "storage:mode=balanced,encode_rate=200000000",
         "storage:mode=archive,block=1048576",
         "storage:block=1048576",
+        "storage:block=1048576,images=true",
         "storage:mode=balanced,decode_rate=1000000000,methods=lz4+zstd:level=4",
     ],
     parse: |rest| Ok(Arc::new(Settings::parse(rest)?)),
@@ -401,6 +440,8 @@ mod tests {
             ":mode=fast,encode_rate=5",
             ":mode=fast,encode_rate=5,block=65536",
             ":block=9",
+            ":images=true",
+            ":mode=fast,images=true,methods=lz4",
             ":mode=fast,decode_rate=5,methods=lz4+zstd:level=4",
         ] {
             assert_eq!(Settings::parse(text).unwrap().to_string(), format!("storage{text}"));
@@ -416,6 +457,7 @@ mod tests {
             "x",
             ":mode=fast,",
             ":mode=fast,methods=gif",
+            ":images=1",
         ] {
             assert!(Settings::parse(text).is_err(), "{text}");
         }

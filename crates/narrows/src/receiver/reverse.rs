@@ -61,7 +61,7 @@ impl Receiver {
             block_max: self.config.block_max,
             history: self.config.history_max,
             reach: self.most_reach(),
-            codecs: frame::codecs_of_this_build(),
+            codecs: self.codecs(),
         }
     }
 

@@ -339,6 +339,12 @@ impl ReceiveOptions {
         Self { read_back: Some((stored, reach_max)), ..self }
     }
 
+    /// Whether recompressed images are decoded, as files may have them: that takes up to 64 MiB beside
+    /// `memory_max` in each decoding thread. Default: false; a stream with images is refused at the first.
+    pub fn images(self, decoded: bool) -> Self {
+        Self { rest: ReceiverConfig { images: decoded, ..self.rest }, ..self }
+    }
+
     /// Whether the end frame ends the stream on a one-way link too, for example on a pipe that
     /// another process keeps open. Default: false: the link is read to its end, since nothing may
     /// follow the end frame.
