@@ -207,7 +207,9 @@ impl Decoder {
     }
 
     fn with(contexts: Contexts, pool: BufferPool) -> Self {
-        let receiver = Receiver::new(ReceiverConfig::default(), pool.clone());
+        // The bytes may be those of a file.
+        let config = ReceiverConfig { images: true, ..ReceiverConfig::default() };
+        let receiver = Receiver::new(config, pool.clone());
         Self { receiver, contexts, pool, raw: Block::default(), failure: None }
     }
 

@@ -43,7 +43,9 @@ impl Decompressor {
     #[new]
     fn new() -> Self {
         let buffers = BufferPool::default();
-        let config = ReceiverConfig { memory_max: MEMORY_MAX, keeps_rest: true, ..ReceiverConfig::default() };
+        // The bytes may be those of a file, whose images are allowed.
+        let config =
+            ReceiverConfig { memory_max: MEMORY_MAX, keeps_rest: true, images: true, ..ReceiverConfig::default() };
         Self(Turn::new(Decompressing {
             receiver: Receiver::new(config, buffers.clone()),
             contexts: Contexts::default(),

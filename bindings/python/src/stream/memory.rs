@@ -165,11 +165,7 @@ pub(crate) fn decompress<'py>(
     let kept = Kept::take();
     // A single thread takes each block while it is still in the cache.
     let under_way = if threads == 1 { 1 } else { threads * BLOCKS_PER_THREAD };
-<<<<<<< HEAD
-    let config = ReceiverConfig { cores: under_way, keeps_rest: true, ..ReceiverConfig::default() };
-=======
-    let config = ReceiverConfig { cores: under_way, images: true, ..ReceiverConfig::default() };
->>>>>>> w-img
+    let config = ReceiverConfig { cores: under_way, keeps_rest: true, images: true, ..ReceiverConfig::default() };
     let mut decoding = Decoding {
         receiver: Receiver::new(config.clone(), kept.buffers.clone()),
         config,

@@ -56,12 +56,9 @@ impl Reader {
     fn new(source: Py<PyAny>, threads: Option<usize>, back: Option<Py<PyAny>>, several: bool) -> PyResult<Self> {
         let cores = self::threads(threads, stream::cores).map_err(raised)?;
         let buffers = BufferPool::default();
-<<<<<<< HEAD
-        let config = ReceiverConfig { cores, duplex: back.is_some(), keeps_rest: several, ..ReceiverConfig::default() };
-=======
         let duplex = back.is_some();
-        let config = ReceiverConfig { cores, duplex, images: !duplex, ..ReceiverConfig::default() };
->>>>>>> w-img
+        let config =
+            ReceiverConfig { cores, duplex, images: !duplex, keeps_rest: several, ..ReceiverConfig::default() };
         Ok(Self {
             receiver: Receiver::new(config.clone(), buffers.clone()),
             config,

@@ -54,22 +54,13 @@ pub(crate) struct FileArgs {
     #[command(flatten)]
     hint: HintArgs,
     /// As small as the output takes it without becoming slower: a file's disk is the link, as a pipe always is
-<<<<<<< HEAD
-    #[arg(long, conflicts_with_all = ["mode", "level", "fast", "best", "encode_rate", "decode_rate", "policy", "format"])]
-=======
-    #[arg(long, conflicts_with_all = ["mode", "encode_rate", "decode_rate", "images", "policy", "format"])]
->>>>>>> w-img
+    #[arg(long, conflicts_with_all = ["mode", "level", "fast", "best", "encode_rate", "decode_rate", "images", "policy", "format"])]
     pub(crate) adapt: bool,
     /// Format to write: `narrows`, or `zstd` for standard zstd frames with a seek table
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "narrows")]
     pub(crate) format: FormatArg,
-<<<<<<< HEAD
     /// Rule that chooses the method of each block, instead of the mode's; `narrows --help` lists all
-    #[arg(long, value_name = "SPEC", conflicts_with_all = ["mode", "encode_rate", "decode_rate", "hint"])]
-=======
-    /// Rule that chooses the method of each block, instead of the mode's
     #[arg(long, value_name = "SPEC", conflicts_with_all = ["mode", "encode_rate", "decode_rate", "images", "hint"])]
->>>>>>> w-img
     pub(crate) policy: Option<PolicySpec>,
     /// Maximum block length, such as 64K or 2M [default: that of the mode or policy]
     #[arg(long, value_name = "SIZE", value_parser = parse_block_max)]
