@@ -129,12 +129,7 @@ impl Carrier {
     }
 
     /// Reaches another host and sends it a request. Its answer begins with `magic`.
-    fn open(
-        place: &Place,
-        reach: &Reach<'_>,
-        request: Request,
-        magic: &'static [u8],
-    ) -> Result<(Self, Link, Way)> {
+    fn open(place: &Place, reach: &Reach<'_>, request: Request, magic: &'static [u8]) -> Result<(Self, Link, Way)> {
         let silent = Arc::new(AtomicBool::new(true));
         let encrypted = Arc::new(AtomicBool::new(false));
         let (carrier, link, way) = match place {

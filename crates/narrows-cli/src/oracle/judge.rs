@@ -6,13 +6,13 @@ use std::sync::{Mutex, PoisonError};
 use narrows::codec::Method;
 use narrows::monitor::cost::Prior;
 use narrows::oracle::Speed;
-use narrows::policy::{Planned, PolicySetup, PolicySpec};
+use narrows::policy::{Planned, Policy, PolicySetup, PolicySpec};
 use narrows_sim::judge::fixed_methods;
 use narrows_sim::limits::Limits;
 use narrows_sim::overhead::ENCODE_FIXED_NS;
 use narrows_sim::schedule::Schedule;
 use narrows_sim::table::{CLASSES, Table};
-use narrows_sim::world::{self, Conditions, Run};
+use narrows_sim::world::{self, Conditions, Hardware, Run};
 
 use super::energy::Watts;
 use crate::args::oracle::Rate;
@@ -36,6 +36,12 @@ pub(crate) struct Question<'a> {
     pub(crate) policies: &'a [PolicySpec],
     pub(crate) cores: usize,
     pub(crate) decoders: usize,
+    /// Raw bytes to send: the table's, or more of the same kind.
+    pub(crate) len: usize,
+    /// Speed of a decoding core; 1 is one of this host.
+    pub(crate) receiver: f64,
+    /// What copying, reading and writing cost, if that counts.
+    pub(crate) hardware: Option<Hardware>,
 }
 
 /// Costs of one way to send the data.
@@ -102,15 +108,18 @@ impl Question<'_> {
         answers.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().flatten().collect()
     }
 
-    fn answer_one(&self, rate: Rate) -> Answer {
+    /// The answer for one rate.
+    pub(crate) fn answer_one(&self, rate: Rate) -> Answer {
+        // The bound and the best schedule are those of the table's bytes.
+        let times = self.len as f64 / self.table.len() as f64;
         let conditions = self.conditions(rate);
         let machine = conditions.machine();
         let bound = Row {
             kind: "bound",
             name: "lower bound".into(),
-            seconds: self.limits.seconds(&machine),
-            wire_bytes: self.limits.wire_len(),
-            cpu_s: self.limits.encode_s(),
+            seconds: self.limits.seconds(&machine) * times,
+            wire_bytes: self.limits.wire_len() * times,
+            cpu_s: self.limits.encode_s() * times,
             joules: None,
             blocks: Vec::new(),
         };
@@ -119,9 +128,9 @@ impl Question<'_> {
         let best = Row {
             kind: "schedule",
             name: "best schedule, T*".into(),
-            seconds: best.seconds,
-            wire_bytes: best.wire_len,
-            cpu_s: best.encode_s,
+            seconds: best.seconds * times,
+            wire_bytes: best.wire_len * times,
+            cpu_s: best.encode_s * times,
             joules: self.watts.and_then(|w| w.joules(&by_method)),
             blocks: best.blocks,
         };
@@ -129,7 +138,7 @@ impl Question<'_> {
         let fixed = |method: Method| {
             let spec = PolicySpec::fixed(method, false);
             let conditions = Conditions { block_max: spec.block_max(), decision_ns: 0.0, ..conditions.clone() };
-            let run = world::run(self.table, &conditions, spec.build(&setup));
+            let run = self.run(&conditions, spec.build(&setup));
             let is_plain = method == Method::STORE;
             self.row(
                 if is_plain { "plain" } else { "fixed" },
@@ -141,7 +150,7 @@ impl Question<'_> {
             // The bound holds for blocks up to the longest that was measured.
             let conditions =
                 Conditions { block_max: spec.block_max().min(CLASSES[CLASSES.len() - 1]), ..conditions.clone() };
-            let run = world::run(self.table, &conditions, spec.build(&setup));
+            let run = self.run(&conditions, spec.build(&setup));
             self.row("policy", spec.to_string(), run)
         };
         Answer {
@@ -153,15 +162,22 @@ impl Question<'_> {
         }
     }
 
+    fn run(&self, conditions: &Conditions, policy: Box<dyn Policy>) -> Run {
+        match &self.hardware {
+            Some(hardware) => world::run_on(self.table, conditions, hardware, policy),
+            None => world::run(self.table, conditions, policy),
+        }
+    }
+
     fn conditions(&self, rate: Rate) -> Conditions {
         let one = Speed::constant(1.0);
         Conditions {
-            len: self.table.len(),
+            len: self.len,
             cores: self.cores,
             decoders: self.decoders,
             link: Speed::constant(rate.0),
-            cpu: one.clone(),
-            receiver: one,
+            cpu: one,
+            receiver: Speed::constant(self.receiver),
             block_max: CLASSES[CLASSES.len() - 1],
             decision_ns: DECISION_NS,
             seed: SEED,

@@ -161,7 +161,9 @@ fn peer(words: &Value) -> Result<Peer> {
     let count = |key: &str| words[key].as_u64().filter(|n| (1..=CORES_MAX).contains(n)).map(|n| n as usize);
     let text = words["program"].as_str().unwrap_or("?");
     let version = words["version"].as_u64().unwrap_or(0);
-    let (Some(cores), Some(encoders)) = (count("cores"), count("encoders")) else { return wrong("a greeting without cores") };
+    let (Some(cores), Some(encoders)) = (count("cores"), count("encoders")) else {
+        return wrong("a greeting without cores");
+    };
     if version == 0 {
         return wrong("a greeting without a version");
     }
@@ -226,7 +228,8 @@ mod tests {
         assert!(meet(&with(hello())).contains("said nothing"), "no pong");
         assert!(meet(&with(Frame::Refusal("\x1b[2Jbusy".into()).encode())).contains("busy"));
         assert!(!meet(&with(Frame::Refusal("\x1b[2Jbusy".into()).encode())).contains('\x1b'), "escaped");
-        for lie in [json!({}), json!({ "version": 1, "cores": 0, "encoders": 1 }), json!({ "cores": 2, "encoders": 2 })] {
+        for lie in [json!({}), json!({ "version": 1, "cores": 0, "encoders": 1 }), json!({ "cores": 2, "encoders": 2 })]
+        {
             assert!(meet(&with(Frame::Hello(lie).encode())).contains("greeting"));
         }
         let acks = [with(hello()), Frame::Pong(0).encode(), Frame::Ack([9, 9, 9]).encode()].concat();

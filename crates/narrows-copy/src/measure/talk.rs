@@ -149,7 +149,9 @@ impl<'a> Talk<'a> {
             return Err(Error::Interrupted("interrupted".into()));
         }
         if Instant::now() >= self.until {
-            return Err(Error::Link("the measurement takes longer than it may; the link or the other end stands".into()));
+            return Err(Error::Link(
+                "the measurement takes longer than it may; the link or the other end stands".into(),
+            ));
         }
         Ok(())
     }
@@ -310,7 +312,8 @@ mod tests {
     #[test]
     fn lengths_and_kinds_of_strangers_are_refused_before_anything_is_kept() {
         let head = |kind: u8, len: u32| [&[kind][..], &len.to_le_bytes()].concat();
-        for bad in [head(DATA, DATA_MAX as u32 + 1), head(1, WORDS_MAX as u32 + 1), head(11, 0), head(0, 0), head(2, 0)] {
+        for bad in [head(DATA, DATA_MAX as u32 + 1), head(1, WORDS_MAX as u32 + 1), head(11, 0), head(0, 0), head(2, 0)]
+        {
             assert!(parse(&bad).is_err(), "{bad:?}");
         }
         assert!(parse(&[&head(1, 2)[..], b"[]"].concat()).is_err(), "no object");
