@@ -16,8 +16,8 @@ pub(crate) struct MeasureArgs {
     /// measured alone
     #[arg(value_name = "FOLDER")]
     pub(crate) folder: Option<PathBuf>,
-    /// Time for all of it, 4 to 60 seconds; asking for a password does not count
-    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(4..=60))]
+    /// Time for all of it, 1 to 60 seconds; asking for a password does not count
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=60))]
     pub(crate) time: u64,
     /// Give up if HOST is silent for so long, 1 to 120 seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=120))]
