@@ -385,7 +385,10 @@ mod measure {
         assert_eq!(seen["hosts"]["here"]["cores"], seen["hosts"]["there"]["cores"]);
         assert_eq!(seen["hosts"]["there"]["speeds"].as_array().unwrap().len(), 4);
         let told = &seen["folder"];
-        assert_eq!((&told["files"], &told["bytes"], &told["measured_bytes"]), (&2.into(), &250_000.into(), &250_000.into()));
+        assert_eq!(
+            (&told["files"], &told["bytes"], &told["read_bytes"]),
+            (&2.into(), &250_000.into(), &250_000.into())
+        );
         let prediction = &seen["prediction"];
         let [low, value, high] = ["low", "value", "high"].map(|end| prediction["seconds"][end].as_f64().unwrap());
         assert!(0.0 < low && low < value && value < high, "{prediction}");
@@ -413,7 +416,9 @@ mod measure {
         let output = run(home.path(), &["-q", "--token-file", token, &place, folder.to_str().unwrap()]);
         let table = String::from_utf8_lossy(&output.stdout).into_owned();
         assert_eq!((code(&output), stderr(&output).as_str()), (0, ""));
-        for words in ["link", "back", "Mbit/s", "sent again", "round trip", "share its cores", "2 files", "narrows  ", "plain"] {
+        for words in
+            ["link", "back", "Mbit/s", "sent again", "round trip", "share its cores", "2 files", "narrows  ", "plain"]
+        {
             assert!(table.contains(words), "{words}: {table}");
         }
         assert!(entries(&served).is_empty());
@@ -445,7 +450,11 @@ mod measure {
         ] {
             let output = run(home.path(), args);
             assert_eq!(code(&output), status, "{args:?}: {}", stderr(&output));
-            assert!(stderr(&output).contains(words) || words.starts_with("cannot reach"), "{args:?}: {}", stderr(&output));
+            assert!(
+                stderr(&output).contains(words) || words.starts_with("cannot reach"),
+                "{args:?}: {}",
+                stderr(&output)
+            );
             assert!(output.stdout.is_empty());
         }
     }

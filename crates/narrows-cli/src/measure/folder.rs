@@ -10,15 +10,12 @@ use narrows::codec::{DEFAULT_METHODS, Method};
 use narrows::stream;
 use narrows_host::signals;
 use narrows_sim::measure::measurable;
-use narrows_sim::sketch::sketch;
-use narrows_sim::table::{CLASSES, Table};
+use narrows_sim::sketch::{Sketch, sketch};
 
-use crate::plan::sample::{Sample, spread};
+use crate::plan::sample::Sample;
 
-/// Most bytes that are read: as many as the methods of `balance` do in the time of many cores.
-const SAMPLE_LEN: usize = 64 << 20;
-/// For each core so much, which it does in half a minute.
-const SAMPLE_OF_CORE: usize = 16 << 20;
+/// Most bytes that are read: 32 pieces tell a folder from its mean, and playing them takes no second.
+const SAMPLE_LEN: usize = 16 << 20;
 /// A method that all cores together run at less than this share of the link's rate is not measured: it
 /// would be chosen for a twentieth of the bytes at most.
 const HOPELESS: f64 = 0.05;
@@ -32,16 +29,15 @@ pub(crate) struct Folder {
     pub(crate) unreadable: usize,
     /// There is more than was looked at.
     pub(crate) is_cut: bool,
-    /// The measured pieces; `None` without data.
-    pub(crate) table: Option<Table>,
+    /// The pieces that were read; `None` without data.
+    pub(crate) sketch: Option<Sketch>,
 }
 
 /// Reads a sample beside the measurement of the link, for at most `within`.
 pub(crate) fn reading(path: &Path, within: Duration) -> Result<JoinHandle<Result<Sample>>> {
     let path = path.to_owned();
-    let len = SAMPLE_LEN.min(SAMPLE_OF_CORE * stream::cores());
     let thread = Builder::new().name("narrows-sample".into());
-    Ok(thread.spawn(move || Sample::within(&path, len, Some(within)))?)
+    Ok(thread.spawn(move || Sample::within(&path, SAMPLE_LEN, Some(within)))?)
 }
 
 /// Measures the methods on the sample until `until`, for a link of this rate.
@@ -50,13 +46,12 @@ pub(crate) fn measured(path: &Path, sample: Sample, bytes_per_s: f64, until: Ins
     // Pieces are joined, since those around what cannot be read are shorter.
     let bytes = Block::from_vec(pieces.concat());
     let methods = worth_measuring(bytes_per_s);
-    let order = spread(bytes.len().div_ceil(CLASSES[CLASSES.len() - 1]));
     let over = || Instant::now() >= until || signals::received().is_some();
-    let table = sketch("measure", &bytes, &methods, (stream::cores(), &order), &over);
+    let sketch = sketch("measure", &bytes, &methods, stream::cores(), &over);
     if signals::received().is_some() {
         None::<()>.context("interrupted")?;
     }
-    Ok(Folder { name: path.display().to_string(), files, len: total_len, unreadable, is_cut, table })
+    Ok(Folder { name: path.display().to_string(), files, len: total_len, unreadable, is_cut, sketch })
 }
 
 /// The methods of `balance` that a link of this rate leaves time for.

@@ -72,7 +72,8 @@ pub(crate) fn quickness(own: &[Speed], theirs: &[Speed]) -> Option<[f64; 2]> {
 
 /// Predicts a copy to the other host. `begin_s`: from the start of the command until the other end spoke.
 pub(crate) fn predict(found: &Found, folder: &Folder, begin_s: f64) -> Option<Prediction> {
-    let table = folder.table.as_ref()?;
+    let sketch = folder.sketch.as_ref()?;
+    let table = &sketch.table;
     let rate = found.up.rate.bytes_per_s;
     let peer = &found.peer;
     // Two ends on one host share its cores.
@@ -134,6 +135,7 @@ pub(crate) fn predict(found: &Found, folder: &Folder, begin_s: f64) -> Option<Pr
         let spreads = [
             by_link * found.up.rate.spread,
             by_link * spread_of_data(table) * (1.0 - sampled).max(0.0).sqrt(),
+            by_link * sketch.spread,
             by_link * MODEL_LINK + (1.0 - by_link) * MODEL_HOSTS,
             MODEL_S / seconds,
         ];
@@ -219,9 +221,9 @@ mod tests {
     fn folder(bytes: Vec<u8>, times: u64) -> Folder {
         let block = Block::from_vec(bytes);
         let methods = [Method::lz4_accel(1), Method::zstd(1), Method::zstd(3)];
-        let table = sketch("x", &block, &methods, (1, &[0, 1, 2, 3]), &|| false).unwrap();
-        let len = table.len() as u64 * times;
-        Folder { name: "x".into(), files: 1, len, unreadable: 0, is_cut: false, table: Some(table) }
+        let sketch = sketch("x", &block, &methods, 1, &|| false);
+        let len = block.len() as u64 * times;
+        Folder { name: "x".into(), files: 1, len, unreadable: 0, is_cut: false, sketch }
     }
 
     fn text() -> Vec<u8> {
@@ -262,7 +264,7 @@ mod tests {
         assert!((80.0..105.0).contains(&(many.value / one.value)), "{one:?} {many:?}");
         let width = |i: Interval| i.high / i.low;
         assert!(width(time(1, 0.3)) > 1.3 * width(one));
-        assert!(predict(&found(1e6, 0.0), &Folder { table: None, ..folder(text(), 1) }, 0.0).is_none());
+        assert!(predict(&found(1e6, 0.0), &Folder { sketch: None, ..folder(text(), 1) }, 0.0).is_none());
     }
 
     #[test]

@@ -49,8 +49,8 @@ pub(crate) fn headline(m: &Measured) -> String {
 pub(crate) fn text(m: &Measured) -> String {
     let mut out = String::new();
     let found = &m.found;
-    for (name, way) in [("there", &found.up), ("back", &found.down)] {
-        let _ = writeln!(out, "{:<8} {}", format!("link {name}").replace("link there", "link"), direction(name, way));
+    for (head, name, way) in [("link", "there", &found.up), ("", "back", &found.down)] {
+        let _ = writeln!(out, "{head:<8} {}", direction(name, way));
     }
     let trips = &found.round_trips;
     let (least, most) = ends(trips);
@@ -121,11 +121,17 @@ fn folder_words(folder: &Folder) -> String {
     let more = if folder.is_cut { "at least " } else { "" };
     let files = if folder.files == 1 { "1 file".into() } else { format!("{} files", folder.files) };
     let mut words = format!("{}: {more}{files}, {}", shown(folder.name.as_bytes()), report::bytes(folder.len as f64));
-    match &folder.table {
-        Some(table) if table.len() as u64 >= folder.len => words += "; all of it measured",
-        Some(table) => {
-            let share = 100.0 * table.len() as f64 / folder.len.max(1) as f64;
-            let _ = write!(words, "; measured on {} of it ({} %)", report::bytes(table.len() as f64), short(share));
+    match &folder.sketch {
+        Some(sketch) => {
+            let len = sketch.table.len();
+            let some = if len as u64 >= folder.len {
+                "all of it".into()
+            } else {
+                let share = 100.0 * len as f64 / folder.len.max(1) as f64;
+                format!("{} of it ({} %)", report::bytes(len as f64), short(share))
+            };
+            let share = 100.0 * sketch.pieces[1] as f64 / sketch.pieces[0] as f64;
+            let _ = write!(words, "; read {some}, and {} % of that measured by all methods", short(share));
         }
         None => words += "; no data, so nothing is predicted",
     }
@@ -223,9 +229,10 @@ pub(crate) fn json(m: &Measured) -> Value {
     };
     let interval = |i: Interval| json!({ "low": i.low, "value": i.value, "high": i.high });
     let folder = m.folder.as_ref().map(|f| {
-        let measured = f.table.as_ref().map_or(0, narrows_sim::table::Table::len);
+        let read = f.sketch.as_ref().map_or(0, |s| s.table.len());
+        let measured = f.sketch.as_ref().map_or(0.0, |s| s.pieces[1] as f64 / s.pieces[0] as f64);
         json!({
-            "path": f.name, "files": f.files, "bytes": f.len, "measured_bytes": measured,
+            "path": f.name, "files": f.files, "bytes": f.len, "read_bytes": read, "measured_share": measured,
             "unreadable": f.unreadable, "is_cut": f.is_cut,
         })
     });

@@ -8,9 +8,10 @@ use narrows::codec::Method as Codec;
 use narrows::stream::{self, thread_cpu_ns};
 use narrows_plan::method::{Measured, Piece};
 use narrows_sim::measure::Bench;
+use narrows_sim::sketch::spread;
 use narrows_sim::table::STORE_NS_PER_BYTE;
 
-use super::sample::{Sample, spread};
+use super::sample::Sample;
 
 /// Block length: that of programs with a fixed method.
 const BLOCK: usize = 128 << 10;

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use narrows_sim::sketch::spread;
 
 use crate::files;
 
@@ -147,13 +148,6 @@ impl Sample {
     }
 }
 
-/// An order of `n` pieces in which every beginning is spread over all of them, so that the time may
-/// end anywhere: positions in the order of their reversed bits (van der Corput).
-pub(crate) fn spread(n: usize) -> Vec<usize> {
-    let bits = n.max(2).next_power_of_two().trailing_zeros();
-    (0..1usize << bits).map(|i| i.reverse_bits() >> (usize::BITS - bits)).filter(|i| *i < n).collect()
-}
-
 /// Reads files that lie one behind the other; quickest at growing offsets.
 struct Reader<'a> {
     files: &'a [(PathBuf, u64)],
@@ -218,16 +212,6 @@ fn read_at(file: &File, out: &mut [u8], offset: u64) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn every_beginning_of_the_order_is_spread() {
-        assert_eq!(spread(8), [0, 4, 2, 6, 1, 5, 3, 7]);
-        for n in [0, 1, 2, 5, 33] {
-            let mut all = spread(n);
-            all.sort_unstable();
-            assert_eq!(all, (0..n).collect::<Vec<_>>());
-        }
-    }
 
     #[test]
     fn a_sample_that_has_to_end_early_is_spread_too() {
