@@ -27,7 +27,7 @@ use std::time::Duration;
 pub use far::serve;
 pub use near::{Direction, Found, Near, Peer};
 pub use rate::{Rate, Series};
-pub use speeds::{Speed, measured as speeds};
+pub use speeds::{Speed, Speeds, measured as speeds};
 pub use talk::Frame;
 pub use talk::parse as parse_frame;
 

@@ -5,8 +5,9 @@
 //! them, and a piece that was not measured is to the guide as the measured one of the nearest ratio. No
 //! block is linked. For predictions that may be some per cent off, within seconds.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
 use narrows::block::Block;
 use narrows::codec::Method;
@@ -28,6 +29,8 @@ pub struct Sketch {
     pub table: Table,
     /// How many pieces these are, and on how many of them all methods were measured.
     pub pieces: [usize; 2],
+    /// CPU time of the threads over the time that passed for them: the rest went to other programs.
+    pub share: f64,
     /// Standard error of the encoded length of all pieces, as a share, since some are derived.
     pub spread: f64,
 }
@@ -59,7 +62,7 @@ pub fn sketch(
     over: &(dyn Fn() -> bool + Sync),
 ) -> Option<Sketch> {
     let raw: Vec<&[u8]> = bytes.chunks(LONGEST).collect();
-    let guided = each(&spread(raw.len()), threads, over, |bench, i| {
+    let (guided, _) = each(&spread(raw.len()), threads, over, |bench, i| {
         let len = |block: &[u8]| bench.wire_len(GUIDE, block) as f64;
         let mut len = len;
         CLASSES.map(|class_len| raw[i].chunks(class_len).map(&mut len).collect::<Vec<f64>>())
@@ -70,7 +73,7 @@ pub fn sketch(
     let mut by_ratio: Vec<usize> = (0..pieces.len()).collect();
     by_ratio.sort_by(|a, b| pieces[*a].left().total_cmp(&pieces[*b].left()));
     let order: Vec<usize> = spread(pieces.len()).into_iter().map(|i| by_ratio[i]).collect();
-    let measured = each(&order, threads, over, |bench, i| {
+    let (measured, share) = each(&order, threads, over, |bench, i| {
         methods.iter().map(|m| bench.cost(*m, &[], pieces[i].raw)).collect::<Vec<Cost>>()
     });
     let count = measured.len();
@@ -90,18 +93,19 @@ pub fn sketch(
         }
     }
     let spread = spread_of(&pieces, count);
-    Some(Sketch { table, pieces: [pieces.len(), count], spread })
+    Some(Sketch { table, pieces: [pieces.len(), count], share, spread })
 }
 
 /// Runs `work` for the numbers in this order on all threads, and always for the first one; further ones
-/// only until `over`. The results by number.
+/// only until `over`. The results by number, and the share of the time in which the threads had a core.
 fn each<T: Send>(
     order: &[usize],
     threads: usize,
     over: &(dyn Fn() -> bool + Sync),
     work: impl Fn(&mut Bench<fn() -> u64>, usize) -> T + Sync,
-) -> Vec<(usize, T)> {
+) -> (Vec<(usize, T)>, f64) {
     let next = AtomicUsize::new(0);
+    let spent = [AtomicU64::new(0), AtomicU64::new(0)];
     let done: Mutex<Vec<(usize, T)>> = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         for _ in 0..threads.clamp(1, order.len().max(1)) {
@@ -113,7 +117,10 @@ fn each<T: Send>(
                     if turn > 0 && over() {
                         return;
                     }
+                    let (begun, cpu_begun) = (Instant::now(), thread_cpu_ns());
                     let result = work(&mut bench, i);
+                    spent[0].fetch_add(thread_cpu_ns() - cpu_begun, Ordering::Relaxed);
+                    spent[1].fetch_add(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
                     done.lock().unwrap_or_else(PoisonError::into_inner).push((i, result));
                 }
             });
@@ -121,7 +128,8 @@ fn each<T: Send>(
     });
     let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
     done.sort_by_key(|d| d.0);
-    done
+    let [cpu_ns, ns] = spent.map(|spent| spent.into_inner() as f64);
+    (done, if cpu_ns > 0.0 && ns > 0.0 { (cpu_ns / ns).min(1.0) } else { 1.0 })
 }
 
 /// Costs of a piece from the measured one whose ratio by the guide is the nearest.
@@ -202,6 +210,7 @@ mod tests {
         let methods = measurable(&[Method::STORE, Method::lz4_accel(1), Method::zstd(3)]);
         let whole = sketch("x", &block, &methods, 2, &|| false).unwrap();
         assert_eq!((&whole.table.bytes, whole.pieces, whole.spread), (&block, [5, 5], 0.0));
+        assert!(whole.share > 0.0 && whole.share <= 1.0);
         let full = measure("x", &block, (&methods, &linkable(&methods)), 2, &|_| (), &|| false).unwrap();
         // After so many questions the time is over: in the middle of the second part.
         let asked = AtomicUsize::new(0);

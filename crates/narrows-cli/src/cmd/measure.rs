@@ -14,7 +14,7 @@ use narrows_copy::carrier::{self, Carrier, Reach};
 use narrows_copy::measure::{self as on_link, MeasureTask, Near};
 use narrows_copy::place::Place;
 use narrows_host::signals;
-use narrows_host::words::shown;
+use narrows_host::words::{shown, shown_json};
 
 use crate::args::measure::MeasureArgs;
 use crate::measure::show::{self, Measured};
@@ -88,7 +88,7 @@ pub(crate) fn run(args: &MeasureArgs) -> Result<()> {
         files::write_whole(path, page::html(&measured).as_bytes())?;
     }
     if args.json {
-        return report::out(show::json(&measured));
+        return report::out(shown_json(&show::json(&measured).to_string()));
     }
     report::out(show::text(&measured))
 }

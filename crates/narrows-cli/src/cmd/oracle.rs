@@ -59,7 +59,7 @@ pub(crate) fn run(args: &OracleArgs) -> Result<()> {
         cores,
         decoders,
         len: table.len(),
-        receiver: 1.0,
+        speeds: [1.0; 2],
         hardware: None,
     };
     let threads = stream::cores();

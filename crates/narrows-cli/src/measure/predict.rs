@@ -83,17 +83,20 @@ pub(crate) fn predict(found: &Found, folder: &Folder, begin_s: f64) -> Option<Pr
     } else {
         [stream::encoders(), peer.cores]
     };
+    let [own, theirs] = &found.speeds;
+    // Other programs take their part of the cores.
+    let (share, far_share) = (sketch.share, if peer.same_host { sketch.share } else { theirs.share });
+    let quick = if peer.same_host { 1.0 } else { quickness(&own.each, &theirs.each).map_or(1.0, |q| q[0]) };
+    let speeds = [share, quick * far_share].map(|speed| speed.clamp(0.02, 50.0));
     let [send_ns, receive_ns] = found.up.cpu_ns_per_byte.map(|ns| ns.unwrap_or(1.0).clamp(0.05, 100.0));
     let hardware = Hardware {
         memory_bytes_per_s: MEMORY_BYTES_PER_S,
         source_ns_per_byte: SOURCE_NS,
         write_ns_per_byte: send_ns,
-        read_ns_per_byte: receive_ns,
-        sink_ns_per_byte: SINK_NS,
+        read_ns_per_byte: receive_ns / speeds[1],
+        sink_ns_per_byte: SINK_NS / speeds[1],
         threads: 1,
     };
-    let receiver =
-        if peer.same_host { 1.0 } else { quickness(&found.speeds[0], &found.speeds[1]).map_or(1.0, |q| q[0]) };
     let total = folder.len.max(table.len() as u64);
     let len = usize::try_from(total).unwrap_or(usize::MAX).min(PLAYED_MAX.max(table.len()));
     let policies = [PolicySpec::balance()];
@@ -108,7 +111,7 @@ pub(crate) fn predict(found: &Found, folder: &Folder, begin_s: f64) -> Option<Pr
             cores: cores[0],
             decoders: cores[1],
             len,
-            receiver: receiver.clamp(0.02, 50.0),
+            speeds,
             hardware: Some(hardware),
         }
         .answer_one(Rate(rate))
@@ -204,7 +207,7 @@ fn mix(row: &Row) -> Vec<(String, f64)> {
 #[cfg(test)]
 mod tests {
     use narrows::block::Block;
-    use narrows_copy::measure::{Direction, Peer, Rate as LinkRate};
+    use narrows_copy::measure::{Direction, Peer, Rate as LinkRate, Speeds};
     use narrows_sim::sketch::sketch;
 
     use super::*;
@@ -215,7 +218,13 @@ mod tests {
         let rate = LinkRate { bytes_per_s, spread, steady: true, lag_s: 0.0 };
         let way = Direction { series, rate, segments: None, cpu_ns_per_byte: [Some(1.0), Some(1.0)] };
         let peer = Peer { program: "x".into(), version: 1, cores: 2, encoders: 2, same_host: false };
-        Found { peer, round_trips: vec![0.001; 9], up: way.clone(), down: way, speeds: [Vec::new(), Vec::new()] }
+        Found {
+            peer,
+            round_trips: vec![0.001; 9],
+            up: way.clone(),
+            down: way,
+            speeds: [Speeds { each: Vec::new(), share: 1.0 }, Speeds { each: Vec::new(), share: 1.0 }],
+        }
     }
 
     fn folder(bytes: Vec<u8>, times: u64) -> Folder {

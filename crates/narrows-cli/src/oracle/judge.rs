@@ -38,8 +38,8 @@ pub(crate) struct Question<'a> {
     pub(crate) decoders: usize,
     /// Raw bytes to send: the table's, or more of the same kind.
     pub(crate) len: usize,
-    /// Speed of a decoding core; 1 is one of this host.
-    pub(crate) receiver: f64,
+    /// Speeds of a core that encodes and of one that decodes; 1 is one of this host that is idle.
+    pub(crate) speeds: [f64; 2],
     /// What copying, reading and writing cost, if that counts.
     pub(crate) hardware: Option<Hardware>,
 }
@@ -170,14 +170,13 @@ impl Question<'_> {
     }
 
     fn conditions(&self, rate: Rate) -> Conditions {
-        let one = Speed::constant(1.0);
         Conditions {
             len: self.len,
             cores: self.cores,
             decoders: self.decoders,
             link: Speed::constant(rate.0),
-            cpu: one,
-            receiver: Speed::constant(self.receiver),
+            cpu: Speed::constant(self.speeds[0]),
+            receiver: Speed::constant(self.speeds[1]),
             block_max: CLASSES[CLASSES.len() - 1],
             decision_ns: DECISION_NS,
             seed: SEED,

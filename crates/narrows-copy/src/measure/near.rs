@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::flood;
 use super::rate::{Rate, Series};
-use super::speeds::{self, Speed};
+use super::speeds::{self, Speeds};
 use super::talk::{BACKLOG, Frame, Talk};
 use super::{MAGIC, VERSION};
 use crate::error::{Blame, Error, Result};
@@ -60,7 +60,7 @@ pub struct Found {
     /// From there to here.
     pub down: Direction,
     /// The speeds of this host and of the other one.
-    pub speeds: [Vec<Speed>; 2],
+    pub speeds: [Speeds; 2],
 }
 
 /// A measurement under way.
@@ -206,7 +206,7 @@ mod tests {
         assert!(found.round_trips.len() >= PINGS_MIN);
         let (up, down) = (found.up.rate.bytes_per_s, found.down.rate.bytes_per_s);
         assert!((1.2e6..3.0e6).contains(&up) && (0.6e6..1.5e6).contains(&down), "{up} {down}");
-        assert!(found.speeds.iter().all(|s| s.len() == 4) && found.up.segments.is_none());
+        assert!(found.speeds.iter().all(|s| s.each.len() == 4) && found.up.segments.is_none());
         assert!(found.up.series.bytes() < 6e6, "no more than the time allows");
     }
 
