@@ -394,7 +394,8 @@ mod measure {
         assert!(0.0 < low && low < value && value < high, "{prediction}");
         let names: Vec<&str> =
             prediction["copies"].as_array().unwrap().iter().map(|row| row["name"].as_str().unwrap()).collect();
-        assert_eq!(names, ["narrows", "plain", "zstd -1", "zstd -3", "best"]);
+        // Where the time is over, the others are left out.
+        assert_eq!(names[..2], ["narrows", "plain"], "{names:?}");
         let page = fs::read_to_string(page).unwrap();
         assert!(page.matches("<svg").count() == 2 && page.contains("me@host") && page.ends_with("</html>\n"));
     }

@@ -24,7 +24,7 @@ use crate::{files, report};
 /// Share of the time for the link, which includes the speeds of both hosts.
 const FOR_LINK: f64 = 0.5;
 /// Share until whose end methods are measured on the folder; the rest is for the prediction.
-const UNTIL_PLAYED: f64 = 0.85;
+const UNTIL_PLAYED: f64 = 0.75;
 /// Share for listing and reading the folder, which goes on beside the link.
 const FOR_READING: f64 = 0.2;
 /// Time that the far end has beyond --time: for a login, and for a link that drains.
@@ -74,7 +74,8 @@ pub(crate) fn run(args: &MeasureArgs) -> Result<()> {
         }
         _ => None,
     };
-    let prediction = folder.as_ref().and_then(|folder| predict::predict(&found, folder, begin.as_secs_f64()));
+    let over = || counted.elapsed() >= time || signals::received().is_some();
+    let prediction = folder.as_ref().and_then(|folder| predict::predict(&found, folder, begin.as_secs_f64(), &over));
     let measured = Measured {
         host: shown(args.host.as_bytes()),
         seconds: begun.elapsed().as_secs_f64(),

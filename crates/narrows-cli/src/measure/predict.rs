@@ -11,10 +11,10 @@ use narrows_sim::world::Hardware;
 
 use super::folder::Folder;
 use crate::args::oracle::Rate;
-use crate::oracle::judge::{Answer, Question, Row};
+use crate::oracle::judge::{Question, Row};
 
 /// Bytes that are played in virtual time at most; longer copies go on at the pace of the second half.
-const PLAYED_MAX: usize = 32 << 20;
+const PLAYED_MAX: usize = 16 << 20;
 /// CPU of a copy besides coding and link, per raw byte, in nanoseconds: reading, comparing and cutting at
 /// the one end, comparing and writing at the other (`cp` with `--policy store` within one host).
 const SOURCE_NS: f64 = 0.8;
@@ -71,7 +71,8 @@ pub(crate) fn quickness(own: &[Speed], theirs: &[Speed]) -> Option<[f64; 2]> {
 }
 
 /// Predicts a copy to the other host. `begin_s`: from the start of the command until the other end spoke.
-pub(crate) fn predict(found: &Found, folder: &Folder, begin_s: f64) -> Option<Prediction> {
+/// Once `over` says so, only what is missing of narrows and plain is played.
+pub(crate) fn predict(found: &Found, folder: &Folder, begin_s: f64, over: &dyn Fn() -> bool) -> Option<Prediction> {
     let sketch = folder.sketch.as_ref()?;
     let table = &sketch.table;
     let rate = found.up.rate.bytes_per_s;
@@ -99,39 +100,35 @@ pub(crate) fn predict(found: &Found, folder: &Folder, begin_s: f64) -> Option<Pr
     };
     let total = folder.len.max(table.len() as u64);
     let len = usize::try_from(total).unwrap_or(usize::MAX).min(PLAYED_MAX.max(table.len()));
-    let policies = [PolicySpec::balance()];
-    let question = |table: &Table, len: usize| {
-        let limits = Limits::new(table);
-        Question {
-            table,
-            limits,
-            watts: None,
-            methods: &table.methods,
-            policies: &policies,
-            cores: cores[0],
-            decoders: cores[1],
-            len,
-            speeds,
-            hardware: Some(hardware),
-        }
-        .answer_one(Rate(rate))
+    let balance = PolicySpec::balance();
+    let question = |len: usize| Question {
+        table,
+        limits: Limits::new(table),
+        watts: None,
+        methods: &table.methods,
+        policies: &[],
+        cores: cores[0],
+        decoders: cores[1],
+        len,
+        speeds,
+        hardware: Some(hardware),
     };
-    let whole = question(table, len);
-    let half = (total > len as u64).then(|| question(table, len / 2));
+    let whole = question(len);
+    let half = (total > len as u64).then(|| question(len / 2));
     let left = total as f64 - len as f64;
-    // Seconds and wire bytes of all of the folder.
-    let all = |of: &dyn Fn(&Answer) -> Option<(f64, f64)>| -> Option<(f64, f64)> {
-        let (seconds, wire) = of(&whole)?;
-        let Some((half_s, _)) = half.as_ref().and_then(|half| of(half)) else { return Some((seconds, wire)) };
-        let per_byte = (seconds - half_s).max(0.0) / (len - len / 2) as f64;
-        Some((seconds + left * per_byte, wire * total as f64 / len as f64))
+    // Seconds and wire bytes of all of the folder, and the methods of what was played.
+    let all = |play: &dyn Fn(&Question<'_>) -> Row| {
+        let row = play(&whole);
+        let Some(half) = half.as_ref().map(play) else { return row };
+        let per_byte = (row.seconds - half.seconds).max(0.0) / (len - len / 2) as f64;
+        let wire_bytes = row.wire_bytes * total as f64 / len as f64;
+        Row { seconds: row.seconds + left * per_byte, wire_bytes, ..row }
     };
-    let row = |row: &Row| (row.seconds, row.wire_bytes);
-    let fixed = |a: &Answer, method: Method| a.fixed.iter().find(|r| r.name == method.to_string()).map(row);
+    let fixed = |q: &Question<'_>, method: Method| q.fixed(Rate(rate), method);
     let sampled = table.len() as f64 / total as f64;
     let own = begin_s + ROUND_TRIPS * median(&found.round_trips) + folder.files as f64 * FILE_S;
-    let way = |name: &'static str, of: &dyn Fn(&Answer) -> Option<(f64, f64)>| -> Option<(Way, f64)> {
-        let (played_s, wire_bytes) = all(of)?;
+    let way = |name: &'static str, row: &Row| -> (Way, f64) {
+        let (played_s, wire_bytes) = (row.seconds, row.wire_bytes);
         let by_link = (wire_bytes / rate / played_s.max(1e-9)).min(1.0);
         let copied_s = (played_s + by_link * late(&found.up.series, found.up.rate.lag_s, wire_bytes, rate)) * LONGER;
         let seconds = own + copied_s.max(0.0);
@@ -144,18 +141,25 @@ pub(crate) fn predict(found: &Found, folder: &Folder, begin_s: f64) -> Option<Pr
         ];
         let spread = spreads.iter().map(|s| s * s).sum::<f64>().sqrt() * DEVIATIONS;
         let seconds = Interval::new(seconds / (1.0 + spread), seconds, seconds * (1.0 + spread));
-        Some((Way { name, seconds, wire_bytes }, by_link))
+        (Way { name, seconds, wire_bytes }, by_link)
     };
-    let (narrows, by_link) = way("narrows", &|a| a.policies.first().map(row))?;
-    let others = [
-        way("plain", &|a| Some(row(a.plain()))),
-        way("zstd -1", &|a| fixed(a, Method::zstd(1))),
-        way("zstd -3", &|a| fixed(a, Method::zstd(3))),
-        way("best", &|a| Some(row(&a.best))),
-    ];
-    let ways = [narrows].into_iter().chain(others.into_iter().flatten().map(|w| w.0)).collect();
-    let mix = whole.policies.first().map(mix).unwrap_or_default();
-    Some(Prediction { raw_bytes: total as f64, ways, by_link, mix, cores })
+    let played = all(&|q| q.policy(Rate(rate), &balance));
+    let (narrows, by_link) = way("narrows", &played);
+    let mut ways = vec![narrows, way("plain", &all(&|q| fixed(q, Method::STORE))).0];
+    for (name, method) in [("zstd -1", Method::zstd(1)), ("zstd -3", Method::zstd(3))] {
+        if table.methods.contains(&method) && !over() {
+            ways.push(way(name, &all(&|q| fixed(q, method))).0);
+        }
+    }
+    if !over() {
+        ways.push(way("best", &whole_of(whole.best(Rate(rate)), total as f64 / len as f64)).0);
+    }
+    Some(Prediction { raw_bytes: total as f64, ways, by_link, mix: mix(&played), cores })
+}
+
+/// A row of the best schedule for more of the same bytes.
+fn whole_of(row: Row, times: f64) -> Row {
+    Row { seconds: row.seconds * times, wire_bytes: row.wire_bytes * times, ..row }
 }
 
 /// By how much bytes arrive later than at the steady rate from the first one on: a window that opens.
@@ -249,16 +253,24 @@ mod tests {
         (0..1 << 20).map(|_| draw()).collect()
     }
 
+    const NEVER: &dyn Fn() -> bool = &|| false;
+
+    #[test]
+    fn without_time_narrows_and_plain_are_played_alone() {
+        let predicted = predict(&found(1e6, 0.0), &folder(text(), 1), 0.0, &|| true).unwrap();
+        assert_eq!(predicted.ways.iter().map(|w| w.name).collect::<Vec<_>>(), ["narrows", "plain"]);
+    }
+
     #[test]
     fn what_shrinks_is_predicted_faster_than_plain_and_noise_is_not() {
-        let of_text = predict(&found(1e6, 0.0), &folder(text(), 1), 0.0).unwrap();
+        let of_text = predict(&found(1e6, 0.0), &folder(text(), 1), 0.0, NEVER).unwrap();
         let seconds = |p: &Prediction, name: &str| p.ways.iter().find(|w| w.name == name).unwrap().seconds;
         let (narrows, plain) = (seconds(&of_text, "narrows"), seconds(&of_text, "plain"));
         assert!(narrows.value < 0.8 * plain.value && of_text.by_link > 0.8, "{narrows:?} {plain:?}");
         assert!((0.95..1.25).contains(&plain.value), "{plain:?}");
         assert!(narrows.low < narrows.value && narrows.value < narrows.high);
         assert!(seconds(&of_text, "best").value <= narrows.value);
-        let of_noise = predict(&found(1e6, 0.0), &folder(noise(), 1), 0.0).unwrap();
+        let of_noise = predict(&found(1e6, 0.0), &folder(noise(), 1), 0.0, NEVER).unwrap();
         let ratio = seconds(&of_noise, "narrows").value / seconds(&of_noise, "plain").value;
         assert!((0.98..1.05).contains(&ratio), "{ratio}");
     }
@@ -266,14 +278,14 @@ mod tests {
     #[test]
     fn longer_folders_take_longer_and_less_knowledge_makes_wider_intervals() {
         let time = |times, spread| {
-            let predicted = predict(&found(1e6, spread), &folder(text(), times), 0.0).unwrap();
+            let predicted = predict(&found(1e6, spread), &folder(text(), times), 0.0, NEVER).unwrap();
             predicted.ways[0].seconds
         };
         let (one, many) = (time(1, 0.0), time(100, 0.0));
         assert!((80.0..105.0).contains(&(many.value / one.value)), "{one:?} {many:?}");
         let width = |i: Interval| i.high / i.low;
         assert!(width(time(1, 0.3)) > 1.3 * width(one));
-        assert!(predict(&found(1e6, 0.0), &Folder { sketch: None, ..folder(text(), 1) }, 0.0).is_none());
+        assert!(predict(&found(1e6, 0.0), &Folder { sketch: None, ..folder(text(), 1) }, 0.0, NEVER).is_none());
     }
 
     #[test]
