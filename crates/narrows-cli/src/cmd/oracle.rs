@@ -60,7 +60,6 @@ pub(crate) fn run(args: &OracleArgs) -> Result<()> {
         decoders,
         len: table.len(),
         speeds: [1.0; 2],
-        hardware: None,
     };
     let threads = stream::cores();
     let answers = question.answer(&args.link, threads);

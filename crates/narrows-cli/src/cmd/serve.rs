@@ -40,8 +40,11 @@ fn stdio(as_is: bool) -> Result<()> {
         Request::Copy(task, session) => (task, session),
         Request::Join(session) => return Ok(carriers::join(session, &input, &output)?),
         Request::Measure(task) => {
-            // The client may be gone at any time, and with it the remote shell.
-            return Ok(measure::serve(task, Link::pipes(output, input), None, &|| false)?);
+            return match measure::serve(task, Link::pipes(output, input), None, &|| false) {
+                // The client is gone, by a signal too; what else is wrong with the link it says itself.
+                Err(narrows_copy::Error::Link(_)) => Ok(()),
+                served => Ok(served?),
+            };
         }
     };
     means::allow_descriptors();

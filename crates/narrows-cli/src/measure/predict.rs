@@ -7,7 +7,6 @@ use narrows_copy::measure::{Found, Series, Speed};
 use narrows_plan::interval::Interval;
 use narrows_sim::limits::Limits;
 use narrows_sim::table::{CLASSES, Table};
-use narrows_sim::world::Hardware;
 
 use super::folder::Folder;
 use crate::args::oracle::Rate;
@@ -23,18 +22,18 @@ const SINK_NS: f64 = 1.2;
 const FILE_S: f64 = 150e-6;
 /// Copies take this much longer than what is played: the flow has round trips, a beginning and an end.
 /// From the tuning half of docs/experiments/measure.md, as are the next three.
-const LONGER: f64 = 1.03;
+const LONGER: f64 = 1.08;
 /// Standard error of predictions as a share, where the link is the limit and where the hosts are.
-const MODEL_LINK: f64 = 0.04;
-const MODEL_HOSTS: f64 = 0.25;
+const MODEL_LINK: f64 = 0.08;
+const MODEL_HOSTS: f64 = 0.35;
 /// Seconds by which the beginning and the end of a copy vary.
-const MODEL_S: f64 = 0.05;
+const MODEL_S: f64 = 0.06;
 /// Standard deviations on each side that hold 80 % of a normal distribution.
 const DEVIATIONS: f64 = 1.2816;
 /// Round trips of a copy that nothing overlaps: the request, the first answers, the confirmation.
 const ROUND_TRIPS: f64 = 3.0;
-/// Memory that nothing here reaches.
-const MEMORY_BYTES_PER_S: f64 = 1e12;
+/// CPU of decoding over that of encoding, for two ends that share the cores.
+const DECODING: f64 = 0.2;
 
 /// One way to copy the folder.
 pub(crate) struct Way {
@@ -90,14 +89,6 @@ pub(crate) fn predict(found: &Found, folder: &Folder, begin_s: f64, over: &dyn F
     let quick = if peer.same_host { 1.0 } else { quickness(&own.each, &theirs.each).map_or(1.0, |q| q[0]) };
     let speeds = [share, quick * far_share].map(|speed| speed.clamp(0.02, 50.0));
     let [send_ns, receive_ns] = found.up.cpu_ns_per_byte.map(|ns| ns.unwrap_or(1.0).clamp(0.05, 100.0));
-    let hardware = Hardware {
-        memory_bytes_per_s: MEMORY_BYTES_PER_S,
-        source_ns_per_byte: SOURCE_NS,
-        write_ns_per_byte: send_ns,
-        read_ns_per_byte: receive_ns / speeds[1],
-        sink_ns_per_byte: SINK_NS / speeds[1],
-        threads: 1,
-    };
     let total = folder.len.max(table.len() as u64);
     let len = usize::try_from(total).unwrap_or(usize::MAX).min(PLAYED_MAX.max(table.len()));
     let balance = PolicySpec::balance();
@@ -111,7 +102,6 @@ pub(crate) fn predict(found: &Found, folder: &Folder, begin_s: f64, over: &dyn F
         decoders: cores[1],
         len,
         speeds,
-        hardware: Some(hardware),
     };
     let whole = question(len);
     let half = (total > len as u64).then(|| question(len / 2));
@@ -122,13 +112,23 @@ pub(crate) fn predict(found: &Found, folder: &Folder, begin_s: f64, over: &dyn F
         let Some(half) = half.as_ref().map(play) else { return row };
         let per_byte = (row.seconds - half.seconds).max(0.0) / (len - len / 2) as f64;
         let wire_bytes = row.wire_bytes * total as f64 / len as f64;
-        Row { seconds: row.seconds + left * per_byte, wire_bytes, ..row }
+        let cpu_s = row.cpu_s * total as f64 / len as f64;
+        Row { seconds: row.seconds + left * per_byte, wire_bytes, cpu_s, ..row }
     };
     let fixed = |q: &Question<'_>, method: Method| q.fixed(Rate(rate), method);
     let sampled = table.len() as f64 / total as f64;
     let own = begin_s + ROUND_TRIPS * median(&found.round_trips) + folder.files as f64 * FILE_S;
     let way = |name: &'static str, row: &Row| -> (Way, f64) {
-        let (played_s, wire_bytes) = (row.seconds, row.wire_bytes);
+        let wire_bytes = row.wire_bytes;
+        // The cores that encode also read, compare and write; those of two ends on one host decode, too.
+        let sending_s = row.cpu_s + 1e-9 * (total as f64 * SOURCE_NS + wire_bytes * send_ns);
+        let receiving_s = 1e-9 * (total as f64 * SINK_NS + wire_bytes * receive_ns);
+        let hosts_s = if peer.same_host {
+            (sending_s + receiving_s + DECODING * row.cpu_s) / ((cores[0] + cores[1]) as f64 * speeds[0])
+        } else {
+            (sending_s / (cores[0] as f64 * speeds[0])).max(receiving_s / (cores[1] as f64 * speeds[1]))
+        };
+        let played_s = row.seconds.max(hosts_s);
         let by_link = (wire_bytes / rate / played_s.max(1e-9)).min(1.0);
         let copied_s = (played_s + by_link * late(&found.up.series, found.up.rate.lag_s, wire_bytes, rate)) * LONGER;
         let seconds = own + copied_s.max(0.0);
@@ -159,7 +159,7 @@ pub(crate) fn predict(found: &Found, folder: &Folder, begin_s: f64, over: &dyn F
 
 /// A row of the best schedule for more of the same bytes.
 fn whole_of(row: Row, times: f64) -> Row {
-    Row { seconds: row.seconds * times, wire_bytes: row.wire_bytes * times, ..row }
+    Row { seconds: row.seconds * times, wire_bytes: row.wire_bytes * times, cpu_s: row.cpu_s * times, ..row }
 }
 
 /// By how much bytes arrive later than at the steady rate from the first one on: a window that opens.

@@ -6,13 +6,13 @@ use std::sync::{Mutex, PoisonError};
 use narrows::codec::Method;
 use narrows::monitor::cost::Prior;
 use narrows::oracle::Speed;
-use narrows::policy::{Planned, Policy, PolicySetup, PolicySpec};
+use narrows::policy::{Planned, PolicySetup, PolicySpec};
 use narrows_sim::judge::fixed_methods;
 use narrows_sim::limits::Limits;
 use narrows_sim::overhead::ENCODE_FIXED_NS;
 use narrows_sim::schedule::Schedule;
 use narrows_sim::table::{CLASSES, Table};
-use narrows_sim::world::{self, Conditions, Hardware, Run};
+use narrows_sim::world::{self, Conditions, Run};
 
 use super::energy::Watts;
 use crate::args::oracle::Rate;
@@ -40,8 +40,6 @@ pub(crate) struct Question<'a> {
     pub(crate) len: usize,
     /// Speeds of a core that encodes and of one that decodes; 1 is one of this host that is idle.
     pub(crate) speeds: [f64; 2],
-    /// What copying, reading and writing cost, if that counts.
-    pub(crate) hardware: Option<Hardware>,
 }
 
 /// Costs of one way to send the data.
@@ -155,7 +153,7 @@ impl Question<'_> {
     pub(crate) fn fixed(&self, rate: Rate, method: Method) -> Row {
         let spec = PolicySpec::fixed(method, false);
         let conditions = Conditions { block_max: spec.block_max(), decision_ns: 0.0, ..self.conditions(rate) };
-        let run = self.run(&conditions, spec.build(&self.setup()));
+        let run = world::run(self.table, &conditions, spec.build(&self.setup()));
         let is_plain = method == Method::STORE;
         self.row(
             if is_plain { "plain" } else { "fixed" },
@@ -169,19 +167,12 @@ impl Question<'_> {
         let conditions = self.conditions(rate);
         // The bound holds for blocks up to the longest that was measured.
         let conditions = Conditions { block_max: spec.block_max().min(CLASSES[CLASSES.len() - 1]), ..conditions };
-        let run = self.run(&conditions, spec.build(&self.setup()));
+        let run = world::run(self.table, &conditions, spec.build(&self.setup()));
         self.row("policy", spec.to_string(), run)
     }
 
     fn setup(&self) -> PolicySetup<'_> {
         PolicySetup { methods: self.methods, ..PolicySetup::new(self.cores, Prior::shipped()) }
-    }
-
-    fn run(&self, conditions: &Conditions, policy: Box<dyn Policy>) -> Run {
-        match &self.hardware {
-            Some(hardware) => world::run_on(self.table, conditions, hardware, policy),
-            None => world::run(self.table, conditions, policy),
-        }
     }
 
     fn conditions(&self, rate: Rate) -> Conditions {
