@@ -21,11 +21,15 @@ const SINK_NS: f64 = 1.2;
 /// Seconds of a file besides its bytes: found, announced, created, named.
 const FILE_S: f64 = 150e-6;
 /// Copies take this much longer than what is played: the flow has round trips, a beginning and an end.
-/// From the tuning half of docs/experiments/measure.md, as are the next three.
+/// From the tuning half of docs/experiments/measure.md, as are the next five.
 const LONGER: f64 = 1.08;
 /// Standard error of predictions as a share, where the link is the limit and where the hosts are.
 const MODEL_LINK: f64 = 0.08;
 const MODEL_HOSTS: f64 = 0.35;
+/// Where other programs leave no core at all, copies take this much longer than by their share alone, and
+/// vary by the other share: threads wait for their turn.
+const BUSY_LONGER: f64 = 0.2;
+const BUSY_SPREAD: f64 = 0.3;
 /// Seconds by which the beginning and the end of a copy vary.
 const MODEL_S: f64 = 0.06;
 /// Standard deviations on each side that hold 80 % of a normal distribution.
@@ -115,6 +119,8 @@ pub(crate) fn predict(found: &Found, folder: &Folder, begin_s: f64, over: &dyn F
         let cpu_s = row.cpu_s * total as f64 / len as f64;
         Row { seconds: row.seconds + left * per_byte, wire_bytes, cpu_s, ..row }
     };
+    let busy = 1.0 - share.min(far_share).clamp(0.0, 1.0);
+    let longer = LONGER + BUSY_LONGER * busy;
     let fixed = |q: &Question<'_>, method: Method| q.fixed(Rate(rate), method);
     let sampled = table.len() as f64 / total as f64;
     let own = begin_s + ROUND_TRIPS * median(&found.round_trips) + folder.files as f64 * FILE_S;
@@ -130,7 +136,7 @@ pub(crate) fn predict(found: &Found, folder: &Folder, begin_s: f64, over: &dyn F
         };
         let played_s = row.seconds.max(hosts_s);
         let by_link = (wire_bytes / rate / played_s.max(1e-9)).min(1.0);
-        let copied_s = (played_s + by_link * late(&found.up.series, found.up.rate.lag_s, wire_bytes, rate)) * LONGER;
+        let copied_s = (played_s + by_link * late(&found.up.series, found.up.rate.lag_s, wire_bytes, rate)) * longer;
         let seconds = own + copied_s.max(0.0);
         let spreads = [
             by_link * found.up.rate.spread,
@@ -138,6 +144,7 @@ pub(crate) fn predict(found: &Found, folder: &Folder, begin_s: f64, over: &dyn F
             by_link * sketch.spread,
             by_link * MODEL_LINK + (1.0 - by_link) * MODEL_HOSTS,
             MODEL_S / seconds,
+            BUSY_SPREAD * busy,
         ];
         let spread = spreads.iter().map(|s| s * s).sum::<f64>().sqrt() * DEVIATIONS;
         let seconds = Interval::new(seconds / (1.0 + spread), seconds, seconds * (1.0 + spread));
@@ -212,7 +219,7 @@ fn mix(row: &Row) -> Vec<(String, f64)> {
 mod tests {
     use narrows::block::Block;
     use narrows_copy::measure::{Direction, Peer, Rate as LinkRate, Speeds};
-    use narrows_sim::sketch::sketch;
+    use narrows_sim::sketch::{Sketch, sketch};
 
     use super::*;
 
@@ -234,7 +241,8 @@ mod tests {
     fn folder(bytes: Vec<u8>, times: u64) -> Folder {
         let block = Block::from_vec(bytes);
         let methods = [Method::lz4_accel(1), Method::zstd(1), Method::zstd(3)];
-        let sketch = sketch("x", &block, &methods, 1, &|| false);
+        // As on an idle host, whatever this one does.
+        let sketch = sketch("x", &block, &methods, 1, &|| false).map(|s| Sketch { share: 1.0, ..s });
         let len = block.len() as u64 * times;
         Folder { name: "x".into(), files: 1, len, unreadable: 0, is_cut: false, sketch }
     }
