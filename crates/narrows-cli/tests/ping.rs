@@ -492,7 +492,7 @@ mod measure {
         let mut lines = BufReader::new(child.stderr.as_mut().unwrap()).lines();
         while !lines.next().unwrap().unwrap().contains("measuring") {}
         drop(lines);
-        signal(&child, "-INT");
+        signal(&child, "-TERM");
         let output = finish(child);
         assert_eq!(code(&output), -1, "{}", stderr(&output));
         let far = format!("/proc/{}/stat", fs::read_to_string(&pid).unwrap().trim());
