@@ -162,7 +162,7 @@ def run(arguments: argparse.Namespace) -> None:
         "build": arguments.build,
         "machine": processor[0].split(":")[1].strip() if processor else platform.processor(),
         "cores": os.cpu_count(),
-        "kernel": platform.release(),
+        "kernel": platform.release().split("-")[0],
     }
     cells = []
     for i, folder in enumerate(arguments.folders.split(",")):
