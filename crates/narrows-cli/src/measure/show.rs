@@ -186,7 +186,7 @@ fn prediction(p: &Prediction) -> String {
 /// A number with three significant digits.
 pub(crate) fn short(value: f64) -> String {
     match value {
-        v if v == 0.0 => "0".into(),
+        0.0 => "0".into(),
         v if v >= 99.95 => format!("{v:.0}"),
         v if v >= 9.995 => format!("{v:.1}"),
         v if v >= 0.0995 => format!("{v:.2}"),
