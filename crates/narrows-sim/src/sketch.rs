@@ -209,7 +209,8 @@ mod tests {
         let block = Block::from_vec(bytes);
         let methods = measurable(&[Method::STORE, Method::lz4_accel(1), Method::zstd(3)]);
         let whole = sketch("x", &block, &methods, 2, &|| false).unwrap();
-        assert_eq!((&whole.table.bytes, whole.pieces, whole.spread), (&block, [5, 5], 0.0));
+        assert!(*whole.table.bytes == *block, "in the order of the data");
+        assert_eq!((whole.pieces, whole.spread), ([5, 5], 0.0));
         assert!(whole.share > 0.0 && whole.share <= 1.0);
         let full = measure("x", &block, (&methods, &linkable(&methods)), 2, &|_| (), &|| false).unwrap();
         // After so many questions the time is over: in the middle of the second part.
