@@ -205,7 +205,7 @@ mod tests {
         let text: String = (0..400_000).map(|_| words[rng.below(words.len())]).collect();
         let mut bytes = text.into_bytes()[..3 * LONGEST].to_vec();
         bytes.extend((0..LONGEST).map(|_| rng.next_u64() as u8));
-        bytes.extend_from_slice(&bytes[..5000].to_vec());
+        bytes.extend_from_within(..5000);
         let block = Block::from_vec(bytes);
         let methods = measurable(&[Method::STORE, Method::lz4_accel(1), Method::zstd(3)]);
         let whole = sketch("x", &block, &methods, 2, &|| false).unwrap();
