@@ -22,6 +22,7 @@ mod habits;
 pub(crate) mod hdf5;
 pub(crate) mod hint;
 mod levels;
+pub(crate) mod measure;
 pub(crate) mod oracle;
 pub(crate) mod pack;
 pub(crate) mod ping;
@@ -175,6 +176,8 @@ pub(crate) enum Command {
     Array(array::ArrayCommand),
     /// Tell where the HDF5 filter is, and what its parameters are
     Hdf5(hdf5::Hdf5Args),
+    /// Measure the link to a host and both ends, and predict how long a folder takes to copy there
+    Measure(measure::MeasureArgs),
     /// Measure round-trip times of messages with many methods over the same link
     Ping(ping::PingArgs),
     /// Benchmark parts of the program on real data

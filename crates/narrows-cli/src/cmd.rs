@@ -22,6 +22,7 @@ pub(crate) mod hdf5;
 mod inspect;
 mod list;
 mod man;
+mod measure;
 mod mount;
 mod oracle;
 mod pack;
@@ -66,6 +67,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         Command::Inspect(args) => inspect::run(&args)?,
         Command::Demo(args) => demo::run(&args)?,
         Command::Bench(BenchCommand::Codecs(args)) => bench::codecs(&args)?,
+        Command::Measure(args) => measure::run(&args)?,
         Command::Ping(args) => ping::run(&args)?,
         Command::Oracle(args) => oracle::run(&args)?,
         Command::Plan(args) => plan::run(&args)?,

@@ -15,6 +15,7 @@ mod files;
 mod flow;
 mod logs;
 mod manual;
+mod measure;
 mod oracle;
 mod outlet;
 mod ping;

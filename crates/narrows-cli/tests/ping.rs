@@ -1,5 +1,5 @@
 //! `narrows ping`: every method over TCP and Unix sockets, its output, and faulty clients, servers
-//! and files. No test checks durations.
+//! and files; `narrows measure`, and hosts that it cannot measure. No test checks durations.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -325,4 +325,181 @@ fn files_and_flags_that_are_wrong_are_named() {
     assert_eq!((&seen["sets"][0]["messages"], &seen["sets"][0]["size"]), (&3.into(), &Value::Null));
     let flags = ["--messages", &path(&longest), "--methods", "all", "--json"];
     assert_eq!(json(&ping(home.path(), &server.place, &flags))["sets"][0]["mean_bytes"], 65_535.0);
+}
+/// `narrows measure`, another way to ask what a link gives, behind a remote shell or a server.
+mod measure {
+    use std::os::unix::fs::PermissionsExt;
+    use std::process::Command;
+    use std::time::{Duration, Instant};
+
+    use super::common::copies::shell;
+    use super::*;
+
+    const PROGRAM: &str = env!("CARGO_BIN_EXE_narrows");
+
+    fn command(home: &Path, args: &[&str]) -> Command {
+        let mut command = narrows(home);
+        command.arg("measure").args(["--time", "1", "-e"]).arg(shell(home)).args(args);
+        command
+    }
+
+    fn run(home: &Path, args: &[&str]) -> Output {
+        finish(command(home, args).spawn().unwrap())
+    }
+
+    /// A remote shell in which this script is the program there.
+    fn with_script(home: &Path, script: &str, args: &[&str]) -> Output {
+        let path = home.join("script");
+        fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        run(home, &[&["--remote-narrows", path.to_str().unwrap(), "--timeout", "1"], args].concat())
+    }
+
+    fn tree(home: &Path) -> PathBuf {
+        let folder = home.join("tree");
+        fs::create_dir_all(folder.join("sub")).unwrap();
+        fs::write(folder.join("text"), text(200_000)).unwrap();
+        fs::write(folder.join("sub/random"), random(50_000)).unwrap();
+        fs::write(folder.join("empty"), "").unwrap();
+        folder
+    }
+
+    #[test]
+    fn a_folder_is_predicted_over_the_carrier_of_copies() {
+        let home = home();
+        let (folder, page) = (tree(home.path()), home.path().join("page.html"));
+        let [folder, page] = [&folder, &page].map(|path| path.to_str().unwrap());
+        let remote = ["--remote-narrows", PROGRAM, "--json", "--page", page, "me@host", folder];
+        let seen = json(&run(home.path(), &remote));
+        for way in ["there", "back"] {
+            let way = &seen["link"][way];
+            assert!(way["bytes_per_s"].as_f64().unwrap() > 1e5 && way["segments"].is_null(), "{way}");
+            assert!(way["moved_bytes"].as_u64().unwrap() > 0);
+        }
+        assert!(seen["link"]["round_trip_s"]["median"].as_f64().unwrap() > 0.0);
+        assert_eq!(seen["hosts"]["same"], true);
+        assert_eq!(seen["hosts"]["here"]["cores"], seen["hosts"]["there"]["cores"]);
+        assert_eq!(seen["hosts"]["there"]["speeds"].as_array().unwrap().len(), 4);
+        let told = &seen["folder"];
+        assert_eq!(
+            (&told["files"], &told["bytes"], &told["read_bytes"]),
+            (&2.into(), &250_000.into(), &250_000.into())
+        );
+        let prediction = &seen["prediction"];
+        let [low, value, high] = ["low", "value", "high"].map(|end| prediction["seconds"][end].as_f64().unwrap());
+        assert!(0.0 < low && low < value && value < high, "{prediction}");
+        let names: Vec<&str> =
+            prediction["copies"].as_array().unwrap().iter().map(|row| row["name"].as_str().unwrap()).collect();
+        // Where the time is over, the others are left out.
+        assert_eq!(names[..2], ["narrows", "plain"], "{names:?}");
+        let page = fs::read_to_string(page).unwrap();
+        assert!(page.matches("<svg").count() == 2 && page.contains("me@host") && page.ends_with("</html>\n"));
+    }
+
+    #[test]
+    fn a_server_is_measured_by_its_token_and_touched_nowhere() {
+        let home = home();
+        let folder = tree(home.path());
+        let (served, token) = (home.path().join("served"), home.path().join("token"));
+        fs::create_dir(&served).unwrap();
+        let mut serve = narrows(home.path());
+        serve.env("XDG_STATE_HOME", home.path()).args(["serve", "--read-only", "--listen", "127.0.0.1:0", "--dir"]);
+        let child = serve.arg(&served).arg("--token-out").arg(&token).spawn().unwrap();
+        let mut server = Server { child, place: String::new() };
+        let mut line = String::new();
+        BufReader::new(server.child.stderr.as_mut().unwrap()).read_line(&mut line).unwrap();
+        let place = format!("narrows://{}", line.trim().rsplit(' ').next().unwrap());
+        let token = token.to_str().unwrap();
+        let output = run(home.path(), &["-q", "--token-file", token, &place, folder.to_str().unwrap()]);
+        let table = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!((code(&output), stderr(&output).as_str()), (0, ""));
+        for words in
+            ["link", "back", "Mbit/s", "sent again", "round trip", "share its cores", "2 files", "narrows  ", "plain"]
+        {
+            assert!(table.contains(words), "{words}: {table}");
+        }
+        assert!(entries(&served).is_empty());
+        // Without a folder there is no prediction.
+        let alone = json(&run(home.path(), &["--json", "--token-file", token, &place]));
+        assert!(alone["prediction"].is_null() && alone["folder"].is_null());
+        let missing = run(home.path(), &[&place]);
+        assert!(stderr(&missing).contains("--token-file") && code(&missing) == 1, "{}", stderr(&missing));
+        let insecure = run(home.path(), &["--insecure", "--timeout", "2", &place]);
+        assert!(stderr(&insecure).contains("wants a token") && code(&insecure) == 1, "{}", stderr(&insecure));
+    }
+
+    #[test]
+    fn a_folder_without_data_is_told_and_one_that_is_missing_refused() {
+        let home = home();
+        fs::create_dir(home.path().join("nothing")).unwrap();
+        let nothing = home.path().join("nothing");
+        let remote = ["--remote-narrows", PROGRAM];
+        let output = run(home.path(), &[&remote[..], &["-q", "host", nothing.to_str().unwrap()]].concat());
+        let table = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(code(&output) == 0 && table.contains("no data, so nothing is predicted"), "{table}{}", stderr(&output));
+        for (status, words, args) in [
+            (1, "cannot read /no/such", &["host", "/no/such"][..]),
+            (1, "neither a file nor a folder", &["host", "/dev/null"]),
+            (2, "is no host", &["./folder"]),
+            (2, "is not an address", &["http://host"]),
+            (2, "", &["--time", "0", "host"]),
+            (1, "cannot reach narrows", &["--insecure", "narrows://127.0.0.1:1"]),
+        ] {
+            let output = run(home.path(), args);
+            assert_eq!(code(&output), status, "{args:?}: {}", stderr(&output));
+            assert!(
+                stderr(&output).contains(words) || words.starts_with("cannot reach"),
+                "{args:?}: {}",
+                stderr(&output)
+            );
+            assert!(output.stdout.is_empty());
+        }
+    }
+
+    #[test]
+    fn hosts_without_narrows_with_an_older_one_or_a_silent_one_are_told_apart() {
+        let home = home();
+        for (script, words) in [
+            ("exit 127", "there is no narrows on host; install it there, or give its path with --remote-narrows"),
+            ("echo 'narrows: the client speaks version 6 and this program 5' >&2; exit 1", "an older narrows, or none"),
+            // Nothing of it holds what this test reads.
+            ("exec sleep 20 2>/dev/null", "said nothing for 1 s"),
+            ("exit 255", "cannot reach host"),
+            // Its magic number, then a refusal that would clear the terminal.
+            (r"printf '\223NRMT\r\n\032\012\004\000\000\000\033[2J'; sleep 1", "the other end refuses: \\u{1b}[2J"),
+            // Its magic number, and a frame that is longer than any.
+            (r"printf '\223NRMT\r\n\032\001\377\377\377\177'; sleep 1", "a frame that is too long"),
+            (r"printf '\223NRMT\r\n\032'", "has gone away"),
+        ] {
+            let output = with_script(home.path(), script, &["host"]);
+            let said = stderr(&output);
+            assert_eq!(code(&output), 1, "{script}: {said}");
+            assert!(said.contains(words) && !said.contains('\x1b'), "{script}: {said}");
+        }
+    }
+
+    #[test]
+    fn a_signal_ends_both_ends() {
+        let home = home();
+        let (pid, script) = (home.path().join("pid"), home.path().join("far"));
+        fs::write(&script, format!("#!/bin/sh\necho $$ >'{}'\nexec '{PROGRAM}' \"$@\"\n", pid.display())).unwrap();
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+        let args = ["--time", "60", "--remote-narrows", script.to_str().unwrap(), "host"];
+        let mut command = narrows(home.path());
+        let mut child = command.arg("measure").arg("-e").arg(shell(home.path())).args(args).spawn().unwrap();
+        let mut lines = BufReader::new(child.stderr.as_mut().unwrap()).lines();
+        while !lines.next().unwrap().unwrap().contains("measuring") {}
+        drop(lines);
+        signal(&child, "-TERM");
+        let output = finish(child);
+        assert_eq!(code(&output), -1, "{}", stderr(&output));
+        let far = format!("/proc/{}/stat", fs::read_to_string(&pid).unwrap().trim());
+        // Nobody may have waited for it.
+        let goes_on = || fs::read_to_string(&far).is_ok_and(|stat| !stat.contains(") Z "));
+        let begun = Instant::now();
+        while goes_on() {
+            assert!(begun.elapsed() < PATIENCE, "the far end goes on");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
 }

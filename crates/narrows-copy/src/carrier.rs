@@ -20,6 +20,7 @@ use narrows::transport::{Heard, Link};
 use super::direct::{self, Trust};
 use super::error::{Blame, Error, Result};
 use super::hello::{self, Request, Session, Task};
+use super::measure::{self, MeasureTask};
 use super::place::Place;
 use super::serve::{self, Manner, Opened, Reachable};
 use super::shown;
@@ -111,15 +112,28 @@ impl Carrier {
         task: &Task,
         opened: Option<Opened>,
     ) -> Result<(Self, Link, Option<Growth>)> {
+        if matches!(place, Place::Local(_)) {
+            let (carrier, link) = Self::start_local(task.clone(), opened)?;
+            return Ok((carrier, link, None));
+        }
         let session = Session::random().blame_for(Error::Local, "the system gives no random bytes")?;
-        let request = Request::Copy(task.clone(), session);
+        let (carrier, link, way) = Self::open(place, reach, Request::Copy(task.clone(), session), &GREETING)?;
+        let (link, bond) = link.bonded()?;
+        Ok((carrier, link, Some(Growth { bond, session, way })))
+    }
+
+    /// Starts the other end of a measurement.
+    pub fn start_measuring(place: &Place, reach: &Reach<'_>, task: MeasureTask) -> Result<(Self, Link)> {
+        let (carrier, link, _) = Self::open(place, reach, Request::Measure(task), &measure::MAGIC)?;
+        Ok((carrier, link))
+    }
+
+    /// Reaches another host and sends it a request. Its answer begins with `magic`.
+    fn open(place: &Place, reach: &Reach<'_>, request: Request, magic: &'static [u8]) -> Result<(Self, Link, Way)> {
         let silent = Arc::new(AtomicBool::new(true));
         let encrypted = Arc::new(AtomicBool::new(false));
         let (carrier, link, way) = match place {
-            Place::Local(_) => {
-                let (carrier, link) = Self::start_local(task.clone(), opened)?;
-                return Ok((carrier, link, None));
-            }
+            Place::Local(_) => return Err(Error::Usage("it is not on another host".into())),
             Place::Ssh { host, .. } => {
                 let (shell, program) = (reach.shell.to_owned(), reach.program.to_owned());
                 let mut command = shell_command(&shell)?;
@@ -145,8 +159,7 @@ impl Carrier {
             Heard::Noise(bytes) => noise(bytes),
             Heard::End => {}
         };
-        let (link, bond) = link.skip_noise(&GREETING, heard).bonded()?;
-        Ok((carrier, link, Some(Growth { bond, session, way })))
+        Ok((carrier, link.skip_noise(magic, heard), way))
     }
 
     fn start_local(task: Task, opened: Option<Opened>) -> Result<(Self, Link)> {
@@ -216,6 +229,54 @@ impl Carrier {
                     }
                     _ => Error::from(failed).context(format_args!("the copy with {host} failed")),
                 })
+            }
+        }
+    }
+}
+
+impl Carrier {
+    /// Ends the other end of a measurement that `failed`. What this end saw is told apart by what the
+    /// program that carried it says.
+    pub fn fail_measuring(self, failed: Error) -> Error {
+        let older = |who: &str| {
+            Error::Peer(
+                format!(
+                    "{who} answers no measurement: it is an older narrows, or none; install version {} or later there",
+                    env!("CARGO_PKG_VERSION")
+                )
+                .into(),
+            )
+        };
+        match self {
+            Self::Local(_) => failed,
+            Self::Direct { host, encrypted } => match &failed {
+                _ if encrypted.load(Ordering::Relaxed) => {
+                    let what = "wants a token (TLS): leave out --insecure and give --token-file FILE";
+                    Error::Trust(format!("{host} {what}").into())
+                }
+                Error::Link(_) if is_refused_key(&failed) => {
+                    Error::Trust(format!("{host} does not accept the token").into())
+                }
+                _ => failed.context(format_args!("cannot measure {host}")),
+            },
+            Self::Shell { mut child, host, shell, silent } => {
+                let silent = silent.load(Ordering::Relaxed);
+                let host = shown(host.as_encoded_bytes());
+                if !silent || matches!(failed, Error::Interrupted(_)) {
+                    return failed.context(format_args!("cannot measure {host}"));
+                }
+                // The shell says why, if it ends by itself.
+                match child.ended() {
+                    Some(127) => Error::NoNarrows(
+                        format!(
+                            "there is no narrows on {host}; install it there, or give its path with --remote-narrows"
+                        )
+                        .into(),
+                    ),
+                    Some(255) => unreachable(format_args!("{host}; {shell} ended with status 255")),
+                    Some(_) => older(&format!("the program on {host}")),
+                    None => failed.context(format_args!("cannot measure {host}")),
+                }
             }
         }
     }
@@ -305,6 +366,18 @@ pub(super) fn noise(bytes: &[u8]) {
 pub struct Started(pub(super) Child);
 
 impl Started {
+    /// The exit status, if it has one within [`LAST_WORD`].
+    fn ended(&mut self) -> Option<i32> {
+        let begun = Instant::now();
+        loop {
+            match self.0.try_wait() {
+                Ok(Some(status)) => return status.code(),
+                Ok(None) if begun.elapsed() < LAST_WORD => std::thread::sleep(Duration::from_millis(10)),
+                _ => return None,
+            }
+        }
+    }
+
     /// Waits up to [`LAST_WORD`], so that it can report its error, then kills it.
     pub(super) fn end_soon(&mut self) -> io::Result<ExitStatus> {
         let begun = Instant::now();
@@ -332,5 +405,14 @@ fn is_refused(error: &narrows::Error) -> bool {
     error.source.as_ref().is_some_and(|e| {
         e.kind() == io::ErrorKind::PermissionDenied
             && e.get_ref().is_some_and(<dyn std::error::Error + Send + Sync>::is::<rustls::Error>)
+    })
+}
+
+/// The same, of an error of this crate.
+fn is_refused_key(error: &Error) -> bool {
+    let mut causes = std::iter::successors(std::error::Error::source(error), |e| e.source());
+    causes.any(|e| {
+        let e = e.downcast_ref::<io::Error>();
+        e.is_some_and(|e| e.kind() == io::ErrorKind::PermissionDenied)
     })
 }

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::error::{Blame, Error, Reason, Result};
 use super::frames::Form;
+use super::measure::MeasureTask;
 
 mod habits;
 
@@ -21,7 +22,7 @@ const MAGIC: [u8; 8] = *b"\x93NRSV\r\n\x1a";
 /// Newest version of the request and of the entry stream that this program supports; it supports
 /// all earlier ones too. A request names the oldest version that has everything it asks for, so
 /// that an older server refuses it instead of doing only a part.
-const VERSION: u64 = 5;
+const VERSION: u64 = 6;
 /// Oldest version.
 const VERSION_FIRST: u64 = 1;
 /// Maximum length of a request in bytes: a list of `--files-from` with about a hundred thousand paths.
@@ -139,6 +140,8 @@ pub enum Request {
     Copy(Task, Session),
     /// A further carrier for a running copy.
     Join(Session),
+    /// A measurement; neither a copy nor carriers follow.
+    Measure(MeasureTask),
 }
 
 /// When data is flushed to the disk.
@@ -156,6 +159,9 @@ pub enum Fsync {
 pub fn write(request: &Request, mut to: impl Write) -> io::Result<()> {
     let words = match request {
         Request::Join(session) => json!({ "version": VERSION_FIRST, "task": "join", "session": session.to_string() }),
+        Request::Measure(task) => {
+            json!({ "version": 6, "task": "measure", "limit_ms": task.limit_ms, "host": format!("{:016x}", task.host) })
+        }
         Request::Copy(task, session) => {
             let mut words = to_json(task);
             words["session"] = session.to_string().into();
@@ -189,6 +195,10 @@ pub fn read(mut from: impl Read) -> Result<Request> {
     }
     let words = serde_json::from_slice(&words);
     let words: Value = words.blame_for(Error::Protocol, "the client's request is malformed")?;
+    check_version(&words)?;
+    if words["task"] == "measure" {
+        return measurement(&words).map(Request::Measure);
+    }
     let task = from_json(&words)?;
     let session = words["session"].as_str().and_then(Session::parse);
     let session = needed(session, "the client's request has no session")?;
@@ -248,12 +258,22 @@ fn to_json(task: &Task) -> Value {
     }
 }
 
-/// Parses a request; `None` for a further carrier of a running copy.
-fn from_json(words: &Value) -> Result<Option<Task>> {
+fn check_version(words: &Value) -> Result<()> {
     let version = needed(words["version"].as_u64(), "the client's request has no version")?;
     if !(VERSION_FIRST..=VERSION).contains(&version) {
         return wrong(format!("the client speaks version {version} and this program {VERSION}; upgrade the older one"));
     }
+    Ok(())
+}
+
+fn measurement(words: &Value) -> Result<MeasureTask> {
+    let host = words["host"].as_str().and_then(|text| u64::from_str_radix(text, 16).ok());
+    let limit_ms = needed(words["limit_ms"].as_u64(), "the client does not say how long it measures")?;
+    Ok(MeasureTask { limit_ms, host: needed(host, "the client's request to measure is malformed")? })
+}
+
+/// Parses a request for a copy; `None` for a further carrier of a running one.
+fn from_json(words: &Value) -> Result<Option<Task>> {
     let flag = |name: &str| words[name].as_bool().unwrap_or(false);
     match words["task"].as_str() {
         Some("join") => Ok(None),

@@ -13,6 +13,7 @@ mod hash;
 pub mod hello;
 pub mod holes;
 pub mod landing;
+pub mod measure;
 mod meta;
 pub mod outlet;
 mod partial_name;

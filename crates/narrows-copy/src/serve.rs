@@ -161,7 +161,7 @@ const TOLD_MAX: Duration = Duration::from_secs(10);
 const SOURCES_MAX: usize = 256;
 /// What a server answers that never leaves its folder.
 const NOT_FOLLOWED: &str = "a server does not follow symbolic links (-L); copy them as links";
-const BUSY: &str = "the server has too many copies; try again later";
+pub(super) const BUSY: &str = "the server has too many copies; try again later";
 
 /// What a server says that keeps files as they come to a client that does not send or take them so.
 pub const AS_IT_COMES: &str = "this server keeps files as they come; copy with --store-compressed";

@@ -16,5 +16,6 @@ pub mod measure;
 pub mod overhead;
 pub mod rng;
 pub mod schedule;
+pub mod sketch;
 pub mod table;
 pub mod world;

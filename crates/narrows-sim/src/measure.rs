@@ -56,6 +56,13 @@ impl<C: FnMut() -> u64> Bench<C> {
         Self { contexts: Contexts::default(), wire: vec![0; LONGEST], back: vec![0; LONGEST], clock }
     }
 
+    /// The encoded length of a block without history, which must not be longer than the longest class.
+    pub fn wire_len(&mut self, method: Method, block: &[u8]) -> usize {
+        let encoder = self.contexts.encoder(method.info());
+        let room = &mut self.wire[..block.len().saturating_sub(1)];
+        encoder.encode(method.level, &[], block, room).unwrap_or(block.len())
+    }
+
     /// The quickest of up to three runs on a block, which must not be longer than the longest
     /// class, linked to `history` if that is not empty. A block that did not shrink costs its own length and no decoding.
     ///

@@ -77,6 +77,11 @@ impl Control {
         self.stop.store(true, Ordering::Relaxed);
     }
 
+    /// Whether [`Control::stop`] was called.
+    pub fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
     /// Sends the bytes that a sending flow has gathered: they wait neither for a whole block
     /// ([`PolicySettings::gather_ns`](crate::policy::PolicySettings::gather_ns)) nor, while the link
     /// is busy, for more bytes.
@@ -95,7 +100,7 @@ impl Control {
     }
 
     fn check(&self) -> crate::Result<()> {
-        if self.stop.load(Ordering::Relaxed) {
+        if self.is_stopped() {
             return Err(Error::new(ErrorKind::Io, "interrupted"));
         }
         Ok(())

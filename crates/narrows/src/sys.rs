@@ -139,6 +139,8 @@ mod unix {
         pub(crate) segment_bytes: u32,
         /// Smoothed round trip.
         pub(crate) rtt_us: u32,
+        pub(crate) data_segments_sent: u32,
+        pub(crate) segments_sent_again: u32,
     }
 
     /// A descriptor to wait for, and the events of interest.
@@ -354,6 +356,8 @@ mod unix {
                 notsent_bytes: raw.notsent_bytes,
                 segment_bytes: raw.words[2],
                 rtt_us: raw.words[15],
+                data_segments_sent: raw.data_segs[1],
+                segments_sent_again: raw.words[23],
             })
         }
         #[cfg(not(target_os = "linux"))]

@@ -18,6 +18,7 @@ mod limit;
 mod meter;
 mod noise;
 pub(crate) mod outbox;
+mod plain;
 mod read;
 #[cfg(feature = "tls")]
 pub mod tls;
@@ -27,6 +28,7 @@ pub use meter::Meter;
 pub use noise::Heard;
 pub use noise::NOISE_MAX;
 pub use outbox::Outbox;
+pub use plain::Plain;
 pub(crate) use read::ReadHalf;
 use read::Reader;
 pub(crate) use write::WriteHalf;

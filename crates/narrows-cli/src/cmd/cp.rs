@@ -590,15 +590,19 @@ fn receiving(control: &Arc<Control>) -> impl Fn() -> Seen + Send + use<> {
     move || Seen { wire_bytes: control.receive_summary().wire_bytes, ..Seen::default() }
 }
 
-/// How the two ends of a direct copy authenticate each other; `None` for other copies.
 fn trust(args: &CpArgs, place: &Place) -> Result<Option<Trust>> {
+    trust_of(place, args.token_file.as_deref(), args.insecure)
+}
+
+/// How the two ends of a direct connection authenticate each other; `None` for others.
+pub(super) fn trust_of(place: &Place, token_file: Option<&Path>, insecure: bool) -> Result<Option<Trust>> {
     if !matches!(place, Place::Direct { .. }) {
         return Ok(None);
     }
-    if args.insecure {
+    if insecure {
         return Ok(Some(Trust::Insecure));
     }
-    let token = match (&args.token_file, std::env::var("NARROWS_TOKEN")) {
+    let token = match (token_file, std::env::var("NARROWS_TOKEN")) {
         (Some(path), _) => Token::load(path)?,
         (None, Ok(text)) => Token::parse(&text).context("NARROWS_TOKEN")?,
         (None, Err(_)) => bail!(

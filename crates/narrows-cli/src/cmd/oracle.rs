@@ -50,7 +50,17 @@ pub(crate) fn run(args: &OracleArgs) -> Result<()> {
     let decoders = args.receiver_cores.map_or(cores, usize::from);
     let limits = Limits::new(&table);
     let watts = watts.as_ref();
-    let question = Question { table: &table, limits, watts, methods: &chosen, policies: &policies, cores, decoders };
+    let question = Question {
+        table: &table,
+        limits,
+        watts,
+        methods: &chosen,
+        policies: &policies,
+        cores,
+        decoders,
+        len: table.len(),
+        speeds: [1.0; 2],
+    };
     let threads = stream::cores();
     let answers = question.answer(&args.link, threads);
     let about = About {

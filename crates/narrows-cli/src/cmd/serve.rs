@@ -16,6 +16,7 @@ use narrows_copy::carriers;
 use narrows_copy::direct::keys::{self, Keys};
 use narrows_copy::direct::listener::{Means, Server};
 use narrows_copy::hello::{self, Request, Task};
+use narrows_copy::measure;
 use narrows_copy::serve::{self, Manner, Reachable};
 use narrows_copy::served::Served;
 use narrows_host::manager::Manager;
@@ -38,6 +39,13 @@ fn stdio(as_is: bool) -> Result<()> {
     let (task, session) = match hello::read(&input)? {
         Request::Copy(task, session) => (task, session),
         Request::Join(session) => return Ok(carriers::join(session, &input, &output)?),
+        Request::Measure(task) => {
+            return match measure::serve(task, Link::pipes(output, input), None, &|| false) {
+                // The client is gone, by a signal too; what else is wrong with the link it says itself.
+                Err(narrows_copy::Error::Link(_)) => Ok(()),
+                served => Ok(served?),
+            };
+        }
     };
     means::allow_descriptors();
     let (link, bond) = Link::pipes(output, input).bonded()?;

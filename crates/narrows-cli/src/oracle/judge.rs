@@ -36,6 +36,10 @@ pub(crate) struct Question<'a> {
     pub(crate) policies: &'a [PolicySpec],
     pub(crate) cores: usize,
     pub(crate) decoders: usize,
+    /// Raw bytes to send: the table's, or more of the same kind.
+    pub(crate) len: usize,
+    /// Speeds of a core that encodes and of one that decodes; 1 is one of this host that is idle.
+    pub(crate) speeds: [f64; 2],
 }
 
 /// Costs of one way to send the data.
@@ -102,66 +106,83 @@ impl Question<'_> {
         answers.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().flatten().collect()
     }
 
+    /// The answer for one rate.
     fn answer_one(&self, rate: Rate) -> Answer {
-        let conditions = self.conditions(rate);
-        let machine = conditions.machine();
-        let bound = Row {
-            kind: "bound",
-            name: "lower bound".into(),
-            seconds: self.limits.seconds(&machine),
-            wire_bytes: self.limits.wire_len(),
-            cpu_s: self.limits.encode_s(),
-            joules: None,
-            blocks: Vec::new(),
-        };
-        let best = Schedule::best(self.table, &machine, BEAM);
-        let by_method: Vec<_> = best.blocks.iter().zip(&best.encode_each_s).map(|(b, s)| (b.method, *s)).collect();
-        let best = Row {
-            kind: "schedule",
-            name: "best schedule, T*".into(),
-            seconds: best.seconds,
-            wire_bytes: best.wire_len,
-            cpu_s: best.encode_s,
-            joules: self.watts.and_then(|w| w.joules(&by_method)),
-            blocks: best.blocks,
-        };
-        let setup = PolicySetup { methods: self.methods, ..PolicySetup::new(self.cores, Prior::shipped()) };
-        let fixed = |method: Method| {
-            let spec = PolicySpec::fixed(method, false);
-            let conditions = Conditions { block_max: spec.block_max(), decision_ns: 0.0, ..conditions.clone() };
-            let run = world::run(self.table, &conditions, spec.build(&setup));
-            let is_plain = method == Method::STORE;
-            self.row(
-                if is_plain { "plain" } else { "fixed" },
-                if is_plain { "plain".into() } else { method.to_string() },
-                run,
-            )
-        };
-        let policy = |spec: &PolicySpec| {
-            // The bound holds for blocks up to the longest that was measured.
-            let conditions =
-                Conditions { block_max: spec.block_max().min(CLASSES[CLASSES.len() - 1]), ..conditions.clone() };
-            let run = world::run(self.table, &conditions, spec.build(&setup));
-            self.row("policy", spec.to_string(), run)
-        };
         Answer {
             rate,
-            bound,
-            best,
-            fixed: fixed_methods(self.table).into_iter().map(fixed).collect(),
-            policies: self.policies.iter().map(policy).collect(),
+            bound: self.bound(rate),
+            best: self.best(rate),
+            fixed: fixed_methods(self.table).into_iter().map(|method| self.fixed(rate, method)).collect(),
+            policies: self.policies.iter().map(|spec| self.policy(rate, spec)).collect(),
         }
     }
 
+    /// How many times the table's bytes are sent, of which the bound and the best schedule are.
+    fn times(&self) -> f64 {
+        self.len as f64 / self.table.len() as f64
+    }
+
+    fn bound(&self, rate: Rate) -> Row {
+        Row {
+            kind: "bound",
+            name: "lower bound".into(),
+            seconds: self.limits.seconds(&self.conditions(rate).machine()) * self.times(),
+            wire_bytes: self.limits.wire_len() * self.times(),
+            cpu_s: self.limits.encode_s() * self.times(),
+            joules: None,
+            blocks: Vec::new(),
+        }
+    }
+
+    /// The best schedule.
+    pub(crate) fn best(&self, rate: Rate) -> Row {
+        let (best, times) = (Schedule::best(self.table, &self.conditions(rate).machine(), BEAM), self.times());
+        let by_method: Vec<_> = best.blocks.iter().zip(&best.encode_each_s).map(|(b, s)| (b.method, *s)).collect();
+        Row {
+            kind: "schedule",
+            name: "best schedule, T*".into(),
+            seconds: best.seconds * times,
+            wire_bytes: best.wire_len * times,
+            cpu_s: best.encode_s * times,
+            joules: self.watts.and_then(|w| w.joules(&by_method)),
+            blocks: best.blocks,
+        }
+    }
+
+    /// One method for all blocks.
+    pub(crate) fn fixed(&self, rate: Rate, method: Method) -> Row {
+        let spec = PolicySpec::fixed(method, false);
+        let conditions = Conditions { block_max: spec.block_max(), decision_ns: 0.0, ..self.conditions(rate) };
+        let run = world::run(self.table, &conditions, spec.build(&self.setup()));
+        let is_plain = method == Method::STORE;
+        self.row(
+            if is_plain { "plain" } else { "fixed" },
+            if is_plain { "plain".into() } else { method.to_string() },
+            run,
+        )
+    }
+
+    /// A policy.
+    pub(crate) fn policy(&self, rate: Rate, spec: &PolicySpec) -> Row {
+        let conditions = self.conditions(rate);
+        // The bound holds for blocks up to the longest that was measured.
+        let conditions = Conditions { block_max: spec.block_max().min(CLASSES[CLASSES.len() - 1]), ..conditions };
+        let run = world::run(self.table, &conditions, spec.build(&self.setup()));
+        self.row("policy", spec.to_string(), run)
+    }
+
+    fn setup(&self) -> PolicySetup<'_> {
+        PolicySetup { methods: self.methods, ..PolicySetup::new(self.cores, Prior::shipped()) }
+    }
+
     fn conditions(&self, rate: Rate) -> Conditions {
-        let one = Speed::constant(1.0);
         Conditions {
-            len: self.table.len(),
+            len: self.len,
             cores: self.cores,
             decoders: self.decoders,
             link: Speed::constant(rate.0),
-            cpu: one.clone(),
-            receiver: one,
+            cpu: Speed::constant(self.speeds[0]),
+            receiver: Speed::constant(self.speeds[1]),
             block_max: CLASSES[CLASSES.len() - 1],
             decision_ns: DECISION_NS,
             seed: SEED,

@@ -8,6 +8,7 @@ use narrows::codec::Method as Codec;
 use narrows::stream::{self, thread_cpu_ns};
 use narrows_plan::method::{Measured, Piece};
 use narrows_sim::measure::Bench;
+use narrows_sim::sketch::spread;
 use narrows_sim::table::STORE_NS_PER_BYTE;
 
 use super::sample::Sample;
@@ -72,26 +73,9 @@ fn piece<C: FnMut() -> u64>(bench: &mut Bench<C>, method: Codec, bytes: &[u8]) -
     sum
 }
 
-/// An order of `n` pieces in which every beginning is spread over all of them, so that the time may
-/// end anywhere: positions in the order of their reversed bits (van der Corput).
-fn spread(n: usize) -> Vec<usize> {
-    let bits = n.max(2).next_power_of_two().trailing_zeros();
-    (0..1usize << bits).map(|i| i.reverse_bits() >> (usize::BITS - bits)).filter(|i| *i < n).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn every_beginning_of_the_order_is_spread() {
-        assert_eq!(spread(8), [0, 4, 2, 6, 1, 5, 3, 7]);
-        for n in [0, 1, 2, 5, 33] {
-            let mut all = spread(n);
-            all.sort_unstable();
-            assert_eq!(all, (0..n).collect::<Vec<_>>());
-        }
-    }
 
     #[test]
     fn text_shrinks_and_noise_does_not() {

@@ -1,5 +1,6 @@
 //! A sample of a file, a folder or stdin: pieces spread evenly over all of it.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
@@ -7,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use narrows_sim::sketch::spread;
 
 use crate::files;
 
@@ -27,6 +29,8 @@ pub(crate) struct Sample {
     pub(crate) pieces: Vec<Vec<u8>>,
     /// Bytes that the pieces were taken from.
     pub(crate) total_len: u64,
+    /// Files with data that these bytes are in.
+    pub(crate) files: u64,
     /// Files and folders that could not be read.
     pub(crate) unreadable: usize,
     /// Whether there was more than was looked at.
@@ -39,9 +43,24 @@ impl Sample {
         self.pieces.iter().map(Vec::len).sum()
     }
 
-    /// At most `len` bytes of `path`; - is stdin, of which it is the beginning.
+    /// At most `len` bytes of `path`; - is stdin, of which it is the beginning. It is an error if there
+    /// are none.
     pub(crate) fn of(path: &Path, len: usize) -> Result<Self> {
+        let sample = Self::within(path, len, None)?;
+        if sample.len() == 0 {
+            let skipped = if sample.unreadable > 0 { " that can be read" } else { "" };
+            bail!(
+                "{} contains no data{skipped}",
+                if files::is_dash(path) { "stdin".into() } else { path.display().to_string() }
+            );
+        }
+        Ok(sample)
+    }
+
+    /// The same, of which one half of `within` is for looking and the other for reading. It may be empty.
+    pub(crate) fn within(path: &Path, len: usize, within: Option<Duration>) -> Result<Self> {
         let cannot = || format!("cannot read {}", path.display());
+        let look_max = within.map_or(LOOK_MAX, |within| within / 2);
         let mut sample = Self::default();
         if files::is_dash(path) {
             let mut bytes = Vec::new();
@@ -54,7 +73,7 @@ impl Sample {
             let kind = fs::metadata(path).with_context(cannot)?;
             let files = if kind.is_dir() {
                 fs::read_dir(path).with_context(cannot)?;
-                sample.look(path)
+                sample.look(path, look_max)
             } else if kind.is_file() {
                 // An error here is one of the path that was named.
                 File::open(path).with_context(cannot)?;
@@ -62,20 +81,13 @@ impl Sample {
             } else {
                 bail!("{} is neither a file nor a folder", path.display());
             };
-            sample.take(&files, len);
-        }
-        if sample.len() == 0 {
-            let skipped = if sample.unreadable > 0 { " that can be read" } else { "" };
-            bail!(
-                "{} contains no data{skipped}",
-                if files::is_dash(path) { "stdin".into() } else { path.display().to_string() }
-            );
+            sample.take(&files, len, within.map(|within| Instant::now() + within / 2));
         }
         Ok(sample)
     }
 
     /// Every file below a folder with its length, by name. Links and devices are skipped.
-    fn look(&mut self, folder: &Path) -> Vec<(PathBuf, u64)> {
+    fn look(&mut self, folder: &Path, look_max: Duration) -> Vec<(PathBuf, u64)> {
         let begun = Instant::now();
         let mut files = Vec::new();
         let mut folders = vec![(folder.to_owned(), 0)];
@@ -85,7 +97,7 @@ impl Sample {
                 continue;
             };
             for (seen, entry) in list.enumerate() {
-                if files.len() >= FILES_MAX || seen >= ENTRIES_MAX || begun.elapsed() > LOOK_MAX {
+                if files.len() >= FILES_MAX || seen >= ENTRIES_MAX || begun.elapsed() > look_max {
                     self.is_cut = true;
                     break;
                 }
@@ -105,27 +117,38 @@ impl Sample {
         files
     }
 
-    /// Pieces at equal distances of the files one behind the other.
-    fn take(&mut self, files: &[(PathBuf, u64)], len: usize) {
+    /// Pieces at equal distances of the files one behind the other. After `until` no further one is
+    /// read, and those that were are still spread.
+    fn take(&mut self, files: &[(PathBuf, u64)], len: usize, until: Option<Instant>) {
+        self.files = files.len() as u64;
         self.total_len = files.iter().map(|f| f.1).sum();
         let count = (len / PIECE).max(1) as u64;
         let whole = self.total_len <= len as u64;
         let count = if whole { self.total_len.div_ceil(PIECE as u64) } else { count };
         let piece_len = if whole { PIECE } else { PIECE.min(len) };
-        let mut reader = Reader { files, index: 0, before: 0, open: None };
-        for i in 0..count {
+        let mut reader = Reader { files, index: 0, before: 0, open: None, failed: BTreeSet::new() };
+        let order = if until.is_some() { spread(count as usize) } else { (0..count as usize).collect() };
+        let mut pieces = Vec::new();
+        for index in order {
+            if !pieces.is_empty() && until.is_some_and(|until| Instant::now() >= until) {
+                break;
+            }
+            let i = index as u64;
             // The middle of the i-th of `count` equal parts, or simply the next piece.
             let middle = (u128::from(self.total_len) * u128::from(2 * i + 1) / u128::from(2 * count)) as u64;
             let at = if whole { i * PIECE as u64 } else { middle.saturating_sub(piece_len as u64 / 2) };
-            let piece = reader.piece(at, piece_len, &mut self.unreadable);
+            let piece = reader.piece(at, piece_len);
             if !piece.is_empty() {
-                self.pieces.push(piece);
+                pieces.push((index, piece));
             }
         }
+        self.unreadable += reader.failed.len();
+        pieces.sort_by_key(|piece| piece.0);
+        self.pieces.extend(pieces.into_iter().map(|piece| piece.1));
     }
 }
 
-/// Reads at growing offsets of files that lie one behind the other.
+/// Reads files that lie one behind the other; quickest at growing offsets.
 struct Reader<'a> {
     files: &'a [(PathBuf, u64)],
     index: usize,
@@ -133,13 +156,18 @@ struct Reader<'a> {
     before: u64,
     /// The file at `index`, if it was opened; `None` inside if that failed.
     open: Option<Option<File>>,
+    /// Files that could not be opened.
+    failed: BTreeSet<usize>,
 }
 
 impl Reader<'_> {
     /// `len` bytes from `at`; fewer at the end, and where files cannot be read or became shorter.
-    fn piece(&mut self, at: u64, len: usize, unreadable: &mut usize) -> Vec<u8> {
+    fn piece(&mut self, at: u64, len: usize) -> Vec<u8> {
         let mut piece = Vec::with_capacity(len);
         let mut at = at;
+        if at < self.before {
+            (self.index, self.before, self.open) = (0, 0, None);
+        }
         while let Some((path, file_len)) = self.files.get(self.index) {
             if at >= self.before + file_len {
                 self.before += file_len;
@@ -152,7 +180,9 @@ impl Reader<'_> {
             }
             let file = self.open.get_or_insert_with(|| {
                 let file = File::open(path).ok();
-                *unreadable += usize::from(file.is_none());
+                if file.is_none() {
+                    self.failed.insert(self.index);
+                }
                 file
             });
             let wanted = (len - piece.len()).min((self.before + file_len - at) as usize);
@@ -182,6 +212,22 @@ fn read_at(file: &File, out: &mut [u8], offset: u64) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_sample_that_has_to_end_early_is_spread_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a");
+        let bytes: Vec<u8> = (0..16u8).flat_map(|i| vec![i; PIECE]).collect();
+        fs::write(&file, bytes).unwrap();
+        let all = Sample::within(&file, 64 << 20, Some(Duration::from_secs(60))).unwrap();
+        let first: Vec<u8> = all.pieces.iter().map(|piece| piece[0]).collect();
+        assert_eq!((first, all.files), ((0..16).collect(), 1));
+        let one = Sample::within(&file, 64 << 20, Some(Duration::ZERO)).unwrap();
+        assert_eq!((one.pieces.len(), one.total_len), (1, 16 * PIECE as u64));
+        let empty = tempfile::tempdir().unwrap();
+        let none = Sample::within(empty.path(), 1 << 20, Some(Duration::ZERO)).unwrap();
+        assert_eq!((none.len(), none.files), (0, 0));
+    }
 
     #[test]
     fn a_folder_is_sampled_evenly_whatever_the_lengths_of_its_files() {

@@ -16,6 +16,7 @@ use super::keys::Keys;
 use super::{PATIENCE, UntilDeadline, is_this_host, proof, watch};
 use crate::error::{Blame, Error, Result};
 use crate::hello::{self, Request, Session};
+use crate::measure::{self, MeasureTask};
 use crate::serve::{self, Manner, Reachable};
 use crate::served::Served;
 use narrows_host::shares::{Share, Shares};
@@ -111,9 +112,10 @@ struct Stranger {
     socket: TcpStream,
 }
 
+/// A copy, or a measurement, which has no carriers.
 struct Copy {
-    session: Session,
-    bond: Bond,
+    session: Option<Session>,
+    bond: Option<Bond>,
     control: Arc<Control>,
     host: IpAddr,
     /// `None` if the client is only told that the server is busy, or if the copy was closed to make
@@ -277,8 +279,13 @@ impl Server {
             // A carrier that arrives too late is dropped: the copy is over, or continues without
             // it.
             Request::Join(session) => {
-                let copy = state.copies.values().find(|copy| copy.session == session);
-                return Ok(copy.map_or(Ok(()), |copy| copy.bond.add(link))?);
+                let copy = state.copies.values().find(|copy| copy.session == Some(session));
+                let bond = copy.and_then(|copy| copy.bond.as_ref());
+                return Ok(bond.map_or(Ok(()), |bond| bond.add(link))?);
+            }
+            Request::Measure(task) => {
+                drop(state);
+                return self.measure(id, task, link, peer);
             }
         };
         let wants = watched::word(&task);
@@ -295,6 +302,7 @@ impl Server {
         let (moved, since) = (0, Instant::now());
         let (begun, failed) = (since, false);
         let held = Arc::clone(&control);
+        let (session, bond) = (Some(session), Some(bond));
         let copy = Copy { session, bond, control: held, host, place, peer, wants, begun, failed, moved, since };
         state.copies.insert(id, copy);
         drop(state);
@@ -312,6 +320,28 @@ impl Server {
             words::note(format_args!("{peer}: a copy is complete"));
         }
         Ok(())
+    }
+
+    /// Takes part in a measurement. It has a place as a copy has, and as it moves nothing that counts,
+    /// gives it to a copy that needs one after [`SILENT_MAX`].
+    fn measure(&self, id: u64, task: MeasureTask, link: Link, peer: SocketAddr) -> Result<()> {
+        let (host, control) = (host_of(peer.ip()), Arc::new(Control::default()));
+        let mut state = self.lock();
+        let place = self.place(&mut state, host);
+        state.turned_away += u64::from(place.is_none());
+        let busy = place.is_none().then_some(serve::BUSY);
+        if state.stopping {
+            return Ok(());
+        }
+        if place.is_some() {
+            let (begun, held) = (Instant::now(), Arc::clone(&control));
+            let (session, bond, wants) = (None, None, "measures");
+            let (failed, moved, since) = (false, 0, begun);
+            let copy = Copy { session, bond, control: held, host, place, peer, wants, begun, failed, moved, since };
+            state.copies.insert(id, copy);
+        }
+        drop(state);
+        measure::serve(task, link, busy, &|| control.is_stopped()).map_err(|e| e.context("the measurement failed"))
     }
 
     /// Authenticates the client and reads its request.

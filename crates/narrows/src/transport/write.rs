@@ -201,6 +201,12 @@ impl WriteHalf {
         info.map_or(0, |i| 1000 * i.rwnd_limited_us)
     }
 
+    /// Segments with data that were sent, and how many of them again (TCP only).
+    pub(super) fn segments(&self) -> Option<(u64, u64)> {
+        let info = sys::tcp_info(self.tcp_socket()?.as_fd())?;
+        Some((info.data_segments_sent.into(), info.segments_sent_again.into()))
+    }
+
     /// Sets how many unsent bytes the kernel may hold before it reports that it is full (TCP, and
     /// pipes from their default size on).
     pub(crate) fn set_backlog(&self, bytes: u32) {
