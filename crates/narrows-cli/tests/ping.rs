@@ -332,7 +332,7 @@ mod measure {
     use std::process::Command;
     use std::time::{Duration, Instant};
 
-    use super::common::copies::shell;
+    use crate::common::copies::shell;
     use super::*;
 
     const PROGRAM: &str = env!("CARGO_BIN_EXE_narrows");

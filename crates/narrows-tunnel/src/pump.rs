@@ -329,7 +329,7 @@ impl Pump {
         }
         let now_ns = self.begun.elapsed().as_nanos() as u64;
         let timer = self.timers.first().map(|(at, _)| Duration::from_nanos(at.saturating_sub(now_ns)));
-        let sessions = self.sessions.iter().flatten().filter_map(|s| s.session.next_wakeup_ns()).min();
+        let sessions = self.sessions.iter().flatten().filter_map(SessionPlace::next_wakeup_ns).min();
         let uplink = self.uplink.as_ref().and_then(UplinkState::next_wakeup_ns);
         let tidy = self.engine.has_garbage().then_some(self.tidied_ns + TIDY_EVERY_NS);
         let lost = self.reports.has_lost().then_some(now_ns + LOST_NS);

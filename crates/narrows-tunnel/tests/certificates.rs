@@ -434,6 +434,35 @@ fn who_is_not_trusted_any_more_opens_nothing() {
     assert_eq!(client.counters.flows_reset.get() + server.counters.flows_reset.get(), 0);
 }
 
+/// A connection may be on its way while the acceptor judges anew.
+#[test]
+fn what_was_opened_before_the_goodbye_was_heard_is_carried() {
+    if !narrows_test::has("openssl") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let ca = Authority::new(dir, "ca");
+    ca.sign("server", "IP:127.0.0.1", 30);
+    ca.sign("alice", "DNS:alice", 30);
+    ca.list("alice.crl", &["alice"], 30);
+    let far = Far::echo();
+    let (server, address) = acceptor(&files(dir, "server", "ca", &[]));
+    let mut alice = Raw::proved(files(dir, "alice", "ca", &[]).client().unwrap(), "127.0.0.1", &address, 1);
+    alice.greet();
+    alice.until(&[Kind::Hello]).unwrap();
+    let stricter = Files { crl: Some(dir.join("alice.crl")), ..files(dir, "server", "ca", &[]) };
+    server.judge(Trust { dialers: Some(stricter.dialers().unwrap()), acceptor: None });
+    alice.until(&[Kind::Goaway]).unwrap();
+    let target: Target = Endpoint::Tcp { host: "127.0.0.1".into(), port: far.port }.into();
+    alice.ask(Kind::Open, 2, &target.to_bytes());
+    alice.until(&[Kind::Opened]).unwrap();
+    alice.ask(Kind::Raw, 2, b"hello");
+    assert_eq!(&alice.until(&[Kind::Raw]).unwrap().body[..], b"hello");
+    alice.ask(Kind::Finish, 2, b"");
+    assert!(alice.until(&[Kind::Ping]).is_none(), "the carrier ends with the last connection");
+}
+
 /// Whichever end judges first, listeners at the acceptor go on: who connects to them meanwhile waits.
 #[test]
 fn remote_listeners_outlive_a_change_of_trust() {

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use narrows_host::shares::Share;
 
+use super::targets::UNHEARD_NS;
 use super::{Kind, Pump};
 use crate::by_flow::ByFlow;
 use crate::engine::Key;
@@ -33,7 +34,16 @@ pub(super) struct SessionPlace {
     pub(super) host: Option<IpAddr>,
     /// When it became known that its other end would be refused today: it opens nothing more.
     pub(super) distrusted_ns: Option<u64>,
+    /// Until then flows that the other end has opened before it heard of that may still come.
+    parts_ns: Option<u64>,
     _share: Option<Share>,
+}
+
+impl SessionPlace {
+    /// When [`Pump::sessions_on_time`] is due for it.
+    pub(super) fn next_wakeup_ns(&self) -> Option<u64> {
+        self.session.next_wakeup_ns().into_iter().chain(self.parts_ns).min()
+    }
 }
 
 impl Pump {
@@ -59,6 +69,7 @@ impl Pump {
             listeners: HashMap::new(),
             host,
             distrusted_ns: None,
+            parts_ns: None,
             _share: share,
         };
         let at = self.sessions.iter().position(Option::is_none).unwrap_or_else(|| {
@@ -101,7 +112,7 @@ impl Pump {
     /// A dialer keeps the session of an acceptor that leaves for the connections that are open, and
     /// either end one whose peer it does not trust any more.
     pub(super) fn settle_session(&mut self, at: usize) {
-        let Some(place) = &self.sessions[at] else { return };
+        let Some(place) = self.sessions[at].as_ref().filter(|place| place.parts_ns.is_none()) else { return };
         let is_old = place.role == Role::Dialer && place.session.is_leaving() && !self.is_uplink(at);
         if is_old || place.distrusted_ns.is_some() {
             self.part_if_done(at);
@@ -174,7 +185,9 @@ impl Pump {
     /// A session goes on for what is open; the next one of its dialer takes nothing over from it but
     /// its listeners.
     pub(super) fn set_apart(&mut self, at: usize) {
+        let now_ns = self.now_ns;
         let Some(place) = &mut self.sessions[at] else { return };
+        place.parts_ns = Some(now_ns + UNHEARD_NS);
         let dialer = place.hello.dialer;
         let listeners = std::mem::take(&mut place.listeners);
         self.hold_listeners(listeners.into_values());
@@ -188,9 +201,10 @@ impl Pump {
         for at in 0..self.sessions.len() {
             let now_ns = self.now_ns;
             let Some(place) = &mut self.sessions[at] else { continue };
-            if place.session.next_wakeup_ns().is_none_or(|due| due > now_ns) {
+            if place.next_wakeup_ns().is_none_or(|due| due > now_ns) {
                 continue;
             }
+            place.parts_ns = place.parts_ns.filter(|due| *due > now_ns);
             let dead = place.session.on_time(now_ns);
             let keys: Vec<Key> = dead.iter().filter_map(|n| place.carriers[usize::from(*n)]).collect();
             keys.into_iter().for_each(|key| self.lose_carrier(key, "the other end does not answer"));

@@ -26,7 +26,7 @@ const CONNECT_NS: u64 = 30_000_000_000;
 
 /// Connections that a peer has opened before it heard that it is not trusted any more come within this
 /// time; what it asks for later is refused.
-const UNHEARD_NS: u64 = 2_000_000_000;
+pub(super) const UNHEARD_NS: u64 = 2_000_000_000;
 
 impl Pump {
     /// The peer opened a flow: its target is connected to.
