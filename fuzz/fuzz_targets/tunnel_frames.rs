@@ -21,7 +21,7 @@ fuzz_target!(|data: &[u8]| {
         }
         return;
     }
-    let hello = Hello { carrier: 0, dialer: [7; 16], session: 1, instance: 0 };
+    let hello = Hello { carrier: 0, attempt: 1, dialer: [7; 16], session: 1, instance: 0 };
     let mut session = Session::new(Role::Acceptor, hello, Timing::default());
     for number in 0..2 {
         let mut parser = Parser::new(if mode & 1 == 1 { 64 } else { 0 });
