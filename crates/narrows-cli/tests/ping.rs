@@ -332,8 +332,8 @@ mod measure {
     use std::process::Command;
     use std::time::{Duration, Instant};
 
-    use crate::common::copies::shell;
     use super::*;
+    use crate::common::copies::shell;
 
     const PROGRAM: &str = env!("CARGO_BIN_EXE_narrows");
 
