@@ -557,54 +557,6 @@ fn serve_and_agent_say_when_they_are_ready() {
     assert!(token.exists(), "a service that is ready has written its token");
 }
 
-/// The two commands of the documentation, as they stand there but for ports, before a real database.
-#[test]
-fn the_commands_of_the_documentation_reach_a_database() {
-    let programs = ["initdb", "postgres", "psql", "setpriv", "bash", "timeout"];
-    if !programs.iter().all(|program| narrows_test::has(program)) {
-        return;
-    }
-    let home = home();
-    let home = home.path();
-    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/tunnel.md")).unwrap();
-    let command = |prompt: &str| {
-        let line = page.lines().find_map(|line| line.strip_prefix(prompt)).unwrap_or_else(|| panic!("{prompt}"));
-        line.replacen("narrows ", "\"$NARROWS\" ", 1)
-    };
-    let [database, listen, local] = [(); 3].map(|()| free_port().to_string());
-    let server = command("db$ ").replace("localhost:5432", &format!("localhost:{database}"));
-    let server = server.replace("0.0.0.0:7702", &format!("127.0.0.1:{listen}"));
-    let client = command("me$ ").replace("5432:localhost:5432", &format!("{local}:localhost:{database}"));
-    let client = client.replace("db:7702", &format!("127.0.0.1:{listen}"));
-    let script = format!(
-        r#"
-        set -eu
-        cd "$HOME"
-        trap 'kill $(jobs -p) 2>/dev/null; wait' EXIT
-        run=
-        if [ "$(id -u)" = 0 ]; then
-            mkdir data && chown 65534:65534 data && chmod 755 .
-            run="setpriv --reuid=65534 --regid=65534 --clear-groups"
-        fi
-        $run initdb -D "$HOME/data" -U postgres -A trust >initdb.log 2>&1 || {{ cat initdb.log >&2; exit 1; }}
-        $run postgres -D "$HOME/data" -h localhost -p {database} -k "$HOME/data" -c fsync=off >/dev/null 2>&1 &
-        until psql -h localhost -p {database} -U postgres -c 'select 1' >/dev/null 2>&1; do sleep .1; done
-        {server} &
-        until [ -s tunnel.token ]; do sleep .05; done
-        {client} &
-        until [ "$(psql -h localhost -p {local} -U postgres -Atc 'select 6 * 7' 2>/dev/null)" = 42 ]; do sleep .1; done
-        psql -h localhost -p {local} -U postgres -Atc "select sum(length(repeat(i::text, 100))) from generate_series(1, 50000) i"
-        "#
-    );
-    let mut bash = Command::new("timeout");
-    bash.args(["--kill-after=5", "50", "bash", "-c", &script]);
-    bash.env("HOME", home).env("XDG_STATE_HOME", home).env("XDG_CACHE_HOME", home).env_remove("NARROWS_TOKEN");
-    bash.env("NARROWS", env!("CARGO_BIN_EXE_narrows")).env("PGCONNECT_TIMEOUT", "5");
-    let output = finish(bash.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
-    assert_eq!(code(&output), 0, "{}", stderr(&output));
-    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "23889400");
-}
-
 /// The folder of the units, and a copy of it in which the program is the one that was built.
 fn units(home: &Path) -> Option<Vec<PathBuf>> {
     if !narrows_test::has("systemd-analyze") {

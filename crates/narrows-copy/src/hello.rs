@@ -465,7 +465,7 @@ mod tests {
         let refused = |name: &str, value: Value| {
             let mut words = words.clone();
             words[name] = value;
-            from_json(&words).unwrap_err().to_string()
+            check_version(&words).and_then(|()| from_json(&words)).unwrap_err().to_string()
         };
         assert!(refused("version", json!(VERSION + 1)).contains("upgrade the older one"));
         assert!(refused("version", json!(0)).contains("upgrade the older one"));
