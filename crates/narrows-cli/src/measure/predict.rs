@@ -21,7 +21,7 @@ const SINK_NS: f64 = 1.2;
 /// Seconds of a file besides its bytes: found, announced, created, named.
 const FILE_S: f64 = 150e-6;
 /// Copies take this much longer than what is played: the flow has round trips, a beginning and an end.
-/// From the tuning half of docs/experiments/measure.md, as are the next five.
+/// Set by hand after the first, loaded run of docs/experiments/measure.md, as are the next five.
 const LONGER: f64 = 1.08;
 /// Standard error of predictions as a share, where the link is the limit and where the hosts are.
 const MODEL_LINK: f64 = 0.08;
