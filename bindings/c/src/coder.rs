@@ -207,9 +207,7 @@ impl Decoder {
     }
 
     fn with(contexts: Contexts, pool: BufferPool) -> Self {
-        // The bytes may be those of a file.
-        let config = ReceiverConfig { images: true, ..ReceiverConfig::default() };
-        let receiver = Receiver::new(config, pool.clone());
+        let receiver = Receiver::new(ReceiverConfig::default(), pool.clone());
         Self { receiver, contexts, pool, raw: Block::default(), failure: None }
     }
 

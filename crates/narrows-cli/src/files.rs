@@ -170,6 +170,11 @@ impl Source {
     }
 
     /// Tells later whether the file was written since. To be asked for before it is read.
+    /// What is open, whatever has its name by now.
+    pub(crate) fn metadata(&self) -> Result<Metadata> {
+        self.file.metadata().with_context(|| self.name.to_string())
+    }
+
     pub(crate) fn witness(&self) -> Result<Witness> {
         let file = self.named.then(|| self.file.try_clone()).transpose()?;
         Witness::new(file, self.name.to_string())
@@ -277,6 +282,21 @@ impl Target {
         Ok(Self { kind, name: Name::new(cannot) })
     }
 
+    /// Opens an output whose name was made from that of an input. Others may be able to write in that folder,
+    /// so no link is followed and nothing is written in place.
+    pub(crate) fn beside(path: &Path) -> Result<Self> {
+        let cannot = format!("cannot write {}", path.display());
+        let permissions = match path.symlink_metadata() {
+            Ok(data) if data.is_file() => Some(data.permissions()),
+            Ok(data) if data.is_symlink() => None,
+            Ok(data) if data.is_dir() => return Err(anyhow!("{cannot}: it is a folder")),
+            Ok(_) => return Err(anyhow!("{cannot}: it is not a regular file; use -o to write into it")),
+            Err(_) => None,
+        };
+        let kind = Self::whole(path.to_owned(), permissions, &cannot)?;
+        Ok(Self { kind, name: Name::new(cannot) })
+    }
+
     fn open_kind(path: &Path, cannot: &str) -> Result<Kind> {
         // The file behind a link is replaced, not the link, and its permissions are kept.
         let (path, permissions) = match path.metadata() {
@@ -289,6 +309,10 @@ impl Target {
             Ok(data) => (path.canonicalize().with_context(|| cannot.to_owned())?, Some(data.permissions())),
             Err(_) => (behind_links(path), None),
         };
+        Self::whole(path, permissions, cannot)
+    }
+
+    fn whole(path: PathBuf, permissions: Option<std::fs::Permissions>, cannot: &str) -> Result<Kind> {
         // Of a program that was killed in the moment in which it replaced this file.
         remove_left_over(&path);
         let new = Successor::as_new(&path).with_context(|| cannot.to_owned())?;

@@ -517,3 +517,25 @@ fn adapted_files_are_files_as_others() {
     good(home.path(), &["check", "--sums", "a.nrw"]);
     assert!(home.path().join("a.nrw").metadata().unwrap().len() < raw.len() as u64 + 4096);
 }
+
+/// In a folder where others may write, a pipe, device or link may stand where the output is to be.
+#[test]
+fn outputs_beside_inputs_follow_nothing_and_write_into_nothing() {
+    let home = folder();
+    let at = |name: &str| home.path().join(name);
+    fs::write(at("a"), sample(10_000)).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, at("a.nrw"), rustix::fs::Mode::from_bits_truncate(0o666)).unwrap();
+    for (options, words) in [(&["a"][..], "already exists"), (&["-f", "a"], "not a regular file")] {
+        let output = run(home.path(), options);
+        crate::common::assert_one_line_error(&output, 1);
+        assert!(crate::common::stderr(&output).contains(words), "{options:?}");
+    }
+    fs::remove_file(at("a.nrw")).unwrap();
+    for to in ["/dev/full", "elsewhere"] {
+        std::os::unix::fs::symlink(to, at("a.nrw")).unwrap();
+        crate::common::assert_one_line_error(&run(home.path(), &["a"]), 1);
+        good(home.path(), &["-f", "a"]);
+        assert!(at("a.nrw").symlink_metadata().unwrap().is_file() && !at("elsewhere").exists(), "the link is replaced");
+        fs::remove_file(at("a.nrw")).unwrap();
+    }
+}

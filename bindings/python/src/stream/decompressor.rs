@@ -43,9 +43,8 @@ impl Decompressor {
     #[new]
     fn new() -> Self {
         let buffers = BufferPool::default();
-        // The bytes may be those of a file, whose images are allowed.
-        let config =
-            ReceiverConfig { memory_max: MEMORY_MAX, keeps_rest: true, images: true, ..ReceiverConfig::default() };
+        // It also reads links (narrows.aio), whose peers have no use for images.
+        let config = ReceiverConfig { memory_max: MEMORY_MAX, keeps_rest: true, ..ReceiverConfig::default() };
         Self(Turn::new(Decompressing {
             receiver: Receiver::new(config, buffers.clone()),
             contexts: Contexts::default(),

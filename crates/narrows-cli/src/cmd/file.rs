@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{self, Cursor, IsTerminal, Read};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -117,14 +117,23 @@ impl Work<'_> {
         let replaces = output.as_deref().filter(|o| !is_dash(o)).map_or(Ok(true), |output| self.may_replace(output))?;
         let source = Source::open(Some(input))?;
         let witness = source.witness()?;
-        let meta = named.then(|| input.metadata()).transpose()?;
+        let meta = named.then(|| source.metadata()).transpose()?;
+        let makes_file = args.output.is_none() && !args.stdout && !args.test;
+        if let Some(meta) = meta.as_ref().filter(|_| makes_file && !args.force) {
+            // Where others may write, a link may have taken its place since it was looked at.
+            let there = input.symlink_metadata()?;
+            if !there.is_file() || (there.dev(), there.ino()) != (meta.dev(), meta.ino()) {
+                return Err(anyhow!("{} was replaced while it was opened", input.display()));
+            }
+        }
         if args.test {
             let raw_bytes = self.decompress(input, source, None)?;
             return Ok(Some(Done { raw_bytes, wire_bytes: None, output: None }));
         }
         let is_beside = output.is_some() && args.output.is_none();
         let output = output.unwrap_or_else(|| dash.to_owned());
-        let target = Target::open(Some(&output))?.replacing(replaces);
+        let target = if is_beside { Target::beside(&output)? } else { Target::open(Some(&output))? };
+        let target = target.replacing(replaces);
         if !decompresses && target.is_stdout() && io::stdout().is_terminal() && !args.force {
             return Err(anyhow!(
                 "compressed data is not written to a terminal; redirect stdout, use -o FILE, or -f to force"
@@ -156,7 +165,9 @@ impl Work<'_> {
     /// Whether a file of this name may be replaced; fails if one is there that may not. Only on a terminal
     /// somebody can be asked.
     fn may_replace(&self, output: &Path) -> Result<bool> {
-        if self.args.force || !files::is_in_the_way(output) {
+        let is_named = self.args.output.is_some();
+        let is_there = if is_named { files::is_in_the_way(output) } else { output.symlink_metadata().is_ok() };
+        if self.args.force || !is_there {
             return Ok(self.args.force);
         }
         let verbosity = self.args.verbosity;

@@ -1,6 +1,7 @@
 //! `narrows list`: what is in compressed files, without decoding them; of packs, their members.
 
 use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -9,6 +10,7 @@ use anyhow::{Context, Result, anyhow};
 use narrows_file::foreign::{self, Format};
 use narrows_file::zstd_seekable::SeekableFile;
 use narrows_file::{File as NarrowsFile, IndexOrigin, ReadAt};
+use narrows_host::words::shown;
 use narrows_object::ObjectFile;
 use narrows_pack::{Pack, read_trailer};
 use serde_json::json;
@@ -279,6 +281,6 @@ fn show(args: &ListArgs, path: &Path, row: &Row) -> Result<()> {
         ratio_words(ratio),
         row.check,
         row.index,
-        path.display()
+        shown(path.as_os_str().as_bytes())
     ))
 }

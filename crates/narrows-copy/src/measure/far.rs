@@ -35,6 +35,8 @@ pub fn serve(task: MeasureTask, link: Link, busy: Option<&str>, stop: &dyn Fn() 
         "encoders": stream::encoders(),
         "same_host": task.host != 0 && task.host == this_host(),
     })))?;
+    // Each costs a part of a second of a core.
+    let mut told_speeds = false;
     let mut pings = 0;
     loop {
         let frame = match talk.next(SILENCE) {
@@ -51,10 +53,12 @@ pub fn serve(task: MeasureTask, link: Link, busy: Option<&str>, stop: &dyn Fn() 
                 flood::receive(&mut talk, Some(len), FLOOD_MAX)?;
             }
             Some(Frame::Flood([ms, rtt_ms])) => {
-                let [time, rtt] = [ms, rtt_ms].map(|ms| Duration::from_millis(ms.into()).min(FLOOD_MAX));
+                let [time, rtt] = [ms, rtt_ms].map(|ms| Duration::from_millis(ms.into()));
+                let (time, rtt) = (time.min(FLOOD_MAX), rtt.min(flood::RTT_MAX));
                 flood::send(&mut talk, time, rtt)?;
             }
-            Some(Frame::AskSpeeds) => {
+            Some(Frame::AskSpeeds) if !told_speeds => {
+                told_speeds = true;
                 let Some(speeds) = speeds::measured(stop) else {
                     return Err(Error::Interrupted("interrupted".into()));
                 };

@@ -16,6 +16,10 @@ const WINDOW_MAX: f64 = 256e6;
 /// Beyond a round trip, as much may be on the way as the link moves in this time: enough for
 /// acknowledgments that come late, and over soon.
 const SLACK: Duration = Duration::from_millis(100);
+/// Acknowledgments that are told apart: a tenth of the time between two that are due.
+const APART: Duration = Duration::from_millis(1);
+/// Longest round trip that the other end may claim: beyond it no link is measured in a minute.
+pub(super) const RTT_MAX: Duration = Duration::from_secs(5);
 /// Time after the last acknowledgment in which the next one is due; earlier if what came is a quarter of
 /// all before, so that the window opens with round trips and not with this time.
 const ACK_EVERY: Duration = Duration::from_millis(10);
@@ -107,13 +111,18 @@ impl Acked {
         let Frame::Ack([bytes, us, cpu_us]) = *frame else {
             return Err(Error::Protocol("the other end says something else than what it received".into()));
         };
-        if bytes > sent || bytes < self.bytes || us < self.us || us > super::LIMIT.as_micros() as u64 {
+        if bytes > sent || bytes <= self.bytes || us < self.us || us > super::LIMIT.as_micros() as u64 {
             return Err(Error::Protocol("the other end says that it received what was not sent".into()));
         }
         let (now, more) = (Instant::now(), bytes - self.bytes);
         (self.bytes, self.us, self.cpu_us) = (bytes, us, cpu_us.min(us.saturating_add(1_000_000)));
         self.series.push(us as f64 * 1e-6, bytes as f64);
-        self.recent.push_back((now, bytes));
+        let follows = self.recent.len() > 1;
+        match self.recent.back_mut().filter(|_| follows) {
+            // One entry a moment, so that a peer that acknowledges every byte fills no memory.
+            Some((at, last)) if now.duration_since(*at) < APART => *last = bytes,
+            _ => self.recent.push_back((now, bytes)),
+        }
         let span = SLACK.max(rtt);
         while self.recent.len() > 2 && now.duration_since(self.recent[1].0) > span {
             self.recent.pop_front();
@@ -175,7 +184,7 @@ pub(super) fn receive(talk: &mut Talk<'_>, first: Option<usize>, within: Duratio
                 return Err(Error::Protocol("the other end sent another number of bytes than it says".into()));
             }
             let cpu_ns_per_byte = (thread_cpu_ns() - cpu_begun) as f64 / bytes.max(1) as f64;
-            let segments = (all != u64::MAX && again != u64::MAX).then_some((all, again));
+            let segments = (all != u64::MAX && again <= all).then_some((all, again));
             return Ok(Received { series, segments, cpu_ns_per_byte });
         }
     }

@@ -17,6 +17,8 @@ const METHODS_MAX: usize = 32;
 const SHARE_MIN: f64 = 0.02;
 /// Slowest speed that is believed, in nanoseconds per byte: 1 KB/s.
 const NS_MAX: f64 = 1e6;
+/// Least time for a byte: a terabyte a second.
+const NS_MIN: f64 = 1e-3;
 
 /// Nanoseconds per byte of one method, on one core.
 #[derive(Debug, Clone, PartialEq)]
@@ -72,7 +74,7 @@ pub(super) fn from_json(words: &Value) -> Result<Speeds> {
     let mut each = Vec::new();
     for (name, row) in rows {
         let Ok(method) = name.parse::<Method>() else { continue };
-        let ns = |i: usize| row[i].as_f64().filter(|ns| *ns > 0.0 && *ns <= NS_MAX);
+        let ns = |i: usize| row[i].as_f64().filter(|ns| (NS_MIN..=NS_MAX).contains(ns));
         each.push(Speed { method, encode_ns: ns(0).ok_or_else(wrong)?, decode_ns: ns(1).ok_or_else(wrong)? });
     }
     Ok(Speeds { each, share })
