@@ -1,4 +1,4 @@
-//! What peers may ask for before the sockets are looked at again: so much of each host, and of all
+//! Allowance of what peers may ask for before the sockets are looked at again: so much of each host, and of all
 //! together. Hosts that wait are served in turn.
 
 use std::collections::{HashMap, HashSet};

@@ -1,4 +1,4 @@
-//! Who a client is, as far as its proof says: the same one comes back with another certificate.
+//! Identity of a client, as far as its proof says: the same one comes back with another certificate.
 
 use rustls::pki_types::CertificateDer;
 use webpki::EndEntityCert;

@@ -1,4 +1,4 @@
-//! How fast this host runs some methods, for comparing two hosts.
+//! Speeds of some methods on this host, for comparing two hosts.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! What a new file keeps of the one that it is made of: mode, group, owner, times.
+//! Metadata that a new file keeps of the one it is made of: mode, group, owner, times.
 
 use std::fs::{File, FileTimes, Metadata, Permissions};
 use std::io;
