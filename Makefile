@@ -59,27 +59,30 @@ test: export NARROWS_SKIPPED = $(CURDIR)/target/skipped
 test: check-tools check-rust-components
 	@mkdir -p target
 	@: >$$NARROWS_SKIPPED
+	@.ci/elapsed
 	@status=0; $(MAKE) --no-print-directory tests || status=$$?; .ci/skipped; exit $$status
 
+tests: export RUSTC_WORKSPACE_WRAPPER = $(CURDIR)/.ci/lint
 tests:
 	.ci/deny
 	.ci/shell
 	.ci/links
 	$(CARGO) fmt --all --check
 	rustfmt --edition 2024 --check $(DECLARED_BY_MACROS)
-	$(CARGO) clippy --workspace --all-targets -- -D warnings
-	@# One build for the tests in Rust and in Python: another selection of crates has other features
-	@# and compiles half of them again.
+	@.ci/elapsed build
+	@# One build for the lints and for the tests in Rust and in Python: another selection of crates has
+	@# other features and compiles half of them again.
 	$(CARGO) build --workspace --lib --bins --tests --examples
-	@# Most tests wait more than they work, so those in Python run beside the others.
-	@NARROWS_BUILT=1 bindings/python/test.sh >target/python-tests.log 2>&1 & python=$$!; status=0; \
-	$(CARGO) test --workspace || status=$$?; \
-	wait $$python || status=$$?; \
-	cat target/python-tests.log; exit $$status
+	@.ci/elapsed tests
+	.ci/beside
+	@.ci/elapsed reference
 	.ci/reference
 	@# Behind the tests in Python, whose module some pages use.
+	@.ci/elapsed commands
 	.ci/commands
-	@if [ -x fuzz/run.sh ]; then fuzz/run.sh $(SMOKE_SECONDS); fi
+	@.ci/elapsed fuzz
+	@if [ -x fuzz/run.sh ]; then env -u RUSTC_WORKSPACE_WRAPPER fuzz/run.sh $(SMOKE_SECONDS); fi
+	@.ci/elapsed end
 
 # Adds tests that take too long for every change: those marked `ignored`, in release mode, and one
 # minute per fuzz target.
