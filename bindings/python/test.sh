@@ -20,7 +20,7 @@ fi
 if ! cmp -s "$here/requirements.txt" "$venv/requirements.txt"; then
 	rm -rf "$venv"
 	"$python" -m venv "$venv"
-	"$venv/bin/pip" install -q --disable-pip-version-check -r "$here/requirements.txt" || {
+	"$venv/bin/pip" install -q --no-input --disable-pip-version-check -r "$here/requirements.txt" || {
 		echo "cannot install the packages of bindings/python/requirements.txt: is a package index reachable?" >&2
 		exit 1
 	}

@@ -1,5 +1,6 @@
 """Shared fixtures of the tests."""
 
+import faulthandler
 import os
 import random
 from collections.abc import Iterator
@@ -7,6 +8,20 @@ from pathlib import Path
 
 import pytest
 from zmq_peers import Sockets
+
+# All traffic stays on loopback: a proxy of the environment would take it elsewhere, or wait.
+for _name in ("http_proxy", "https_proxy", "all_proxy"):
+    for _variable in (_name, _name.upper()):
+        os.environ.pop(_variable, None)
+# From the last test to the end of the process, which waits for threads. It takes well below a second;
+# the rest is for a machine that has other work.
+EXIT_S = 60
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish() -> None:
+    """A thread that never ends makes an error that names it. (For tests, see pyproject.toml.)"""
+    faulthandler.dump_traceback_later(EXIT_S, exit=True, file=2)
 
 
 def _record(report: pytest.TestReport | pytest.CollectReport) -> None:

@@ -50,10 +50,13 @@ async def serving(handle, module: str = "tcp", **options):
         tasks.append(asyncio.current_task())
         try:
             await handle(reader, writer)
-        finally:
             writer.close()
             with contextlib.suppress(ConnectionError, narrows.NarrowsError):
                 await writer.wait_closed()
+        finally:
+            # Has an effect when the test failed: the peer reads no more, and `asyncio.run` waits for
+            # the end of this task.
+            writer.transport.abort()
 
     server = await PLACES[module][1](checked, "127.0.0.1", 0, **options)
     try:
@@ -169,9 +172,11 @@ def test_the_peer_may_use_a_wrapped_socket(aio_serves: bool, chance) -> None:
     async def main() -> None:
         if aio_serves:
             async with serving(talk) as port:
-                await asyncio.to_thread(lambda: blocking(socket.create_connection(("127.0.0.1", port))))
+                await asyncio.to_thread(lambda: blocking(socket.create_connection(("127.0.0.1", port), 20)))
             return
         with socket.create_server(("127.0.0.1", 0)) as server:
+            # `asyncio.run` waits for the thread.
+            server.settimeout(20)
             served = asyncio.create_task(asyncio.to_thread(lambda: blocking(server.accept()[0])))
             await talk(*await aio.open_connection(*server.getsockname()))
             await served
@@ -367,6 +372,8 @@ def test_many_connections(chance) -> None:
             writer.write(line)
             await writer.drain()
 
+    threads = threading.active_count()
+
     async def main() -> None:
         async with serving(echo) as port:
 
@@ -379,7 +386,7 @@ def test_many_connections(chance) -> None:
                 await closed(writer)
 
             await asyncio.gather(*(talk(i) for i in range(30)))
-            assert threading.active_count() == 1
+            assert threading.active_count() == threads
 
     run(main)
 
@@ -412,7 +419,10 @@ def test_tls(tmp_path, chance) -> None:
     made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
     try:
         subprocess.run(
-            [*made, "-subj", "/CN=localhost", "-keyout", key, "-out", certificate], check=True, capture_output=True
+            [*made, "-subj", "/CN=localhost", "-keyout", key, "-out", certificate],
+            check=True,
+            capture_output=True,
+            timeout=LIMIT_S,
         )
     except FileNotFoundError:
         pytest.skip("there is no openssl")

@@ -43,7 +43,7 @@ def run(*command: str | Path, plugins: str | None = _hdf5.PLUGINS) -> subprocess
     environment = {k: v for k, v in os.environ.items() if k not in ("HDF5_PLUGIN_PATH", "PYTHONPATH")}
     if plugins is not None:
         environment["HDF5_PLUGIN_PATH"] = plugins
-    return subprocess.run([str(c) for c in command], env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run([str(c) for c in command], env=environment, capture_output=True, text=True, check=False, timeout=120)
 
 
 def python(text: str, *arguments: str | Path, narrows: bool = True) -> str:
@@ -53,7 +53,7 @@ def python(text: str, *arguments: str | Path, narrows: bool = True) -> str:
         environment.pop("PYTHONPATH", None)
         environment["HDF5_PLUGIN_PATH"] = _hdf5.PLUGINS
     command = [sys.executable, "-W", "error", "-c", textwrap.dedent(text), *map(str, arguments)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -435,7 +435,7 @@ def test_a_reader_without_the_filter_says_so(path: Path) -> None:
         f.create_dataset("a", data=field((40, 50)), **narrows.hdf5())
     environment = {k: v for k, v in os.environ.items() if k not in ("HDF5_PLUGIN_PATH", "PYTHONPATH")}
     text = "import sys, h5py; h5py.File(sys.argv[1])['a'][:]"
-    done = subprocess.run([sys.executable, "-c", text, path], env=environment, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", text, path], env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1 and "OSError: Can't synchronously read data" in done.stderr
 
 
@@ -456,7 +456,8 @@ def test_the_programs_of_hdf5_and_netcdf_read_and_write(path: Path, program: str
     data.to_netcdf(plain, engine="h5netcdf", encoding={"tas": {"chunksizes": (1, 30, 35)}})
 
     def parameters(form: str) -> str:
-        return subprocess.run([program, "hdf5", form, "--abs", "0.01"], capture_output=True, text=True).stdout.strip()
+        command = [program, "hdf5", form, "--abs", "0.01"]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120).stdout.strip()
 
     copies = {
         "nccopy": ["-F", f"tas,{parameters('--params')}"],

@@ -22,17 +22,21 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+# Longer than anything here takes.
+LIMIT_S = 20
 PAGE = b"<p>a line of a page that says the same again and again</p>\n" * 400
 
 
 @contextlib.contextmanager
 def serving(app) -> Iterator[str]:
     """A real server on a thread; its address."""
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="off"))
-    thread = threading.Thread(target=server.run)
+    # Without the bound the server waits for the end of every response.
+    config = uvicorn.Config(app, port=0, log_level="error", lifespan="off", timeout_graceful_shutdown=LIMIT_S // 4)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     try:
-        end = time.monotonic() + 20
+        end = time.monotonic() + LIMIT_S
         while not server.started:
             assert thread.is_alive() and time.monotonic() < end
             time.sleep(0.01)
@@ -40,7 +44,8 @@ def serving(app) -> Iterator[str]:
         yield f"http://{host}:{port}"
     finally:
         server.should_exit = True
-        thread.join(20)
+        thread.join(LIMIT_S)
+        assert not thread.is_alive(), "the server does not end"
 
 
 @pytest.fixture(scope="module")
@@ -68,8 +73,9 @@ def url(tmp_path_factory) -> Iterator[str]:
         """Goes on when the client has what was sent."""
         async def body():
             yield b"the first part"
-            while not ask.is_set():
-                await asyncio.sleep(0.01)
+            async with asyncio.timeout(LIMIT_S):
+                while not ask.is_set():
+                    await asyncio.sleep(0.01)
             yield b", the second"
         ask.clear()
         return StreamingResponse(body())
@@ -99,15 +105,20 @@ def url(tmp_path_factory) -> Iterator[str]:
 
 @pytest.fixture
 def client(url) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=url, transport=narrows.httpx.Transport(), timeout=20) as made:
+    with httpx.Client(base_url=url, transport=narrows.httpx.Transport(), timeout=LIMIT_S) as made:
         yield made
+
+
+def without(url: str) -> httpx.Client:
+    """A client that knows nothing of the coding, nor of proxies in the environment."""
+    return httpx.Client(base_url=url, timeout=LIMIT_S, trust_env=False)
 
 
 def raw(url: str, path: str, accept: str | None, method: str = "GET", **headers: str) -> httpx.Response:
     """What a client gets that asks for this and decodes nothing."""
     if accept is not None:
         headers["Accept-Encoding"] = accept
-    with httpx.Client(base_url=url, timeout=20) as plain, plain.stream(method, path, headers=headers) as response:
+    with without(url) as plain, plain.stream(method, path, headers=headers) as response:
         response.body = b"".join(response.iter_raw())  # type: ignore[attr-defined]
         return response
 
@@ -143,7 +154,7 @@ def test_what_stays_as_it_is(url) -> None:
 
 @pytest.mark.parametrize("path", ["/page", "/large", "/file", "/short", "/noise", "/pieces", "/nothing"])
 def test_httpx_gets_the_same_as_without(url, client, path) -> None:
-    with httpx.Client(base_url=url, timeout=20) as plain:
+    with without(url) as plain:
         ours, theirs = client.get(path), plain.get(path)
     assert ours.status_code == theirs.status_code
     assert ours.content == theirs.content or path == "/noise"
@@ -151,7 +162,8 @@ def test_httpx_gets_the_same_as_without(url, client, path) -> None:
     assert client.head("/page").status_code == 200
 
     async def main() -> None:
-        async with httpx.AsyncClient(base_url=url, transport=narrows.httpx.AsyncTransport(), timeout=20) as made:
+        transport = narrows.httpx.AsyncTransport()
+        async with httpx.AsyncClient(base_url=url, transport=transport, timeout=LIMIT_S) as made:
             got = await made.get(path)
             assert got.content == theirs.content or path == "/noise"
 

@@ -162,11 +162,13 @@ def test_many_threads_and_calls_within_calls(chance) -> None:
 
     def within(*_: object) -> None:
         inside.append(narrows.decompress(narrows.compress(datas[1])) == datas[1])
+        # Only now: on a slow machine handlers would interrupt each other without end.
+        signal.setitimer(signal.ITIMER_REAL, 0.001)
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     inside: list[bool] = []
     before = signal.signal(signal.SIGALRM, within)
-    signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+    signal.setitimer(signal.ITIMER_REAL, 0.001)
     try:
         for thread in threads:
             thread.start()

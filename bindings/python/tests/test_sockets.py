@@ -1,5 +1,6 @@
 """Sockets: streams in both directions, bounded waits, and the program `narrows` as the peer."""
 
+import contextlib
 import gc
 import os
 import pickle
@@ -408,21 +409,29 @@ def test_the_program_sends_and_receives(program: str, chance, tmp_path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         server.settimeout(20)
-        with subprocess.Popen([program, "send", "-q", tmp_path / "data", f"tcp://127.0.0.1:{port}"]) as child:
+        with ending([program, "send", "-q", tmp_path / "data", f"tcp://127.0.0.1:{port}"]) as child:
             sock, _ = server.accept()
             with narrows.wrap_socket(sock, mode="r", timeout=20) as receiver:
                 assert b"".join(iter(lambda: receiver.recv(1 << 20), b"")) == data
             assert child.wait(20) == 0
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    with subprocess.Popen(
-        [program, "recv", "-q", "-o", tmp_path / "copy", "--listen", f"127.0.0.1:{port}"], stderr=subprocess.DEVNULL
-    ) as child:
+    with ending([program, "recv", "-q", "-o", tmp_path / "copy", "--listen", f"127.0.0.1:{port}"]) as child:
         sock = connect(port)
         with narrows.wrap_socket(sock, mode="w", timeout=20) as sender:
             sender.sendall(data)
         assert (tmp_path / "copy").read_bytes() == data
         assert child.wait(20) == 0
+
+
+@contextlib.contextmanager
+def ending(command: list):
+    """A process that ends with the test, whatever it waits for."""
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as child:
+        try:
+            yield child
+        finally:
+            child.kill()
 
 
 def connect(port: int) -> socket.socket:

@@ -22,20 +22,22 @@ def run(main: Any) -> None:
 
     async def bounded() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context))
-        with zmq.Context() as context:
-            made: list[Any] = []
+        context = zmq.Context()
+        made: list[Any] = []
 
-            def socket(kind: int, who: str = "narrows", **options: Any) -> Any:
-                s = KINDS[who](context, kind, **(options if who == "narrows" else {}))
-                s.linger = 0
-                made.append(s)
-                return s
+        def socket(kind: int, who: str = "narrows", **options: Any) -> Any:
+            s = KINDS[who](context, kind, **(options if who == "narrows" else {}))
+            s.linger = 0
+            made.append(s)
+            return s
 
-            try:
-                await asyncio.wait_for(main(socket), LIMIT_S)
-            finally:
-                for s in made:
-                    s.close(0)
+        try:
+            await asyncio.wait_for(main(socket), LIMIT_S)
+        finally:
+            for s in made:
+                s.close(0)
+            # Waits for nothing that is still to be sent.
+            context.destroy(0)
 
     asyncio.run(bounded())
     assert not problems, problems
@@ -220,7 +222,9 @@ def test_a_lost_connection() -> None:
 
 def test_contexts_and_closing() -> None:
     async def main(socket: Any) -> None:
-        with zmq_asyncio.Context() as context:
+        with zmq_asyncio.Context() as context, contextlib.ExitStack() as left:
+            # If a check fails, the end of the context would wait for what is still to be sent.
+            left.callback(context.destroy, 0)
             rep = context.socket(zmq.REP, policy="off")
             with context.socket(zmq.REQ) as req:
                 assert isinstance(req, zmq.asyncio.Socket) and isinstance(rep, zmq_asyncio.Socket)
@@ -233,9 +237,7 @@ def test_contexts_and_closing() -> None:
             assert rep.closed and waiting.cancelled()
             with pytest.raises(zmq.ZMQError):
                 await rep.recv()
-        blocking = narrows.zmq.Context()
-        with narrows.zmq.Socket(blocking, zmq.PULL) as pull:
+        with narrows.zmq.Context() as blocking, narrows.zmq.Socket(blocking, zmq.PULL) as pull:
             assert zmq_asyncio.Socket.from_socket(pull)._shadow_sock is pull
-        blocking.term()
 
     run(main)
