@@ -20,6 +20,9 @@ fi
 export SOURCE_DATE_EPOCH LC_ALL=C TZ=UTC
 umask 022
 
+# For static libraries: those of Rust also hold bitcode for link-time optimisation, two thirds of the file.
+strip_archive='strip --strip-debug --enable-deterministic-archives --remove-section=.llvmbc --remove-section=.llvmcmd'
+
 fail() {
 	echo "packaging: $*" >&2
 	exit 1

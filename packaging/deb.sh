@@ -51,7 +51,7 @@ fi
 tree=$work/libnarrows-dev
 make -s -C bindings/c install CARGO=false BUILT="$(cd "$BUILT" && pwd)" DESTDIR="$tree" PREFIX=/usr \
 	LIBDIR="/usr/lib/$multiarch" INCLUDEDIR=/usr/include STRIP=true
-strip --strip-debug --enable-deterministic-archives "$tree/usr/lib/$multiarch/libnarrows.a"
+$strip_archive "$tree/usr/lib/$multiarch/libnarrows.a"
 split "$tree/usr/lib/$multiarch/$soname" "$work/$library/usr/lib/$multiarch/$soname" 644
 rm "$tree/usr/lib/$multiarch/$soname"
 for example in bindings/c/examples/*.c; do

@@ -21,7 +21,7 @@ split "$BUILT/libnarrows_c.so" "$work/libnarrows_c.so" 755
 mkdir "$work/c"
 cp "$work/libnarrows_c.so" "$BUILT/libnarrows_c.a" "$work/c"
 make -s -C bindings/c install CARGO=false BUILT="$work/c" DESTDIR="$tree" PREFIX= \
-	STRIP='strip --strip-debug --enable-deterministic-archives'
+	STRIP="$strip_archive"
 # Where it is unpacked is not known here; pkg-config finds it by the place of the file.
 # shellcheck disable=SC2016
 sed -i 's|^prefix=.*|prefix=${pcfiledir}/../..|; s|^libdir=.*|libdir=${prefix}/lib|; s|^includedir=.*|includedir=${prefix}/include|' \
