@@ -162,10 +162,12 @@ impl Values {
         let mut rest = &rest[1 + n..];
         let codec = CodecId(form & CODEC);
         let (is_block, is_named) = (form & BLOCK != 0, form & NAMED != 0);
-        let is_known = !is_block && !is_named
-            || is_block && codec == CodecId::ZSTD
-            || is_named && !is_block && codec == CodecId::LZ4;
-        if !is_known {
+        let exists = match (is_block, is_named) {
+            (false, false) => true,
+            (true, _) => codec == CodecId::ZSTD,
+            (false, true) => codec == CodecId::LZ4,
+        };
+        if !exists {
             return Err(wrong("its form does not exist"));
         }
         let mut dictionary = None;
