@@ -25,6 +25,6 @@ fuzz_target!(|data: &[u8]| {
     for raw in [rest, &value] {
         let stored = values.encode(raw, &mut contexts).unwrap().map_or_else(|| raw.to_vec(), <[u8]>::to_vec);
         let back = values.decode(&stored, &mut contexts).unwrap();
-        assert_eq!(back.unwrap_or(&stored), raw);
+        assert_eq!(back.as_deref().unwrap_or(&stored), raw);
     }
 });

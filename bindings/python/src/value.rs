@@ -101,7 +101,15 @@ impl Values {
     /// one.
     #[pyo3(signature = (value, /))]
     fn encode<'py>(&self, py: Python<'py>, value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
-        self.code(py, value, value::Values::encode)
+        let bytes = Bytes::of(value)?;
+        let encoded = bytes.with_kept(py, |raw| {
+            if raw.len() <= BRIEF {
+                return with_contexts(|c| Ok(self.values.encode(raw, c)?.map(|encoded| PyBytes::new(py, encoded))));
+            }
+            let encoded = py.detach(|| with_contexts(|c| Ok(self.values.encode(raw, c)?.map(<[u8]>::to_vec))));
+            encoded.map(|encoded| encoded.map(|encoded| PyBytes::new(py, &encoded)))
+        });
+        Ok(encoded.map_err(raised)?.unwrap_or_else(|| itself(py, value, &bytes)))
     }
 
     /// The value that was given to ``encode``, or the stored bytes themselves if they are no encoded
@@ -111,7 +119,17 @@ impl Values {
     /// longer than ``max_length``, and ``UnsupportedError`` if its dictionary or codec is missing.
     #[pyo3(signature = (stored, /))]
     fn decode<'py>(&self, py: Python<'py>, stored: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
-        self.code(py, stored, value::Values::decode)
+        let bytes = Bytes::of(stored)?;
+        let raw = bytes.with_kept(py, |stored| {
+            let Some(value) = self.values.open(stored).map_err(raised)? else { return Ok(None) };
+            let made = PyBytes::new_with(py, value.raw_len(), |raw| {
+                let mut decode = || with_contexts(|c| value.decode(c, raw));
+                let decoded = if value.raw_len() <= BRIEF { decode() } else { py.detach(decode) };
+                decoded.map_err(raised)
+            });
+            made.map(Some)
+        });
+        Ok(raw?.unwrap_or_else(|| itself(py, stored, &bytes)))
     }
 
     fn __repr__(&self) -> String {
@@ -119,33 +137,10 @@ impl Values {
     }
 }
 
-/// [`value::Values::encode`] or [`value::Values::decode`].
-type Coding = for<'c> fn(&value::Values, &[u8], &'c mut ValueContexts) -> narrows::Result<Option<&'c [u8]>>;
-
-impl Values {
-    fn code<'py>(&self, py: Python<'py>, object: &Bound<'py, PyAny>, code: Coding) -> PyResult<Bound<'py, PyBytes>> {
-        let bytes = Bytes::of(object)?;
-        let coded = if bytes.len() <= BRIEF {
-            with_contexts(|c| bytes.with(py, |b| Ok(code(&self.values, b, c)?.map(|coded| PyBytes::new(py, coded)))))
-        } else {
-            let copy;
-            let slice = match &bytes {
-                Bytes::Bytes(same) => same.as_bytes(),
-                // Others could change them meanwhile.
-                Bytes::Buffer(_) => {
-                    copy = bytes.with(py, <[u8]>::to_vec);
-                    &copy
-                }
-            };
-            let coded = py.detach(|| with_contexts(|c| Ok(code(&self.values, slice, c)?.map(<[u8]>::to_vec))));
-            coded.map(|coded| coded.map(|coded| PyBytes::new(py, &coded)))
-        };
-        Ok(match coded.map_err(raised)? {
-            Some(coded) => coded,
-            None => match object.cast::<PyBytes>() {
-                Ok(same) => same.clone(),
-                Err(_) => bytes.with(py, |b| PyBytes::new(py, b)),
-            },
-        })
+/// The object, or its bytes.
+fn itself<'py>(py: Python<'py>, object: &Bound<'py, PyAny>, bytes: &Bytes<'_, 'py>) -> Bound<'py, PyBytes> {
+    match object.cast::<PyBytes>() {
+        Ok(same) => same.clone(),
+        Err(_) => bytes.with(py, |b| PyBytes::new(py, b)),
     }
 }

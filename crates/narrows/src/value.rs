@@ -69,6 +69,18 @@ impl ValueContexts {
     }
 }
 
+/// An encoded value whose header was read.
+#[derive(Debug)]
+pub struct EncodedValue<'a> {
+    codec: CodecId,
+    is_block: bool,
+    raw_len: usize,
+    dictionary: Option<&'a Dictionary>,
+    head: &'a [u8],
+    check: [u8; 4],
+    body: &'a [u8],
+}
+
 impl Values {
     /// Checks the configuration.
     ///
@@ -144,12 +156,23 @@ impl Values {
     /// bytes.
     ///
     /// # Errors
-    /// The value is damaged or cut, longer than `len_max`, or needs a codec or a dictionary that is
+    /// As of [`Values::open`] and [`EncodedValue::decode`].
+    pub fn decode(&self, value: &[u8], contexts: &mut ValueContexts) -> Result<Option<Vec<u8>>> {
+        let Some(value) = self.open(value)? else { return Ok(None) };
+        // Untouched memory of the system costs nothing if the length was a lie.
+        let mut raw = vec![0; value.raw_len()];
+        value.decode(contexts, &mut raw)?;
+        Ok(Some(raw))
+    }
+
+    /// Reads the header of an encoded value; `None` for a value that is none.
+    ///
+    /// # Errors
+    /// The header is damaged or cut, tells of more than `len_max` bytes, or of a dictionary that is
     /// missing.
-    pub fn decode<'c>(&self, value: &[u8], contexts: &'c mut ValueContexts) -> Result<Option<&'c [u8]>> {
+    pub fn open<'a>(&'a self, value: &'a [u8]) -> Result<Option<EncodedValue<'a>>> {
         let Some(rest) = value.strip_prefix(&VALUE_MAGIC) else { return Ok(None) };
         let cut = || Error::truncated("the value ends inside its header");
-        let wrong = |what| Error::corrupt(format!("the value is damaged: {what}"));
         let form = *rest.first().ok_or_else(cut)?;
         let (raw_len, n) = varint(&rest[1..], RAW_LEN_BYTES)?.ok_or_else(cut)?;
         if raw_len > self.config.len_max as u64 {
@@ -168,7 +191,7 @@ impl Values {
             (false, true) => codec == CodecId::LZ4,
         };
         if !exists {
-            return Err(wrong("its form does not exist"));
+            return Err(damaged("its form does not exist"));
         }
         let mut dictionary = None;
         if is_named {
@@ -177,42 +200,18 @@ impl Values {
             rest = behind;
         }
         let head = &value[..value.len() - rest.len()];
-        let (check, body) = rest.split_first_chunk().ok_or_else(cut)?;
+        let (&check, body) = rest.split_first_chunk().ok_or_else(cut)?;
         if is_block && raw_len > DICTIONARY_MAX {
-            return Err(wrong("a block is too long"));
+            return Err(damaged("a block is too long"));
         }
         if raw_len == 0
             || body.is_empty()
             || body.len() > raw_len
             || (body.len() == raw_len) != (codec == CodecId::STORE)
         {
-            return Err(wrong("its length does not agree"));
+            return Err(damaged("its length does not agree"));
         }
-
-        let ValueContexts { codecs, blocks, out, .. } = contexts;
-        if out.len() < raw_len {
-            // Untouched memory of the system costs nothing if the length was a lie.
-            *out = vec![0; raw_len];
-        }
-        let raw = &mut out[..raw_len];
-        let len = match dictionary {
-            _ if is_block => blocks.decode_zstd(dictionary, body, raw),
-            Some(dictionary) => DictionaryContexts::decode_lz4(dictionary.content(), body, raw),
-            None => {
-                let known = codec.codec();
-                let known = known.ok_or_else(|| {
-                    Error::unsupported(format!("the value needs the codec {}, which is unknown", codec.0))
-                })?;
-                codecs.decoder(known).decode(&[], body, raw)
-            }
-        };
-        if len != Ok(raw_len) {
-            return Err(wrong("it does not decode"));
-        }
-        if *check != check_of(head, dictionary, raw, body).to_le_bytes() {
-            return Err(wrong("its check does not agree"));
-        }
-        Ok(Some(raw))
+        Ok(Some(EncodedValue { codec, is_block, raw_len, dictionary, head, check, body }))
     }
 
     fn dictionary(&self, named: u32) -> Result<&Dictionary> {
@@ -220,6 +219,41 @@ impl Values {
         let lacks = || Error::unsupported(format!("the value needs a dictionary that is missing, {named:08x}"));
         found.map(|d| &**d).ok_or_else(lacks)
     }
+}
+
+impl EncodedValue<'_> {
+    /// Length of the raw bytes, by the header.
+    pub fn raw_len(&self) -> usize {
+        self.raw_len
+    }
+
+    /// Writes the raw bytes to `raw`, which has [`EncodedValue::raw_len`] bytes.
+    ///
+    /// # Errors
+    /// The value is damaged, or needs a codec that is missing.
+    pub fn decode(&self, contexts: &mut ValueContexts, raw: &mut [u8]) -> Result<()> {
+        let Self { codec, is_block, raw_len, dictionary, head, check, body } = *self;
+        let ValueContexts { codecs, blocks, .. } = contexts;
+        let len = match dictionary {
+            _ if is_block => blocks.decode_zstd(dictionary, body, raw),
+            Some(dictionary) => DictionaryContexts::decode_lz4(dictionary.content(), body, raw),
+            None => {
+                let lacks = || Error::unsupported(format!("the value needs the codec {}, which is unknown", codec.0));
+                codecs.decoder(codec.codec().ok_or_else(lacks)?).decode(&[], body, raw)
+            }
+        };
+        if len != Ok(raw_len) {
+            return Err(damaged("it does not decode"));
+        }
+        if check != check_of(head, dictionary, raw, body).to_le_bytes() {
+            return Err(damaged("its check does not agree"));
+        }
+        Ok(())
+    }
+}
+
+fn damaged(what: &str) -> Error {
+    Error::corrupt(format!("the value is damaged: {what}"))
 }
 
 /// By what values call a dictionary.
@@ -281,7 +315,7 @@ mod tests {
     }
 
     fn decoded(values: &Values, value: &[u8]) -> Result<Option<Vec<u8>>> {
-        values.decode(value, &mut ValueContexts::default()).map(|raw| raw.map(<[u8]>::to_vec))
+        values.decode(value, &mut ValueContexts::default())
     }
 
     #[test]
@@ -301,7 +335,11 @@ mod tests {
                             continue;
                         };
                         assert!(value.len() < raw.len() && value.starts_with(&VALUE_MAGIC));
-                        assert_eq!(values.decode(&value, &mut contexts).unwrap(), Some(&raw[..]), "{method} {len}");
+                        assert_eq!(
+                            values.decode(&value, &mut contexts).unwrap().as_ref(),
+                            Some(&raw),
+                            "{method} {len}"
+                        );
                     }
                 }
             }
@@ -313,12 +351,32 @@ mod tests {
         let (values, mut contexts) = (values("zstd", None), ValueContexts::default());
         let raw = text(1 << 20);
         let value = values.encode(&raw, &mut contexts).unwrap().unwrap().to_vec();
-        assert_eq!(values.decode(&value, &mut contexts).unwrap(), Some(&raw[..]));
-        contexts.trim();
-        assert!(contexts.out.capacity() <= KEPT_MAX);
+        assert_eq!(values.decode(&value, &mut contexts).unwrap(), Some(raw));
         contexts.out.reserve(KEPT_MAX + 1);
         contexts.trim();
         assert_eq!(contexts.out.capacity(), 0);
+    }
+
+    /// Values of version 0.1, which every later version must read.
+    #[test]
+    fn stored_values_are_read_for_ever() {
+        let samples: [(&str, &[u8]); 6] = [
+            ("block", include_bytes!("../tests/streams/values-v1-block.nrv")),
+            ("dictionary", include_bytes!("../tests/streams/values-v1-dictionary.nrv")),
+            ("lz4-dictionary", include_bytes!("../tests/streams/values-v1-lz4-dictionary.nrv")),
+            ("zlib", include_bytes!("../tests/streams/values-v1-zlib.nrv")),
+            ("frame", include_bytes!("../tests/streams/values-v1-frame.nrv")),
+            ("store", include_bytes!("../tests/streams/values-v1-store.nrv")),
+        ];
+        let values = values("store", Some(&dictionary()));
+        for (name, value) in samples {
+            let raw = match name {
+                "frame" => vec![7; 70_000],
+                "store" => b"NRV\x1a and so on".to_vec(),
+                _ => text(400),
+            };
+            assert_eq!(decoded(&values, value).unwrap(), Some(raw), "{name}");
+        }
     }
 
     #[test]
