@@ -12,7 +12,9 @@ zstandard.
 
 import argparse
 import json
+import os
 import platform
+import re
 import statistics
 import subprocess
 import tempfile
@@ -31,6 +33,7 @@ LEVEL = 3
 # Of zstd's trainer, as that of Narrows.
 DICTIONARY = 16 << 10
 VALUES_MAX = 2000
+MEASURED = ("set_per_s", "get_per_s", "set_cpu_us", "get_cpu_us")
 
 
 def kinds(corpus: Path) -> dict[str, list[bytes]]:
@@ -113,7 +116,7 @@ def measure(path: str, values: list[bytes], rounds: int) -> dict[str, Any]:
             name: {
                 "stored_bytes": stored[name],
                 "server_memory_bytes": memory[name],
-                **{what: round(statistics.median(taken), 1) for what, taken in took[name].items()},
+                **{what: [round(value, 1) for value in taken] for what, taken in took[name].items()},
             }
             for name in made
         },
@@ -143,15 +146,26 @@ def main() -> None:
                     print(f"\n{kind}: {count} values of {raw / count:.0f} bytes")
                     for name, way in found["ways"].items():
                         share = f"{100 * way['stored_bytes'] / raw:.1f} %"
-                        rates = f"{way['set_per_s']:>8.0f} set/s {way['get_per_s']:>8.0f} get/s"
-                        print(f"  {name:<20} {share:>8} {rates} {way['set_cpu_us']:>6} {way['get_cpu_us']:>6} us of CPU")
+                        set_s, get_s, set_us, get_us = (statistics.median(way[what]) for what in MEASURED)
+                        print(f"  {name:<20} {share:>8} {set_s:>8.0f} set/s {get_s:>8.0f} get/s {set_us:>6} {get_us:>6} us of CPU")
             finally:
                 server.kill()
     versions = {"narrows": narrows.__version__, "redis": redis.__version__, "redis-server": version}
     versions |= {"zstandard": zstandard.__version__, "python": platform.python_version()}
     if arguments.output:
-        text = {"versions": versions, "rounds": arguments.rounds, "note": arguments.note, "kinds": results}
-        arguments.output.write_text(json.dumps(text, indent=1) + "\n")
+        commit = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
+        about = {
+            "command": f"bindings/python/bench/redis_values.py --corpus DIR --rounds {arguments.rounds}",
+            "commit": commit.stdout.strip(),
+            "machine": f"{platform.machine()}, {os.cpu_count()} cores, Linux {platform.release().split('-')[0]}",
+            "load": os.getloadavg(),
+            "versions": versions,
+            "note": arguments.note,
+        }
+        text = json.dumps({"about": about, "kinds": results}, indent=1)
+        # The samples of one figure on one line.
+        text = re.sub(r"\[[\d\s.,]*\]", lambda m: " ".join(m[0].split()), text)
+        arguments.output.write_text(text + "\n")
 
 
 if __name__ == "__main__":
