@@ -97,16 +97,16 @@ def measure(path: str, values: list[bytes], rounds: int) -> dict[str, Any]:
             before = plain.info("memory")["used_memory"]
             times = [(time.perf_counter(), time.process_time())]
             for i, value in enumerate(rest):
-                way.set(f"{name}:{i}", value)
+                way.set(f"value:{i}", value)
             times.append((time.perf_counter(), time.process_time()))
             for i, value in enumerate(rest):
-                assert way.get(f"{name}:{i}") == value
+                assert way.get(f"value:{i}") == value
             times.append((time.perf_counter(), time.process_time()))
             for what, begin, end in zip(("set", "get"), times, times[1:], strict=False):
                 took[name].setdefault(f"{what}_per_s", []).append(len(rest) / (end[0] - begin[0]))
                 took[name].setdefault(f"{what}_cpu_us", []).append((end[1] - begin[1]) / len(rest) * 1e6)
-            if turn == 0:
-                stored[name] = sum(plain.strlen(f"{name}:{i}") for i in range(len(rest)))
+            if turn == rounds - 1:
+                stored[name] = sum(plain.strlen(f"value:{i}") for i in range(len(rest)))
                 memory[name] = plain.info("memory")["used_memory"] - before
     return {
         "values": len(rest),
