@@ -94,7 +94,6 @@ def measure(path: str, values: list[bytes], rounds: int) -> dict[str, Any]:
     for turn in range(rounds):
         for name, way in made.items():
             plain.flushall()
-            before = plain.info("memory")["used_memory"]
             times = [(time.perf_counter(), time.process_time())]
             for i, value in enumerate(rest):
                 way.set(f"value:{i}", value)
@@ -107,7 +106,7 @@ def measure(path: str, values: list[bytes], rounds: int) -> dict[str, Any]:
                 took[name].setdefault(f"{what}_cpu_us", []).append((end[1] - begin[1]) / len(rest) * 1e6)
             if turn == rounds - 1:
                 stored[name] = sum(plain.strlen(f"value:{i}") for i in range(len(rest)))
-                memory[name] = plain.info("memory")["used_memory"] - before
+                memory[name] = sum(plain.memory_usage(f"value:{i}") for i in range(len(rest)))
     return {
         "values": len(rest),
         "raw_bytes": sum(map(len, rest)),

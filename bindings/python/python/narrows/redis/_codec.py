@@ -46,8 +46,10 @@ class Codec:
         if found is None:
             return args
         name, rule = found
-        args = (name, *args[1:])
-        check(rule, args)
+        if name is not args[0]:
+            args = (name, *args[1:])
+        if rule.refuses is not None:
+            check(rule, args)
         # SET returns a value only if it is asked to.
         if rule.reads is not None and (name != "SET" or options.get("get")):
             options[_ARGS] = args
