@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import copy
 import os
 import random
 import shutil
@@ -533,13 +532,25 @@ def test_django(path: str, plain: redis.Redis) -> None:
     cache = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": f"unix://{path}"}
     ours = {"COMPRESSOR": "narrows.django_redis.NarrowsCompressor", "COMPRESSOR_OPTIONS": {"level": 6}}
     if not settings.configured:
-        settings.configure(CACHES={"default": {**cache, "OPTIONS": ours}, "before": copy.deepcopy(cache)})
+        zlib = "django_redis.compressors.zlib.ZlibCompressor"
+        known: dict[str, dict[str, Any]] = {
+            "default": {**cache, "OPTIONS": ours},
+            "before": {**cache},
+            "zlib": {**cache, "OPTIONS": {"COMPRESSOR": zlib}},
+            "after zlib": {**cache, "OPTIONS": {**ours, "COMPRESSOR_OPTIONS": {"before": zlib}}},
+        }
+        settings.configure(CACHES=known)
     ours_cache, before = caches["default"], caches["before"]
     before.set("old", A)
     assert ours_cache.get("old") == A and ours_cache.get("nothing") is None
     ours_cache.set_many({"a": A, "n": 5, "list": [A, B, SHORT]})
     assert ours_cache.get_many(["a", "n", "list"]) == {"a": A, "n": 5, "list": [A, B, SHORT]}
     assert ours_cache.incr("n") == 6
+    caches["zlib"].set("compressed", [A, B])
+    for key in ("compressed", "old", "a", "n"):
+        assert caches["after zlib"].get(key) == {"compressed": [A, B], "old": A, "a": A, "n": 6}[key]
+    caches["after zlib"].set("short", "")
+    assert caches["after zlib"].get("short") == "" and plain.get(before.make_key("compressed"))[:1] == b"x"
     key = ours_cache.make_key("a")
     stored = bytearray(plain.get(key))
     assert stored.startswith(MAGIC) and len(stored) < 200
