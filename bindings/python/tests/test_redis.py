@@ -42,6 +42,9 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     # Paths of sockets are short.
     socket = Path(os.path.relpath(folder)) / "s" if len(str(folder)) > 80 else folder / "s"
     command = ["redis-server", "--port", "0", "--unixsocket", str(socket), "--save", "", "--dir", str(folder)]
+    if shutil.which("setpriv"):
+        # Also when a hang ends the tests at once.
+        command = ["setpriv", "--pdeathsig", "KILL", *command]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as child:
         try:
             end = time.monotonic() + LIMIT_S
