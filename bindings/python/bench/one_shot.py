@@ -4,8 +4,8 @@
     one_shot.py [--rounds N]
 
 "one-shot" is zstandard.compress and zstandard.decompress; "kept" is a ZstdCompressor and a
-ZstdDecompressor that are made once, with a checksum, as Narrows has one. Needs the packages narrows
-and zstandard.
+ZstdDecompressor that are made once, with a checksum, as Narrows has one. "values" is narrows.Values,
+which is kept too, and its speed against them. Needs the packages narrows and zstandard.
 """
 
 import argparse
@@ -48,25 +48,30 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     compressor = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True)
     decompressor = zstandard.ZstdDecompressor()
-    print(f"{'bytes':>9} {'call':<10} {'narrows us':>11} {'one-shot us':>12} {'kept us':>9} {'speed of one-shot':>18} {'of kept':>8}")
+    values = narrows.Values(level=LEVEL)
+    print(f"{'bytes':>9} {'call':<10} {'narrows us':>11} {'one-shot us':>12} {'kept us':>9} {'values us':>10} "
+          f"{'speed of one-shot':>18} {'of kept':>8} {'values of kept':>15}")
     for length, count in SIZES:
         data = lines(length)
-        wire, other = narrows.compress(data, level=LEVEL), compressor.compress(data)
+        wire, other, value = narrows.compress(data, level=LEVEL), compressor.compress(data), values.encode(data)
         calls: dict[str, tuple[Callable[[], object], ...]] = {
             "compress": (
                 lambda data=data: narrows.compress(data, level=LEVEL),
                 lambda data=data: zstandard.compress(data, LEVEL),
                 lambda data=data: compressor.compress(data),
+                lambda data=data: values.encode(data),
             ),
             "decompress": (
                 lambda wire=wire: narrows.decompress(wire),
                 lambda other=other: zstandard.decompress(other),
                 lambda other=other: decompressor.decompress(other),
+                lambda value=value: values.decode(value),
             ),
         }
-        for name, three in calls.items():
-            ours, alone, kept = medians(dict(zip("nok", three, strict=True)), count, rounds).values()
-            print(f"{length:>9} {name:<10} {ours:>11.2f} {alone:>12.2f} {kept:>9.2f} {alone / ours:>18.2f} {kept / ours:>8.2f}")
+        for name, four in calls.items():
+            ours, alone, kept, ours_kept = medians(dict(zip("nokv", four, strict=True)), count, rounds).values()
+            print(f"{length:>9} {name:<10} {ours:>11.2f} {alone:>12.2f} {kept:>9.2f} {ours_kept:>10.2f} "
+                  f"{alone / ours:>18.2f} {kept / ours:>8.2f} {kept / ours_kept:>15.2f}")
 
 
 if __name__ == "__main__":

@@ -53,6 +53,15 @@ impl<'a, 'py> Bytes<'a, 'py> {
         }
     }
 
+    /// Calls `f` with bytes that nobody changes meanwhile, so that it may run Python code and release
+    /// the interpreter's lock: those of a `bytes` object, or a copy.
+    pub(crate) fn with_kept<R>(&self, py: Python<'py>, f: impl FnOnce(&[u8]) -> R) -> R {
+        match self {
+            Self::Bytes(bytes) => f(bytes.as_bytes()),
+            Self::Buffer(_) => f(&self.with(py, <[u8]>::to_vec)),
+        }
+    }
+
     /// Calls `f` with the bytes, to be written. `f` must not run Python code. An error if the
     /// buffer is read-only.
     #[allow(unsafe_code, reason = "the buffer protocol gives a pointer")]

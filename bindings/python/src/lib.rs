@@ -12,6 +12,7 @@ mod message;
 mod own;
 mod stream;
 mod sys;
+mod value;
 
 #[pymodule]
 mod _narrows {
@@ -38,6 +39,9 @@ mod _narrows {
         Compressor, Decompressor, Flow, Reader, ReceivedTotals, SentTotals, Writer, compress, decompress, drive,
         leveled,
     };
+
+    #[pymodule_export]
+    use super::value::Values;
 
     #[pymodule_export]
     const ARRAY_MAX: usize = narrows_array::RAW_MAX;

@@ -44,6 +44,7 @@
 //! | [`message`] | the two ends of a message flow, in which the application sets the borders |
 //! | [`repeats`] | raw bytes that came before in a flow, far back |
 //! | [`stored`] | raw bytes that are read back from where they are stored |
+//! | [`value`] | values of a store, each encoded on its own |
 //! | [`hint`] | what a user says about bytes that are stored |
 //! | [`entry`] | files and folders as the raw bytes of a flow |
 //! | [`stream`], [`transport`], [`pool`] | the driver with threads, the links, the workers |
@@ -85,5 +86,6 @@ mod sys;
 pub mod trace;
 pub mod transport;
 pub mod upgrade;
+pub mod value;
 
 pub use error::{Error, ErrorKind, Result};

@@ -32,6 +32,7 @@ __all__ = [
     "TopicReader",
     "TopicWriter",
     "Training",
+    "Values",
     "Writer",
     "__version__",
     "array_decode",
@@ -228,6 +229,21 @@ class TopicReader:
     def damaged(self) -> int: ...
     @property
     def received(self) -> Stats: ...
+
+@final
+class Values:
+    def __new__(
+        cls,
+        policy: str = "fixed:zstd",
+        *,
+        level: int | None = None,
+        dictionary: Dictionary | None = None,
+        known: Sequence[Dictionary] = ...,
+        min_length: int = ...,
+        max_length: int = ...,
+    ) -> Values: ...
+    def encode(self, value: Buffer, /) -> bytes: ...
+    def decode(self, stored: Buffer, /) -> bytes: ...
 
 def compress(
     data: Buffer, policy: str = "fixed:zstd", *, level: int | None = None, threads: int | None = None
