@@ -29,7 +29,7 @@ bash -n /usr/share/bash-completion/completions/narrows
 step pipe, send, recv
 tar -C /usr/share -c zoneinfo bash-completion perl5 2>/dev/null >tree.tar || tar -C /etc -c . >tree.tar
 narrows pipe <tree.tar >tree.nrw
-narrows pipe -d tree.nrw | cmp - tree.tar
+narrows pipe -dc tree.nrw | cmp - tree.tar
 narrows inspect tree.nrw >/dev/null
 narrows recv --listen 127.0.0.1:7700 -o received --fsync &
 narrows send tree.tar tcp://127.0.0.1:7700 --retry-connect 10

@@ -106,7 +106,7 @@ fn methods_and_policies() -> String {
 #[derive(Parser)]
 #[command(
     name = "narrows",
-    version,
+    version = version::short(),
     long_version = version::long(),
     about = "Adaptive compression for data that crosses a network",
     long_about = "Narrows decides for every block whether and how to compress it, from the current state of the data, the \
