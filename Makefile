@@ -37,17 +37,21 @@ install: all
 	"$(BUILT)/narrows" completions zsh >"$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_narrows"
 	"$(BUILT)/narrows" completions fish >"$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/narrows.fish"
 
-# The packages for Debian, the portable tarball and the list of what is linked in, in target/packages
+# The packages for Debian, the portable tarball, the wheel, the source distribution for pip and the list of
+# what is linked in, in target/packages
 # (docs/install.md). A release build with pages that all of them share.
 package: check-tools
 	packaging/build.sh
 	packaging/sbom.sh
 	packaging/deb.sh
 	packaging/tarball.sh
+	packaging/wheel.sh
 
-# Installs them into a fresh minimal Debian, uses and removes them. Needs root, and debootstrap once.
+# Installs them into a fresh minimal Debian, uses and removes them; the wheel and the tarball in folders.
+# Needs root, and debootstrap once.
 package-test:
 	packaging/test-install.sh
+	packaging/test-wheel.sh
 
 demo: check-tools
 	$(CARGO) build --release -p narrows-cli

@@ -7,36 +7,13 @@ set -eu
 . "$(dirname "$0")/common.sh"
 cd "$root"
 needs rustc readelf objdump
-
-# No path of this machine goes into the programs, neither by Rust nor by C.
-cargo_home=${CARGO_HOME:-$HOME/.cargo}
-maps="$root=/narrows $cargo_home=/cargo $(rustc --print sysroot)=/rust"
-flags='-Clink-arg=-Wl,--build-id=sha1'
-c_flags=
-for map in $maps; do
-	flags="$flags --remap-path-prefix=$map"
-	c_flags="$c_flags -ffile-prefix-map=$map"
-done
-export CARGO_TARGET_DIR="$target/package" RUSTFLAGS="$flags" CFLAGS="$c_flags" CXXFLAGS="$c_flags" CARGO_INCREMENTAL=0
-unset CARGO_BUILD_RUSTFLAGS CARGO_ENCODED_RUSTFLAGS
+build_environment
 set -- --release --locked "$@"
 for crate in ${CRATES:-narrows-cli narrows-preload narrows-hdf5 narrows-c}; do
 	set -- "$@" -p "$crate"
 done
 
-# cargo-zigbuild and zig, in a virtual environment.
-zig=$target/zig
-if [ "${GLIBC:-}" != system ] && ! cmp -s packaging/requirements.txt "$zig/requirements.txt"; then
-	rm -rf "$zig"
-	if "${PYTHON:-python3}" -m venv "$zig" &&
-		"$zig/bin/pip" install -q --disable-pip-version-check -r packaging/requirements.txt; then
-		cp packaging/requirements.txt "$zig/requirements.txt"
-	else
-		echo "zig cannot be installed: linking against the C library of this system" >&2
-		rm -rf "$zig"
-		GLIBC=system
-	fi
-fi
+install_zig
 if [ "${GLIBC:-}" = system ]; then
 	cargo build --target "$triple" "$@"
 else

@@ -69,3 +69,34 @@ completions() {
 settle() {
 	find "$1" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
 }
+
+# What cargo builds packages with. No path of this machine goes into the programs, neither by Rust nor by C.
+build_environment() {
+	cargo_home=${CARGO_HOME:-$HOME/.cargo}
+	maps="$root=/narrows $cargo_home=/cargo $(rustc --print sysroot)=/rust"
+	flags='-Clink-arg=-Wl,--build-id=sha1'
+	c_flags=
+	for map in $maps; do
+		flags="$flags --remap-path-prefix=$map"
+		c_flags="$c_flags -ffile-prefix-map=$map"
+	done
+	export CARGO_TARGET_DIR="$target/package" RUSTFLAGS="$flags" CFLAGS="$c_flags" CXXFLAGS="$c_flags" CARGO_INCREMENTAL=0
+	unset CARGO_BUILD_RUSTFLAGS CARGO_ENCODED_RUSTFLAGS
+}
+
+# cargo-zigbuild and zig, in the virtual environment $zig. Without them, or with GLIBC=system, the programs
+# are linked against the C library of this system.
+install_zig() {
+	zig=$target/zig
+	if [ "${GLIBC:-}" != system ] && ! cmp -s packaging/requirements.txt "$zig/requirements.txt"; then
+		rm -rf "$zig"
+		if "${PYTHON:-python3}" -m venv "$zig" &&
+			"$zig/bin/pip" install -q --disable-pip-version-check -r packaging/requirements.txt; then
+			cp packaging/requirements.txt "$zig/requirements.txt"
+		else
+			echo "zig cannot be installed: linking against the C library of this system" >&2
+			rm -rf "$zig"
+			GLIBC=system
+		fi
+	fi
+}

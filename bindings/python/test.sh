@@ -4,12 +4,13 @@
 #
 #   test.sh wheel [ARGUMENT...]     the release wheel instead, by maturin with these arguments. With
 #                                   BUILT=DIR the program and the libraries come from there, as
-#                                   packaging/build.sh makes them.
+#                                   packaging/build.sh makes them (packaging/wheel.sh). WHEELS=DIR and
+#                                   VENV=DIR: where the wheel goes, and the environment is.
 set -e
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 target=${CARGO_TARGET_DIR:-$root/target}
-venv=$target/python-venv
+venv=${VENV:-$target/python-venv}
 python=${PYTHON:-python3}
 cargo=${CARGO:-cargo}
 
@@ -56,7 +57,7 @@ if [ "$1" = wheel ]; then
 	"$built/narrows" man "$data/data/share/man/man1"
 	gzip -9n "$data"/data/share/man/man1/*.1
 	cd "$here"
-	exec "$venv/bin/maturin" build --release --out "$target/wheels" "$@"
+	exec "$venv/bin/maturin" build --release --out "${WHEELS:-$target/wheels}" "$@"
 fi
 
 # Lays out the module as an installed wheel, without building one: alternating maturin and cargo
