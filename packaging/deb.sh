@@ -5,6 +5,7 @@
 #
 #   packaging/deb.sh                 into target/packages
 #   BUILT=target/debug packaging/deb.sh
+#   DEBUG_PACKAGE=no                 without narrows-dbgsym, and the others hardly compressed: for tests
 set -eu
 . "$(dirname "$0")/common.sh"
 needs dpkg-deb dpkg-shlibdeps readelf objcopy strip gzip
@@ -112,6 +113,7 @@ pack() {
 	*-dbgsym) level=1 ;;
 	*) level=6 ;;
 	esac
+	[ "${DEBUG_PACKAGE:-}" != no ] || level=0
 	dpkg-deb --root-owner-group -Zxz -z$level -b "$tree" "$file" >/dev/null
 	echo "$file"
 }
@@ -174,6 +176,7 @@ Description: adaptive compression for data that crosses a network - development
  pkg-config, and examples.
 END
 
+[ "${DEBUG_PACKAGE:-}" != no ] || exit 0
 ids=$(cd "$work/narrows-dbgsym/usr/lib/debug/.build-id" && find . -name '*.debug' | sed 's|^\./||;s|/||;s|\.debug$||' | sort | tr '\n' ' ')
 pack narrows-dbgsym narrows-dbgsym <<END
 Section: debug

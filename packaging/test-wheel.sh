@@ -18,7 +18,7 @@ use() {
 	seq 100000 >"$work/numbers"
 	"$1/narrows" -V
 	"$1/narrows" doctor >/dev/null
-	"$1/narrows" pipe <"$work/numbers" | "$1/narrows" pipe -d | cmp - "$work/numbers"
+	"$1/narrows" pipe -c "$work/numbers" | "$1/narrows" pipe -d | cmp - "$work/numbers"
 	"$1/narrows" run --no-agent -- cat /proc/self/maps | grep -q libnarrows_preload.so
 	[ -f "$("$1/narrows" hdf5 --path)/libnarrows_hdf5.so" ]
 	[ -f "$1/../share/man/man1/narrows.1.gz" ]
