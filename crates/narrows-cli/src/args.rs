@@ -462,6 +462,10 @@ bytes. Owners and groups are preserved by number: the owner if the storing end r
 the system allows it, neither with --no-owner. Attributes that could not be preserved are reported. Set-id bits and \
 capabilities of files are preserved within a host; from another host only with --set-id.
 
+IMAGES
+  With --images, JPEG images of one scan (as cameras write them) of 8 KiB to 1 MiB are recompressed on the way, where the \
+link is so slow that this pays, and are stored as they were. It is not for stdin, and not with --policy.
+
 OBJECT STORES
   To s3://BUCKET/PREFIX, gs:// or az:// every file becomes one object: a .nrw file, so that it is small and read at any byte \
 (narrows cat s3://... --range), with the methods of --mode or of the file's own hint. Its key is the path with .nrw added to it, also if the name has that already; length, time and mode (with --owner the owner) are \

@@ -2,6 +2,8 @@
 
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 
 use crate::common::copies::*;
 use crate::common::*;
@@ -105,5 +107,54 @@ fn with_long_both_directions_give_the_same_tree_and_those_who_forbid_compression
         assert_eq!(code(&output), 0, "{}", stderr(&output));
         assert_eq!(snapshot(&a), snapshot(&b));
         assert!(json(&output)["wire_bytes"].as_u64().unwrap() < 1_000_000);
+    }
+}
+
+/// A remote shell that carries 400 kB/s in each direction.
+fn slow_shell(folder: &Path) -> PathBuf {
+    let slow = "import os, time\nwhile piece := os.read(0, 4096):\n time.sleep(len(piece) / 4e5)\n os.write(1, piece)";
+    let path = folder.join("slow-shell");
+    let text = format!("#!/bin/sh\nshift\nslow() {{ python3 -c '{slow}'; }}\nslow | sh -c \"$*\" | slow\n");
+    fs::write(&path, text).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
+/// Images cross a slow link in fewer bytes and are stored as they were; nobody gets them who did not ask.
+#[test]
+fn images_are_recompressed_on_a_slow_link_and_come_back_bit_by_bit() {
+    if !narrows_test::has("python3") {
+        return;
+    }
+    let home = home();
+    let a = home.path().join("a");
+    fs::create_dir(&a).unwrap();
+    for i in 0..6 {
+        fs::write(a.join(format!("{i}.jpg")), narrows_test::jpeg(900, 700, i % 2 == 0, i)).unwrap();
+    }
+    // Within other bytes, as in an archive.
+    let image = narrows_test::jpeg(320, 240, true, 77);
+    fs::write(a.join("archive"), [&random(5000)[..], &image, &random(3000)].concat()).unwrap();
+    let (slow, fast) = (slow_shell(home.path()), shell(home.path()));
+    for pull in [false, true] {
+        let copied = |shell: &Path, words: &[&str]| {
+            let b = home.path().join("b");
+            let _ = fs::remove_dir_all(&b);
+            let [from, to] = if pull {
+                [remote(&a.join("")), b.clone().into_os_string()]
+            } else {
+                [a.join("").into_os_string(), remote(&b)]
+            };
+            let mut command = cp_command(home.path(), shell);
+            let output = finish(command.args(["-r", "--json"]).args(words).args([&from, &to]).spawn().unwrap());
+            assert_eq!(code(&output), 0, "{}", stderr(&output));
+            assert_eq!(snapshot(&a), snapshot(&b));
+            json(&output)
+        };
+        let lepton = |said: &serde_json::Value| said["mix"].to_string().contains("lepton");
+        let (with, without) = (copied(&slow, &["--images"]), copied(&fast, &[]));
+        assert!(lepton(&with), "{pull} {with}");
+        assert!(with["wire_bytes"].as_u64() < without["wire_bytes"].as_u64(), "{pull} {with} {without}");
+        assert!(!lepton(&without), "{pull} {without}");
     }
 }

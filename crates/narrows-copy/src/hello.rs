@@ -65,6 +65,8 @@ pub struct GetTask {
     pub stored: bool,
     /// The sources are stored files, and content goes as frames.
     pub frames: bool,
+    /// The client decodes recompressed images. A server that does not know this field recompresses none.
+    pub images: bool,
     /// Which entries are picked, and what becomes of them.
     pub habits: SourceHabits,
 }
@@ -89,6 +91,9 @@ pub struct StoreOptions {
     pub set_id: bool,
     /// How content comes and is stored.
     pub form: Form,
+    /// The sender may recompress images, which takes memory to decode. A server that does not know this
+    /// field says in its preface that it has no such codec.
+    pub images: bool,
     /// What is done with files that are there already.
     pub habits: StoreHabits,
 }
@@ -240,10 +245,11 @@ fn to_json(task: &Task) -> Value {
             "names": store.names,
             "set_id": store.set_id,
             "frames": store.form == Form::AsTheyCame,
+            "images": store.images,
             "habits": store.habits.to_json(),
             "delete": store.delete.as_ref().map(|d| json!({ "exclude": d.exclude, "max": d.max, "names": d.names })),
         }),
-        Task::Get(GetTask { sources, recursive, exclude, dry_run, totals, stored, frames, habits }) => json!({
+        Task::Get(GetTask { sources, recursive, exclude, dry_run, totals, stored, frames, images, habits }) => json!({
             "version": version(task),
             "task": "get",
             "sources": sources.iter().map(|p| escaped(p)).collect::<Vec<_>>(),
@@ -253,6 +259,7 @@ fn to_json(task: &Task) -> Value {
             "totals": totals,
             "stored": stored,
             "frames": frames,
+            "images": images,
             "habits": habits.to_json(),
         }),
     }
@@ -297,6 +304,7 @@ fn from_json(words: &Value) -> Result<Option<Task>> {
                 names: flag("names"),
                 set_id: flag("set_id"),
                 form: if flag("frames") { Form::AsTheyCame } else { Form::Raw },
+                images: flag("images"),
                 habits: StoreHabits::from_json(&words["habits"])?,
             },
         })),
@@ -310,6 +318,7 @@ fn from_json(words: &Value) -> Result<Option<Task>> {
                 totals: flag("totals"),
                 stored: flag("stored"),
                 frames: flag("frames"),
+                images: flag("images"),
                 habits: SourceHabits::from_json(&words["habits"])?,
             })))
         }
@@ -392,6 +401,7 @@ mod tests {
             names: false,
             set_id: true,
             form: Form::AsTheyCame,
+            images: true,
             habits: StoreHabits::default(),
         };
         let delete = |max| Some(Delete { exclude: vec!["*.o".into(), "!a.o".into()], max, names: true });
@@ -417,6 +427,7 @@ mod tests {
                 totals: true,
                 stored: true,
                 frames: true,
+                images: true,
                 habits: SourceHabits { rate: 7, ..SourceHabits::default() },
             }),
         ] {
@@ -451,6 +462,7 @@ mod tests {
             names: false,
             set_id: false,
             form: Form::Raw,
+            images: false,
             habits: StoreHabits::default(),
         };
         let delete = Some(Delete { exclude: Vec::new(), max: None, names: false });

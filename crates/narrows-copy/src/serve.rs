@@ -227,6 +227,7 @@ pub fn put(
     let notes = Notes::default();
     let receive = ReceiveOptions::default()
         .reach_max(reachable.reach())
+        .images(options.images)
         .notes(&notes)
         .stall_timeout(reachable.patience())
         .control(control);
@@ -430,7 +431,7 @@ fn get(
         answers_within: reachable.patience(),
         frames: what.frames.then(|| {
             let manner = if what.stored { Manner::Local } else { manner };
-            FramesOptions::new(send_options(manner), control, true)
+            FramesOptions::new(send_options(manner, false), control, true)
         }),
         picks: Picks {
             follow: habits.follow,
@@ -440,6 +441,7 @@ fn get(
         },
         itemized: false,
         removes: habits.remove_sources,
+        images: what.images,
     };
     let mut source = EntrySource::start(Input::Paths { roots, unopened, filter }, quiet).blame(Error::Local)?;
     // If the client disabled compression, blocks are stored as within a process.
@@ -453,7 +455,7 @@ fn get(
         return Ok(());
     }
     let reach = if manner == Manner::Local { 0 } else { reachable.reach() };
-    let options = send_options(manner).reach(reach).search_if_asked(true);
+    let options = send_options(manner, what.images).reach(reach).search_if_asked(true);
     let options = options.stall_timeout(reachable.patience()).on_note(source.on_note()).control(control);
     let sent = stream::send(source.reader(), link, options);
     source.stop();
@@ -491,12 +493,13 @@ const CARRIER_BLOCK: usize = 64 << 10;
 /// Memory of such a flow.
 const CARRIER_MEMORY: usize = 1 << 20;
 
-fn send_options(manner: Manner) -> SendOptions {
+fn send_options(manner: Manner, images: bool) -> SendOptions {
     let policy = match manner {
         Manner::Local => PolicySpec::store(),
         Manner::Remote => PolicySpec::balance(),
     };
-    SendOptions::new(policy).calibration(calibration::load(false).as_ref()).block_max(BLOCK_MAX)
+    let options = SendOptions::new(policy).calibration(calibration::load(false).as_ref());
+    if images { options.images(true) } else { options.block_max(BLOCK_MAX) }
 }
 
 /// A sink for a copy that cannot be stored: its first byte fails with the reason.

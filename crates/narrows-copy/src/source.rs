@@ -127,6 +127,8 @@ pub struct SourceOptions {
     pub itemized: bool,
     /// The sources can be removed when all is stored ([`EntrySource::remove_sources`]).
     pub removes: bool,
+    /// No record interrupts an image, so that it can be recompressed.
+    pub images: bool,
 }
 
 /// The sending end of a copy.
@@ -144,6 +146,7 @@ struct Shared {
     on_file: OnWords,
     names: bool,
     itemized: bool,
+    images: bool,
     on_removed: Option<OnWords>,
     answers_within: Option<Duration>,
 }
@@ -212,7 +215,7 @@ impl EntrySource {
     pub fn start(input: Input, options: SourceOptions) -> io::Result<Self> {
         let SourceOptions { dry_run, on_failure, on_file, names, totals, on_removed, answers_within, frames, .. } =
             options;
-        let (picks, itemized) = (options.picks, options.itemized);
+        let (picks, itemized, images) = (options.picks, options.itemized, options.images);
         let removable = (options.removes && !dry_run).then(Removable::default);
         let state = Mutex::new(State { removable, ..State::default() });
         let shared = Arc::new(Shared {
@@ -223,6 +226,7 @@ impl EntrySource {
             on_file,
             names,
             itemized,
+            images,
             on_removed,
             answers_within,
         });
@@ -638,6 +642,7 @@ mod tests {
                 picks: Picks::default(),
                 itemized: false,
                 removes: false,
+                images: false,
             };
             EntrySource::start(input, options).unwrap()
         };
@@ -694,6 +699,7 @@ mod tests {
                 picks: Picks::default(),
                 itemized: false,
                 removes: false,
+                images: false,
             };
             let source = EntrySource::start(input, options).unwrap();
             let mut receiver = Self {

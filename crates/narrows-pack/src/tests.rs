@@ -49,6 +49,7 @@ fn store_with(folder: &Path, dry_run: bool) -> EntryStore {
         names: false,
         set_id: false,
         form: Form::Raw,
+        images: false,
         habits: StoreHabits::default(),
     };
     let tree = Tree::open(folder).unwrap();

@@ -8,8 +8,10 @@
 pub mod authority;
 pub mod far;
 mod jpeg;
+mod mail;
 
 pub use jpeg::jpeg;
+pub use mail::{base64_lines, mail};
 
 use std::env;
 use std::fmt::Display;

@@ -7,6 +7,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
+use narrows::base64;
 use narrows::codec::{DEFAULT_METHODS, Method};
 use narrows::monitor::cost::{CostModel, Prior, Seen};
 use narrows::monitor::data::{Features, is_constant};
@@ -32,6 +33,7 @@ fn main() {
 
     let features = Features::sample(next());
     print("features", time(|| Features::sample(black_box(next()))));
+    print("has base64", time(|| base64::probe(black_box(next()))));
     print("is constant", time(|| is_constant(black_box(next()))));
 
     let methods: Vec<_> = DEFAULT_METHODS.iter().copied().filter(|m| *m != Method::CONSTANT).collect();

@@ -39,6 +39,7 @@ codecs! {
     snappy,
     split,
     lepton,
+    base64,
     #[cfg(feature = "older-codecs")]
     lzo,
     #[cfg(feature = "older-codecs")]
@@ -87,6 +88,8 @@ impl CodecId {
     pub const LZW: Self = Self(10);
     /// JPEG images, recompressed without loss.
     pub const LEPTON: Self = Self(11);
+    /// Base64 in lines, stored decoded, behind zstd.
+    pub const BASE64: Self = Self(12);
     /// Numbers of one width, their bytes sorted by place, behind zstd.
     pub const SPLIT: Self = Self(32);
 
@@ -242,6 +245,16 @@ impl Method {
     /// Numbers split by their width, behind zstd at this level.
     pub const fn split(level: Level) -> Self {
         Self::new(CodecId::SPLIT, level)
+    }
+
+    /// Base64 decoded, behind zstd at this level.
+    pub const fn base64(level: Level) -> Self {
+        Self::new(CodecId::BASE64, level)
+    }
+
+    /// zstd at the same level, if the method is that behind a step of its own.
+    pub fn without_step(self) -> Option<Self> {
+        matches!(self.codec, CodecId::SPLIT | CodecId::BASE64).then_some(Self::zstd(self.level))
     }
 
     /// Whether it is for bytes that look like numbers ([`probe`](crate::probe)) and gains nothing on

@@ -29,6 +29,8 @@ pub use preface::{
 };
 pub use sums::{SUMS_LOG, Sums, parse_sums};
 
+pub use crate::varint::{put_varint, varint};
+
 /// Longest raw length of a message frame.
 pub const MESSAGE_MAX: usize = 65_535;
 /// Longest header of a data frame: kind, codec, two 4-byte lengths, check; rounded up.
@@ -327,44 +329,6 @@ pub fn chain_digest(digest: u64, check: u64) -> u64 {
     xxh3_64_with_seed(&check.to_le_bytes(), digest)
 }
 
-/// Appends `value` as LEB128 in the fewest bytes.
-pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        out.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push(value as u8);
-}
-
-/// Reads a varint of at most `len_max` bytes: its value and length. `None` if the input ends inside
-/// it.
-///
-/// # Errors
-/// `Corrupt` if it is too long or not in the fewest bytes.
-pub fn varint(b: &[u8], len_max: usize) -> Result<Option<(u64, usize)>> {
-    let mut value = 0u64;
-    for (i, &byte) in b.iter().take(len_max).enumerate() {
-        let bits = u64::from(byte & 0x7f);
-        if i == 9 && bits > 1 {
-            break;
-        }
-        value |= bits << (7 * i);
-        if byte & 0x80 == 0 {
-            if byte == 0 && i > 0 {
-                break;
-            }
-            return Ok(Some((value, i + 1)));
-        }
-        if i + 1 == len_max {
-            break;
-        }
-    }
-    if b.len() < len_max && b.iter().all(|x| x & 0x80 != 0) {
-        return Ok(None);
-    }
-    Err(Error::corrupt("a number in a header is malformed"))
-}
-
 fn check_seed(head: &[u8], raw_offset: u64) -> u64 {
     let mut b = [0; HEADER_MAX];
     b[..head.len()].copy_from_slice(head);
@@ -431,18 +395,5 @@ mod tests {
         for h in [BlockHeader::data(CodecId::ZSTD, true, 5, 4), BlockHeader::message(CodecId::ZSTD, false, 4)] {
             assert_eq!(parse_header(&h.encode(Some(0)), &no_history).unwrap_err().kind, ErrorKind::Corrupt);
         }
-    }
-
-    #[test]
-    fn varints_have_one_encoding() {
-        for v in [0, 1, 127, 128, 16_383, 16_384, (1 << 28) - 1, u64::MAX] {
-            let mut b = Vec::new();
-            put_varint(&mut b, v);
-            assert_eq!(varint(&b, 10).unwrap(), Some((v, b.len())));
-            assert_eq!(varint(&b[..b.len() - 1], 10).unwrap(), None);
-        }
-        assert!(varint(&[0x80, 0], 4).is_err());
-        assert!(varint(&[0x80; 4], 4).is_err());
-        assert!(varint(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2], 10).is_err());
     }
 }

@@ -51,13 +51,30 @@ pub enum Found {
 pub fn find(bytes: &[u8]) -> Option<Found> {
     let mut from = 0;
     loop {
-        let at = from + bytes[from..].windows(SOI.len()).position(|window| window == SOI)?;
+        let at = from + first(&bytes[from..])?;
         from = match end_of(&bytes[at..]) {
             Ok(len) if len >= LEN_MIN => return Some(Found::Whole { at, len }),
             Ok(len) => at + len,
             Err(Stop::Short) => return Some(Found::Begins { at }),
             Err(Stop::Other) => at + 2,
         };
+    }
+}
+
+/// Whether bytes begin as an image does.
+pub(crate) fn begins(bytes: &[u8]) -> bool {
+    bytes.starts_with(&SOI)
+}
+
+/// Where the first bytes of an image are.
+pub(crate) fn first(bytes: &[u8]) -> Option<usize> {
+    let mut at = 0;
+    loop {
+        at += bytes[at..].iter().position(|byte| *byte == SOI[0])?;
+        if begins(&bytes[at..]) {
+            return Some(at);
+        }
+        at += 1;
     }
 }
 

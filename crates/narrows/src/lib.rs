@@ -39,7 +39,7 @@
 //! | [`monitor`] | measurements for policies: data, link, CPU, costs, receiver |
 //! | [`codec`] | codecs of blocks, and their registry |
 //! | [`probe`] | whether bytes look like numbers, and how wide they are |
-//! | [`jpeg`] | where images are in bytes |
+//! | [`base64`], [`jpeg`] | whether bytes have lines of base64; where images are in them |
 //! | [`frame`] | the wire format of `docs/format.md` |
 //! | [`message`] | the two ends of a message flow, in which the application sets the borders |
 //! | [`repeats`] | raw bytes that came before in a flow, far back |
@@ -61,6 +61,7 @@
 
 #![warn(missing_docs)]
 
+pub mod base64;
 pub mod block;
 pub mod calibration;
 pub mod codec;
@@ -87,5 +88,6 @@ pub mod trace;
 pub mod transport;
 pub mod upgrade;
 pub mod value;
+mod varint;
 
 pub use error::{Error, ErrorKind, Result};

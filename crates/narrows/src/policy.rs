@@ -234,6 +234,12 @@ pub trait Policy: Send {
         0
     }
 
+    /// The raw offset of a block that it wants to see whole, up to the longest one: the sender waits a moment
+    /// for the rest of it. Default: none.
+    fn awaits(&self) -> Option<u64> {
+        None
+    }
+
     /// State for the next flow, in the format of [`PolicySpec::load`]; the caller stores it.
     /// `None`: nothing to keep.
     fn save(&self) -> Option<Vec<u8>> {

@@ -50,6 +50,9 @@ const GATHER_MAX: usize = 2 << 20;
 const GATHER_MARGIN_NS: u64 = 300_000;
 /// Room for fewer raw bytes than this is not worth a read.
 const READ_MIN: usize = 64 << 10;
+/// How long the first bytes of a block that a policy awaits wait for the others: a disk gives 2 MiB in that
+/// time, and on the slow links where a policy awaits any, it is a few packets.
+const AWAITED_NS: u64 = 20_000_000;
 /// Only blocks below this length are worth holding back: it covers a line of text that an
 /// application writes at once.
 const HOLD_MAX: usize = 16 << 10;
@@ -205,7 +208,8 @@ impl Sender {
 
     /// Raw bytes that may be pushed; 0: wait until frames have left.
     pub fn room(&self) -> usize {
-        let wanted = self.whole_blocks().unwrap_or(0).max(self.input.wanted);
+        let awaited = if self.is_awaited() { self.limits.block_max } else { 0 };
+        let wanted = self.whole_blocks().unwrap_or(0).max(self.input.wanted).max(awaited);
         // A link within memory shares the caches with these bytes, and no worker waits for them.
         let blocks = if self.link.in_memory() { 1 } else { 8 };
         let gather = (blocks * wanted).clamp(GATHER_MIN, GATHER_MAX).max(2 * wanted);
@@ -300,7 +304,7 @@ impl Sender {
         if self.input.copies_are_due() {
             return self.cut_copies();
         }
-        if self.hold_for_whole_block() || self.hold_for_company() {
+        if self.hold_for_whole_block() || self.hold_for_awaited() || self.hold_for_company() {
             return None;
         }
         self.cut(Ask::Next)
@@ -345,7 +349,8 @@ impl Sender {
     fn cut(&mut self, ask: Ask) -> Option<Job> {
         // A copy costs more than a block that ends with its piece, unless copies cut that short. A policy
         // of whole blocks must see what it chooses for, however it came.
-        self.input.wanted = self.input.wanted.max(self.policy.sight().min(self.limits.block_max));
+        let sight = if self.is_awaited() { usize::MAX } else { self.policy.sight() };
+        self.input.wanted = self.input.wanted.max(sight.min(self.limits.block_max));
         if !self.link.in_memory() || self.input.copies.len > 0 || self.whole_blocks().is_some() {
             self.input.join(&self.pool);
         }
@@ -507,6 +512,22 @@ impl Sender {
         let until_ns = self.input.since_ns.saturating_add(self.config.gather_ns);
         let whole = self.whole_blocks().unwrap_or(self.input.wanted);
         if self.is_flushed() || self.input.len >= whole || until_ns <= self.times.now_ns || self.is_full() {
+            return false;
+        }
+        self.input.hold_until_ns = Some(until_ns);
+        true
+    }
+
+    /// Whether the policy wants to see the whole of the block that begins with the next byte.
+    fn is_awaited(&self) -> bool {
+        self.policy.awaits() == Some(self.raw_offset)
+    }
+
+    /// Waits a moment for the rest of a block that the policy wants to see whole.
+    fn hold_for_awaited(&mut self) -> bool {
+        let until_ns = self.input.since_ns.saturating_add(AWAITED_NS);
+        let is_here = self.input.len >= self.limits.block_max || self.is_flushed() || self.is_full();
+        if !self.is_awaited() || is_here || until_ns <= self.times.now_ns {
             return false;
         }
         self.input.hold_until_ns = Some(until_ns);

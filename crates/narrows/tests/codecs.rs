@@ -25,6 +25,7 @@ fn shapes() -> Vec<(&'static str, Vec<u8>)> {
         ("numbers", ramp),
         ("mixed", [text(4_000, 3), random(4_000, 4), vec![7; 4_000]].concat()),
         ("image", narrows_test::jpeg(160, 120, true, 5)),
+        ("mail", narrows_test::mail("a few words", &[text(4_000, 6), random(4_000, 7)].concat())),
     ]
 }
 

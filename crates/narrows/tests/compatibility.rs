@@ -114,6 +114,31 @@ fn a_stored_stream_of_split_numbers_decodes() {
     }
 }
 
+/// Mails with attachments of all lengths of the last group, in lines of several widths, and what looks like
+/// base64 and is none.
+fn mails() -> Vec<u8> {
+    let mut raw: Vec<u8> = (0..3).flat_map(|i| narrows_test::mail("some words", &text(4000 + i, 5))).collect();
+    for (columns, crlf) in [(64, false), (16, true), (1020, false)] {
+        raw.extend(narrows_test::base64_lines(&random(5000, 7), columns, crlf));
+        raw.extend(b"=\r\nAAAA\n");
+    }
+    raw.extend(b"ACGTACGTACGTACGT\n".repeat(50));
+    raw
+}
+
+#[test]
+fn a_stored_stream_of_mails_decodes() {
+    let path = folder().join("v1-base64-mails.nrw");
+    if std::env::var_os("UPDATE_STREAMS").is_some() && !path.exists() {
+        std::fs::write(&path, write_of("fixed:base64:link", mails(), 16 << 10)).unwrap();
+    }
+    let stream = std::fs::read(&path).unwrap();
+    assert!(stream.len() * 3 < mails().len() * 2, "{}: nothing was decoded", stream.len());
+    for cut in [1, 1000, stream.len()] {
+        assert!(read(&stream, cut).as_ref() == Ok(&mails()), "in pieces of {cut}");
+    }
+}
+
 /// An image in colour and a grey one.
 fn images() -> [Vec<u8>; 2] {
     [true, false].map(|in_colour| narrows_test::jpeg(90, 70, in_colour, 21))

@@ -1,10 +1,10 @@
-//! Numbers in plain bytes: who is sent split blocks, and which blocks the policies split. Tests check
-//! counts, never seconds.
+//! Numbers, base64 and images in plain bytes: who is sent blocks with a step of their own, and which blocks
+//! the policies make. Tests check counts, never seconds.
 
 mod world;
 
 use narrows::block::BufferPool;
-use narrows::codec::{CodecId, Contexts, Method};
+use narrows::codec::{CodecId, Contexts, DEFAULT_METHODS, Method};
 use narrows::frame::{BASELINE_CODECS, HISTORY_DEFAULT, NAMED_CODECS, Preface, Role, codecs_of_this_build};
 use narrows::monitor::cost::Prior;
 use narrows::policy::{PolicySetup, PolicySpec};
@@ -23,6 +23,17 @@ fn policy(spec: &str) -> Box<dyn narrows::policy::Policy> {
     spec.parse::<PolicySpec>().unwrap().build(&PolicySetup::new(2, Prior::shipped()))
 }
 
+/// Mails, three quarters of which are attachments of text and noise.
+fn mails(len: usize) -> Vec<u8> {
+    let mail = |i: u64| {
+        let attachment = [text(30_000, i), random(10_000, i)].concat();
+        narrows_test::mail(&String::from_utf8_lossy(&text(15_000, i + 99)), &attachment)
+    };
+    let mut mails: Vec<u8> = (0..).map(mail).take(len / 60_000 + 1).flatten().collect();
+    mails.truncate(len);
+    mails
+}
+
 /// The preface of a receiver with these codecs.
 fn answer(codecs: u64) -> [u8; 32] {
     let history = HISTORY_DEFAULT;
@@ -39,11 +50,10 @@ fn answer(codecs: u64) -> [u8; 32] {
     preface.encode()
 }
 
-/// Methods of the blocks of numbers before and behind the receiver's preface.
-fn methods(spec: &str, config: SenderConfig, codecs: Option<u64>) -> (Vec<Method>, Vec<Method>) {
+/// Methods of the blocks before and behind the receiver's preface.
+fn methods(spec: &str, raw: &[u8], config: SenderConfig, codecs: Option<u64>) -> (Vec<Method>, Vec<Method>) {
     let pool = BufferPool::default();
     let mut sender = Sender::new(config, policy(spec), pool.clone());
-    let raw = numbers(4 << 20);
     let (mut at, mut now_ns, mut contexts) = (0, MS, Contexts::default());
     let mut blocks = |sender: &mut Sender, count: usize| {
         let mut methods = Vec::new();
@@ -67,19 +77,21 @@ fn methods(spec: &str, config: SenderConfig, codecs: Option<u64>) -> (Vec<Method
 }
 
 #[test]
-fn a_receiver_gets_split_blocks_only_if_it_has_the_codec() {
+fn a_receiver_gets_blocks_with_a_step_only_if_it_has_the_codec() {
     let config = |duplex| SenderConfig { duplex, block_max: 64 << 10, memory_max: 1 << 30, ..SenderConfig::default() };
-    let splits = |methods: &[Method]| methods.iter().filter(|m| m.is_for_numbers()).count();
-    for spec in ["fixed:split", "storage"] {
-        let (before, behind) = methods(spec, config(true), Some(codecs_of_this_build()));
-        assert_eq!(splits(&before), 0, "{spec}: the receiver has said nothing");
-        assert!(splits(&behind) > 0, "{spec}: {behind:?}");
-        let (before, behind) = methods(spec, config(true), Some(BASELINE_CODECS));
-        assert_eq!((splits(&before), splits(&behind)), (0, 0), "{spec}: the receiver lacks it");
-        let (before, _) = methods(spec, config(false), None);
-        assert!(splits(&before) > 0, "{spec}: on a one-way link the preface of the sender counts");
+    let steps = |methods: &[Method]| methods.iter().filter(|m| m.without_step().is_some()).count();
+    let (numbers, mails) = (numbers(4 << 20), mails(4 << 20));
+    for (spec, raw) in [("fixed:split", &numbers), ("storage", &numbers), ("fixed:base64", &mails), ("storage", &mails)]
+    {
+        let (before, behind) = methods(spec, raw, config(true), Some(codecs_of_this_build()));
+        assert_eq!(steps(&before), 0, "{spec}: the receiver has said nothing");
+        assert!(steps(&behind) > 0, "{spec}: {behind:?}");
+        let (before, behind) = methods(spec, raw, config(true), Some(BASELINE_CODECS));
+        assert_eq!((steps(&before), steps(&behind)), (0, 0), "{spec}: the receiver lacks it");
+        let (before, _) = methods(spec, raw, config(false), None);
+        assert!(steps(&before) > 0, "{spec}: on a one-way link the preface of the sender counts");
         let without = SenderConfig { codecs: !NAMED_CODECS, ..config(false) };
-        assert_eq!(splits(&methods(spec, without, None).0), 0, "{spec}: a reader that may lack it");
+        assert_eq!(steps(&methods(spec, raw, without, None).0), 0, "{spec}: a reader that may lack it");
     }
 }
 
@@ -97,6 +109,86 @@ fn balance_splits_numbers_on_slow_links_and_nothing_else() {
             assert!(is_numbers || split == 0, "{mbit} Mbit/s: {split}");
         }
     }
+}
+
+#[test]
+fn balance_decodes_base64_if_it_is_named_and_nothing_else() {
+    let methods = [DEFAULT_METHODS, &[Method::base64(1), Method::base64(9)]].concat();
+    let data = [mails(2 << 20), text(512 << 10, 2), random(512 << 10, 3), numbers(512 << 10)];
+    for mbit in [10.0, 100.0] {
+        for (raw, is_mail) in data.iter().zip([true, false, false, false]) {
+            let config = SenderConfig { cores: 2, duplex: true, block_max: 512 << 10, ..SenderConfig::default() };
+            let setup = PolicySetup { methods: &methods, ..PolicySetup::new(2, Prior::shipped()) };
+            let mut w = World::new(PolicySpec::balance().build(&setup), config, Conditions::steady(mbit));
+            w.send_all(raw);
+            assert!(w.received == *raw);
+            let of_base64 = w.chosen.iter().filter(|c| c.method.codec == CodecId::BASE64);
+            let decoded: usize = of_base64.map(|c| c.raw_len).sum();
+            assert_eq!(decoded > raw.len() / 2, is_mail, "{mbit} Mbit/s: {decoded} bytes");
+            assert!(is_mail || decoded == 0, "{mbit} Mbit/s: {decoded}");
+        }
+    }
+}
+
+/// Lengths of the images that were recompressed, of a row of images with text between them.
+fn recompressed(mbit: f64, images: bool, codecs: u64, raw: &[u8]) -> Vec<usize> {
+    let cores = 2;
+    let setup = PolicySetup { images, ..PolicySetup::new(cores, Prior::shipped()) };
+    let config = SenderConfig {
+        cores,
+        codecs,
+        duplex: true,
+        block_max: 2 << 20,
+        memory_max: 100 << 20,
+        ..SenderConfig::default()
+    };
+    let mut w = World::new(PolicySpec::balance().build(&setup), config, Conditions::steady(mbit));
+    w.send_all(raw);
+    assert!(w.received == raw);
+    w.chosen.iter().filter(|c| c.method == Method::LEPTON).map(|c| c.raw_len).collect()
+}
+
+#[test]
+fn balance_recompresses_images_where_that_pays() {
+    let images: Vec<Vec<u8>> = (0..12).map(|i| narrows_test::jpeg(320, 200, i % 2 == 0, i)).collect();
+    // A few bytes behind an image go with it if another one follows.
+    let gap = |i: usize| if i.is_multiple_of(3) { 3000 } else { 40 };
+    let parts = images.iter().enumerate().map(|(i, image)| [&text(gap(i), 1)[..], image].concat());
+    let raw = [text(200_000, 9), parts.flatten().collect()].concat();
+    let is_image = |len: usize| images.iter().any(|image| [0, 40].contains(&len.wrapping_sub(image.len())));
+    let whole = |lens: &[usize]| lens.iter().all(|len| is_image(*len));
+    for mbit in [1.0, 10.0] {
+        let lens = recompressed(mbit, true, u64::MAX, &raw);
+        assert!(lens.len() >= 10 && whole(&lens), "{mbit} Mbit/s: {lens:?}");
+    }
+    // Two cores cannot make all of them in time, and then none.
+    let some = recompressed(100.0, true, u64::MAX, &raw);
+    assert!(!some.is_empty() && some.len() < 12 && whole(&some), "{some:?}");
+    assert_eq!(recompressed(1000.0, true, u64::MAX, &raw), []);
+    assert_eq!(recompressed(10.0, false, u64::MAX, &raw), [], "nobody asked for it");
+    assert_eq!(recompressed(10.0, true, !NAMED_CODECS, &raw), [], "the other end does not know the codec");
+    // A file of noise, with what begins like images and is none.
+    let noise =
+        [random(100_000, 4), images[0][..9000].to_vec(), b"\xff\xd8\xff".repeat(50), random(100_000, 5)].concat();
+    assert_eq!(recompressed(10.0, true, u64::MAX, &noise), []);
+}
+
+#[test]
+fn files_of_mail_shrink_by_the_codec() {
+    let raw = mails(2 << 20);
+    let wire = |spec: &str, codecs| {
+        let config = SenderConfig { cores: 2, codecs, ..SenderConfig::default() };
+        let mut w = World::new(policy(spec), config, Conditions::steady(1000.0));
+        w.send_all(&raw);
+        assert!(w.received == raw);
+        w.sender.summary().wire_bytes
+    };
+    for spec in ["storage", "storage:mode=balanced", "storage:mode=archive"] {
+        let (with, without) = (wire(spec, u64::MAX), wire(spec, !NAMED_CODECS));
+        assert!(with * 100 < without * 95, "{spec}: {with} {without}");
+    }
+    let chosen = |spec: &str| wire(spec, u64::MAX) == wire(spec, !NAMED_CODECS);
+    assert!(chosen("storage:mode=fast") && chosen("storage:mode=balanced,methods=zstd"));
 }
 
 #[test]

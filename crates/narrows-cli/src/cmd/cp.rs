@@ -340,6 +340,8 @@ fn send_picked(
         store: store_options(args, matches!(target, Place::Local(_))),
     };
 
+    // A pipe may wait for what comes next, and so would the first half of an image.
+    let images = recompresses(args) && matches!(input, Input::Paths { .. });
     let mut flow_args = args.flow.clone();
     if matches!(target, Place::Local(_)) {
         // No data crosses a link.
@@ -360,7 +362,7 @@ fn send_picked(
             (carrier, Some(frames))
         }
         false if matches!(target, Place::Local(_)) => (options, None),
-        false => (options.reach(reach_asked(args)), None),
+        false => (options.reach(reach_asked(args)).images(images), None),
     };
     let encoding = frames.as_ref().map(FramesOptions::encoding);
     let source = SourceOptions {
@@ -375,6 +377,7 @@ fn send_picked(
         picks,
         itemized: itemizes(args),
         removes: args.habits.remove_source_files,
+        images,
     };
     let mut source = EntrySource::start(input, source)?;
     let options = options.on_note(source.on_note());
@@ -476,12 +479,13 @@ fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<O
         totals: true,
         stored: is_stored(args),
         frames: args.store_compressed,
+        images: recompresses(args),
         habits: args.habits.source(files),
     };
     let task = Task::Get(what);
     let notes = Notes::default();
     let options = ReceiveOptions::default().notes(&notes).stall_timeout(flow::seconds(args.timeout));
-    let options = options.reach_max(reach_asked(args));
+    let options = options.reach_max(reach_asked(args)).images(recompresses(args));
     let wants_frames = Arc::new(AtomicBool::new(false));
     let (told, heard) = (telling(tell), Arc::clone(&wants_frames));
     let may_ask_again = !args.store_compressed;
@@ -617,6 +621,12 @@ fn reach_asked(args: &CpArgs) -> usize {
     if is_stored(args) { 0 } else { reach(args.long) }
 }
 
+/// Whether images are recompressed on the way where that pays. Frames that are stored as they come have a
+/// hint of their own.
+fn recompresses(args: &CpArgs) -> bool {
+    args.hint.hint().wants_images() && !args.store_compressed && args.flow.policy.is_none()
+}
+
 /// Whether compression is disabled in both directions.
 fn is_stored(args: &CpArgs) -> bool {
     args.flow.policy == Some(PolicySpec::store())
@@ -637,6 +647,7 @@ fn store_options(args: &CpArgs, within_host: bool) -> StoreOptions {
         names: names_wanted(args),
         set_id: args.set_id || within_host,
         form: if args.store_compressed { Form::AsTheyCame } else { Form::Raw },
+        images: recompresses(args) && !within_host,
         habits: args.habits.store(itemizes(args)),
     }
 }

@@ -108,6 +108,7 @@ impl Unpacking<'_> {
             names,
             set_id: args.set_id,
             form: Form::default(),
+            images: false,
             habits: StoreHabits::default(),
         };
         let store = EntryStore::new(tree, None, Permitted::Anything, options, Notes::default(), observers)?;

@@ -43,8 +43,9 @@ const DEFAULT: &str = "plain,lz4,lz4:link,zstd:level=1,messages";
 /// Methods of message mode in `all`. Codecs that it does not have follow, each message alone.
 const OWN: &str =
     "plain,store,lz4,lz4:dict,lz4:link,lz4:link,seeded,zstd:level=1,zstd:level=3,zstd:level=1,dict,zstd:level=3,dict";
-/// Codecs of message mode, and those that need a block of one repeated byte, or an image.
-const NOT_ALONE: [CodecId; 5] = [CodecId::STORE, CodecId::CONSTANT, CodecId::LZ4, CodecId::ZSTD, CodecId::LEPTON];
+/// Codecs of message mode, and those that need a block of one repeated byte, an image, or lines of base64.
+const NOT_ALONE: [CodecId; 6] =
+    [CodecId::STORE, CodecId::CONSTANT, CodecId::LZ4, CodecId::ZSTD, CodecId::LEPTON, CodecId::BASE64];
 
 /// Methods of `all`.
 fn all() -> String {

@@ -17,6 +17,7 @@ use crate::scan::{Found, Root};
 use crate::{e_text, shown};
 
 mod framed;
+mod images;
 mod never;
 mod outlined;
 mod repeats;

@@ -487,6 +487,7 @@ mod tests {
             names: false,
             set_id: false,
             form: Form::Raw,
+            images: false,
             habits: StoreHabits::default(),
         };
         let sources: Vec<_> = sources.iter().map(Into::into).collect();

@@ -29,7 +29,7 @@ pub const HISTORY_DEFAULT: usize = 2 << 20;
 pub const BASELINE_CODECS: u64 = 0xff;
 /// Codecs that a receiver must name before a sender uses them, where a receiver has a say: not every
 /// reader of version 1 has them.
-pub const NAMED_CODECS: u64 = 1 << CodecId::SPLIT.0 | 1 << CodecId::LEPTON.0;
+pub const NAMED_CODECS: u64 = 1 << CodecId::SPLIT.0 | 1 << CodecId::LEPTON.0 | 1 << CodecId::BASE64.0;
 
 /// Feature bits of a preface (format.md section 2).
 pub mod feature {

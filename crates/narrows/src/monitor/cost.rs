@@ -12,14 +12,14 @@ use super::data::{Features, TERMS};
 use super::expectation::KINDS_MAX;
 use crate::codec::Method;
 
+mod invited;
 mod kinds;
 mod linked;
-mod numbers;
 mod prior;
 
+use invited::Invited;
 pub use linked::histories;
 use linked::{Links, Reach, Scale};
-use numbers::Numbers;
 use prior::Forms;
 pub use prior::Prior;
 
@@ -127,8 +127,8 @@ struct Context {
     cost: Filter,
     /// How much this kind gains by links.
     linked: Scale,
-    /// Whether blocks of this kind look like numbers.
-    numbers: Numbers,
+    /// Methods that are for some kinds of data only, and are offered to this one.
+    invited: Invited,
     /// Number of blocks in a row that did not shrink.
     stubborn: u32,
     last_used: u64,
@@ -221,7 +221,7 @@ impl CostModel {
             size: Filter { x: [0.0; METHODS_MAX], p: self.forms.size_between, scale: 1.0 },
             cost: Filter { x: [0.0; METHODS_MAX], p: self.forms.cost_between, scale: 1.0 },
             linked: Scale::default(),
-            numbers: Numbers::default(),
+            invited: Invited::default(),
             stubborn: 0,
             last_used: self.clock,
             blocks: [0; METHODS_MAX],
@@ -298,9 +298,8 @@ impl CostModel {
             for m in 1..self.methods.len() {
                 // Where one history gains nothing, a longer one does not either.
                 let goes_on = i == 0 || history_lens[m] > 0;
-                let Some(gain) = self.links.gain(m, &reach).filter(|_| goes_on && self.links.takes(m, &reach)) else {
-                    continue;
-                };
+                let weighed = goes_on && context.invited.offer(self.methods[m]) && self.links.takes(m, &reach);
+                let Some(gain) = self.links.gain(m, &reach).filter(|_| weighed) else { continue };
                 let (factor, encode_s, decode_s) = self.links.cost(m, &reach);
                 let linked = Costs {
                     encode_s: alone[m].encode_s * factor + encode_s,
@@ -346,7 +345,7 @@ impl CostModel {
         if let Some(gain) = gain {
             // The scale of the gain and the ratio without it are corrected together.
             let best_log = (1..self.methods.len())
-                .filter(|&i| context.numbers.offer(self.methods[i]))
+                .filter(|&i| context.invited.offer(self.methods[i]))
                 .map(|i| dot(&self.forms.size, &terms, i).clamp(0.0, LOG_RATIO_MAX) + context.size.x[i])
                 .fold(0.0, f32::max);
             let unit = gain * best_log;
@@ -369,6 +368,11 @@ impl CostModel {
             context.cost.observe(m, residual, noise, &self.forms.cost_within);
             self.jobs[m] = self.jobs[m].saturating_add(1);
         }
+        self.cpu.observe(wall_ns, cpu_ns);
+    }
+
+    /// A job of no method of this model took so much time, and so much of a core.
+    pub fn observe_host(&mut self, wall_ns: u64, cpu_ns: u64) {
         self.cpu.observe(wall_ns, cpu_ns);
     }
 

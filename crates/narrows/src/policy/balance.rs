@@ -7,13 +7,14 @@
 //! against dry link time keeps the throughput at 98 % of plain or more. `docs/policy.md` has the
 //! full explanation.
 
+use super::images::Weighed;
 use super::{Choice, NoSettings, Outcome, Policy, PolicySetup, Registered, Rescue};
 use crate::codec::{CodecId, Method};
 use crate::monitor::cost::{CostModel, FIXED_S, METHODS_MAX, Prediction, Seen};
 use crate::monitor::data::{Features, constant_prefix, is_constant};
 use crate::monitor::expectation::Kind;
 use crate::monitor::{Ask, PendingState, View};
-use crate::probe;
+use crate::{base64, probe};
 
 mod price;
 mod small;
@@ -94,8 +95,11 @@ const UNPROVEN_SHARE: f32 = 0.5;
 /// Maximum block length for xz: its tables take 11 bytes per byte of dictionary, and longer blocks
 /// would exceed the memory of a flow.
 const XZ_BLOCK_MAX: usize = 512 << 10;
-/// In bytes/s for each core: on faster links no method for numbers pays, and bytes are not probed.
+/// In bytes/s for each core: on faster links no method for numbers or base64 pays, and bytes are not probed.
 const NUMBERS_BELOW: f32 = 300e6;
+/// In bytes/s for each core: on faster links recompressing images pays for none. A core makes some 4 MB/s of
+/// them, so the rule has the last word long before.
+const IMAGES_BELOW: f32 = 20e6;
 /// Number of latest blocks whose choice is remembered until the outcome comes, at least; more than
 /// two windows.
 const REMEMBERED: usize = 64;
@@ -129,6 +133,9 @@ pub struct Balance {
     /// The link has unsent bytes, and its rate is not known yet.
     pushed_back_unknown: bool,
     small: Small,
+    images: Option<Weighed>,
+    /// An image was recompressed.
+    has_images: bool,
     why: Why,
 }
 
@@ -200,6 +207,8 @@ impl Balance {
             tried_bytes: 0,
             pushed_back_unknown: false,
             small: Small::new(&methods),
+            images: setup.images.then(Weighed::default),
+            has_images: false,
             why: Why::default(),
         }
     }
@@ -286,8 +295,13 @@ impl Balance {
         CLASSES[class]
     }
 
-    /// Asks the probe now and then whether blocks of this kind look like numbers.
-    fn notice_numbers(&mut self, view: &View<'_>, context: usize, len: usize, rate: f32) {
+    /// Asks the probe now and then whether blocks of this kind look like numbers, and each time whether the
+    /// block has base64, which other bytes deny within nanoseconds.
+    fn notice_invited(&mut self, view: &View<'_>, context: usize, len: usize, rate: f32) {
+        if view.limits.allows(Method::base64(1)) && rate < NUMBERS_BELOW * self.cores && self.costs.wants_base64() {
+            let has_base64 = len >= CLASSES[1] && base64::probe(&view.upcoming[..len]);
+            self.costs.observe_base64(context, has_base64);
+        }
         let pays = view.limits.allows(Method::split(1)) && rate < NUMBERS_BELOW * self.cores;
         if pays && self.costs.wants_probe(context, len) {
             // Split blocks see no history, in which lines of text repeat.
@@ -406,6 +420,48 @@ impl Balance {
         (self.saved + LEDGER_CREDIT) / rate + (LEDGER_SHARE * view.busy_ns as f32 - view.link.dry_ns as f32) * 1e-9
     }
 
+    /// The next block recompressed, if it is an image for which that pays.
+    fn image(&mut self, view: &View<'_>, rate: f32, decoders: f32, backlog_s: f32) -> Option<Choice> {
+        let images = self.images.as_mut()?;
+        let is_slow = (view.link.known || view.link.expected) && rate < IMAGES_BELOW * self.cores;
+        if !is_slow || view.link.in_memory {
+            images.forget();
+            return None;
+        }
+        // Nothing waits for an image on a dry link.
+        if view.ask != Ask::Next {
+            return None;
+        }
+        let late = images.late();
+        let (choice, costs) = images.next(view)?;
+        let raw_len = choice.block_len as f32;
+        let (slowdown, receiver_slowdown) = (self.costs.slowdown(), self.costs.receiver_slowdown());
+        let (encode_s, decode_s) = (costs.encode_s * slowdown, costs.decode_s * receiver_slowdown);
+        let now = Now { rate, decoders, backlog_s, price: price::sigmoid(self.price) };
+        let (raw_s, wire_s, on_receiver_s) = (raw_len / rate, costs.wire_len / rate, now.decode_s(decode_s, 0));
+        let idle_s = (late * encode_s - backlog_s).max(0.0);
+        let cost = (1.0 - now.price) * encode_s / self.cores
+            + now.price * (wire_s + idle_s)
+            + self.receiver_price * on_receiver_s;
+        if cost >= now.price * raw_s || on_receiver_s > raw_s || idle_s >= raw_s - wire_s {
+            return None;
+        }
+        let info = Info {
+            seq: view.seq,
+            encode_s,
+            wire_len: costs.wire_len,
+            decode_s,
+            raw_wire_len: raw_len,
+            slowdown,
+            receiver_slowdown,
+            ..Info::NONE
+        };
+        self.has_images = true;
+        self.price_receiver(encode_s / self.cores, wire_s, on_receiver_s);
+        self.remember(view, info);
+        Some(Choice { encode_ns: (encode_s * 1e9) as u64, ..choice })
+    }
+
     fn take(&mut self, view: &View<'_>, m: usize, len: usize, info: Info, now: &Now) -> Choice {
         self.pace = blend_log(self.pace, if m == 0 { 1.0 / now.rate } else { info.encode_s / len as f32 });
         self.cpu_pace = blend_log(self.cpu_pace, info.encode_s.max(2e-6) / len as f32);
@@ -517,6 +573,9 @@ impl Policy for Balance {
         let decoders = view.receiver.cores.max(1) as f32;
         let backlog_s = self.backlog_s(view, rate);
         self.notice_late_blocks(view);
+        if let Some(choice) = self.image(view, rate, decoders, backlog_s) {
+            return choice;
+        }
         let mut wanted = match view.ask {
             Ask::Next => self.block_len(view, rate, backlog_s),
             Ask::Bypass => CLASSES[1],
@@ -533,6 +592,7 @@ impl Policy for Balance {
             wanted = CLASSES[2];
         }
         wanted = wanted.min(view.limits.block_max);
+        wanted = self.images.as_ref().map_or(wanted, |images| images.before(view, wanted));
         let mut len = wanted.min(view.upcoming.len());
         if let Some(choice) = self.constant(view, len) {
             return choice;
@@ -550,7 +610,7 @@ impl Policy for Balance {
         }
         let features = Features::sample(&view.upcoming[..len]);
         let context = self.costs.context(&features);
-        self.notice_numbers(view, context, len, rate);
+        self.notice_invited(view, context, len, rate);
         // Whether linking pays depends on the price, and the price on the costs: the ring gets the
         // costs at the price of the block before.
         let before = Now { rate, decoders, backlog_s, price: price::sigmoid(self.price) };
@@ -677,6 +737,12 @@ impl Policy for Balance {
                 if self.small.learn(seq, raw_len, wire_len, wall_ns) {
                     return;
                 }
+                if method == Method::LEPTON {
+                    let expected_s = self.info(seq).map_or(f32::INFINITY, |info| info.encode_s);
+                    let times = wall_ns as f32 * 1e-9 / expected_s;
+                    self.images.iter_mut().for_each(|images| images.learn(raw_len, wire_len, cpu_ns, times));
+                    self.costs.observe_host(wall_ns, cpu_ns);
+                }
                 if !taken_over {
                     self.saved += raw_len.saturating_sub(wire_len) as f32;
                 }
@@ -717,7 +783,12 @@ impl Policy for Balance {
         if self.pushed_back_unknown {
             return WINDOW_UNKNOWN;
         }
-        if self.chosen < WINDOW_FIRST_BLOCKS { (cores + WINDOW_FIRST).min(WINDOW) } else { window_max(cores) }
+        // What an image costs is known, and its neighbours wait for it.
+        if self.chosen < WINDOW_FIRST_BLOCKS && !self.has_images { (cores + WINDOW_FIRST).min(WINDOW) } else { window_max(cores) }
+    }
+
+    fn awaits(&self) -> Option<u64> {
+        self.images.as_ref().and_then(Weighed::awaited)
     }
 
     fn learned(&self) -> Vec<(Method, f32)> {

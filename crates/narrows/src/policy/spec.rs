@@ -103,12 +103,15 @@ pub struct PolicySetup<'a> {
     pub calibration: Option<&'a Calibration>,
     /// Kinds of data that earlier flows to the same peer had.
     pub kinds: &'a [Kind],
+    /// JPEG images are recompressed where that pays; for `balance`, whose sender then takes blocks of
+    /// [`jpeg::LEN_MAX`](crate::jpeg::LEN_MAX).
+    pub images: bool,
 }
 
 impl<'a> PolicySetup<'a> {
     /// A setup with the default methods, without a calibration and without a memory.
     pub fn new(cores: usize, prior: &'a Prior) -> Self {
-        Self { methods: DEFAULT_METHODS, cores, prior, calibration: None, kinds: &[] }
+        Self { methods: DEFAULT_METHODS, cores, prior, calibration: None, kinds: &[], images: false }
     }
 }
 

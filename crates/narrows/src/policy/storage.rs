@@ -13,7 +13,8 @@
 //! most 1.2 % larger, of 1 MiB 3.5 %, of 512 KiB 5 %. Its blocks are not linked: 64 KiB of history
 //! gain nothing for such lengths, and unlinked blocks can be decoded in parallel and found by an
 //! index. A block that looks like numbers is split by their width before; its encoder keeps it as it is
-//! where that is shorter.
+//! where that is shorter. In a block that has base64, that is decoded before, whatever level of zstd is
+//! chosen; only the mode `fast` leaves it.
 //!
 //! With `images`, JPEG images become blocks of their own and are recompressed, whatever that takes; so
 //! that they can be seen whole, bytes gather as for the longest block.
@@ -23,13 +24,13 @@ use std::sync::Arc;
 
 use super::images::Images;
 use super::{Choice, Outcome, Policy, PolicySettings, PolicySetup, Registered};
-use crate::codec::{Method, Trial};
+use crate::codec::{CodecId, Method, Trial};
 use crate::error::{Error, Result};
 use crate::hint::{Mode, parse_methods, parse_rate, print_methods};
 use crate::monitor::View;
 use crate::monitor::cost::{CostModel, METHODS_MAX, Prediction, Seen};
 use crate::monitor::data::{Features, is_constant};
-use crate::probe;
+use crate::{base64, probe};
 
 /// The policy without a mode: zstd in long, unlinked blocks.
 pub struct Storage {
@@ -64,6 +65,7 @@ impl Policy for Storage {
         let block = &view.upcoming[..view.upcoming.len().min(block_len)];
         // A probe takes less than a hundredth of the time that such a block does.
         let method = match view.limits.allows(Self::METHOD) {
+            true if has_base64(Self::METHOD, block, view) => Method::base64(Self::METHOD.level),
             true if view.limits.allows(Self::FOR_NUMBERS) && probe::probe(block).is_some() => Self::FOR_NUMBERS,
             true => Self::METHOD,
             false => Method::STORE,
@@ -79,6 +81,11 @@ impl Policy for Storage {
     fn sight(&self) -> usize {
         if self.images.is_some() { Self::BLOCK_MAX } else { 0 }
     }
+}
+
+/// Whether base64 in a block is decoded before this method, which is zstd.
+fn has_base64(method: Method, block: &[u8], view: &View<'_>) -> bool {
+    method.codec == CodecId::ZSTD && view.limits.allows(Method::base64(method.level)) && base64::probe(block)
 }
 
 impl Mode {
@@ -149,6 +156,8 @@ struct Priced {
     block_len: usize,
     /// The user named the methods: `store` is only what is left where none of them is in time.
     named: bool,
+    /// Raw bytes/s of one core that reading takes at least.
+    decode_rate: f32,
     cores: f32,
     /// Seconds of a core that a raw byte may take; infinite without a floor.
     floor_s: f32,
@@ -171,9 +180,10 @@ impl Priced {
         let floor_s = if rate > 0.0 { cores / rate } else { f32::INFINITY };
         let block_len = settings.block.unwrap_or(mode.block_len());
         let named = settings.methods.is_some();
+        let decode_rate = settings.decode_rate.unwrap_or(0) as f32;
         let (infos, trial) = (Vec::new(), Trial::default());
         let images = settings.images.then(Images::default);
-        Self { costs, mode, block_len, named, cores, floor_s, credit_s: CREDIT_S, infos, trial, images }
+        Self { costs, mode, block_len, named, decode_rate, cores, floor_s, credit_s: CREDIT_S, infos, trial, images }
     }
 }
 
@@ -189,6 +199,13 @@ impl Priced {
         let parts = [1, 3].map(|quarter| &block[(block.len() * quarter / 4).min(block.len() - part)..][..part]);
         let mut len = |method: Method| -> usize { parts.iter().map(|raw| self.trial.encoded_len(method, raw)).sum() };
         (len(TRIAL_SPLIT) as f32) < LINK_GAIN * len(TRIAL_PLAIN) as f32
+    }
+
+    /// Whether base64 may be decoded before this method: neither the floor nor the speed of reading forbids
+    /// it, nor the user's own list.
+    fn decodes_base64(&self, method: Method) -> bool {
+        let decode_rate = Method::base64(method.level).nominal_decode_rate();
+        self.mode != Mode::Fast && !self.named && decode_rate >= self.decode_rate
     }
 
     /// The method of an archive's block, instead of method `m`.
@@ -238,10 +255,17 @@ impl Policy for Priced {
                 (best, best_cost) = (m, cost);
             }
         }
-        if self.mode == Mode::Archive {
-            best = self.split_instead(best, block, &predicted, allowance_s, view);
-        }
-        let method = self.costs.methods()[best];
+        // Lines of one length look like records too.
+        let chosen = self.costs.methods()[best];
+        let of_zstd = chosen.without_step().unwrap_or(chosen);
+        let method = if self.decodes_base64(of_zstd) && has_base64(of_zstd, block, view) {
+            Method::base64(of_zstd.level)
+        } else {
+            if self.mode == Mode::Archive {
+                best = self.split_instead(best, block, &predicted, allowance_s, view);
+            }
+            self.costs.methods()[best]
+        };
         if self.infos.len() >= REMEMBERED {
             self.infos.remove(0);
         }
@@ -260,7 +284,9 @@ impl Policy for Priced {
         }
         let Some(at) = self.infos.iter().position(|(of, ..)| *of == seq) else { return };
         let (_, context, features) = self.infos.remove(at);
-        if let Some(m) = self.costs.index_of(method).filter(|m| *m > 0) {
+        // What base64 gains is not told from what zstd does: only the level was chosen.
+        let known = self.costs.index_of(method).or_else(|| self.costs.index_of(method.without_step()?));
+        if let Some(m) = known.filter(|m| *m > 0) {
             let seen = Seen { raw_len, wire_len, wall_ns, cpu_ns, history_len: 0 };
             self.costs.observe(context, &features, m, seen);
         }
@@ -394,6 +420,10 @@ impl PolicySettings for Settings {
             Some(mode) => self.candidates(mode),
             None => vec![Method::STORE, Storage::METHOD, Storage::FOR_NUMBERS],
         };
+        if self.mode != Some(Mode::Fast) && self.methods.is_none() {
+            let of_zstd = methods.iter().filter(|m| m.codec == CodecId::ZSTD).map(|m| Method::base64(m.level));
+            methods.extend(of_zstd.collect::<Vec<_>>());
+        }
         methods.extend(self.images.then_some(Method::LEPTON));
         methods
     }

@@ -8,12 +8,18 @@ use super::{Control, Notes, cores, encoders};
 use crate::calibration::Calibration;
 use crate::codec::{DEFAULT_METHODS, Method};
 use crate::frame::{Attempt, HISTORY_DEFAULT};
+use crate::jpeg;
 use crate::monitor::cost::Prior;
 use crate::monitor::expectation::{Expectation, Kind};
 use crate::policy::{Policy, PolicySetup, PolicySpec};
 use crate::receiver::ReceiverConfig;
 use crate::sender::SenderConfig;
 use crate::stored::Stored;
+
+/// Memory that an image of 1 MiB may take while it is recompressed, and how many may take it at once: more
+/// cores than that make more than the links need for which images are recompressed.
+const IMAGE_MEMORY: usize = 40 << 20;
+const IMAGES_AT_ONCE: usize = 4;
 
 /// Callback for the notes of the receiver's application ([`Notes`]). It must not wait for the flow;
 /// an error that it returns ends the flow.
@@ -41,6 +47,7 @@ pub struct SendOptions {
     history: Option<usize>,
     gather_ns: Option<u64>,
     raw_len: Option<u64>,
+    images: bool,
     rest: SenderConfig,
     pub(super) search_always: bool,
     pub(super) search_if_asked: bool,
@@ -92,6 +99,7 @@ impl SendOptions {
             history: None,
             gather_ns: None,
             raw_len: None,
+            images: false,
             rest: SenderConfig::default(),
             search_always: false,
             search_if_asked: false,
@@ -137,6 +145,14 @@ impl SendOptions {
     pub fn expect(self, expectation: Option<&Expectation>) -> Self {
         let Expectation { link, kinds } = expectation.cloned().unwrap_or_default();
         Self { kinds, rest: SenderConfig { expected_link: link, ..self.rest }, ..self }
+    }
+
+    /// Whether `balance` recompresses JPEG images of which the source gives all bytes at once, where the link
+    /// is so slow that this pays and the receiver decodes them ([`ReceiveOptions::images`]). An image
+    /// is a block then, and up to four of them take 40 MiB each beside
+    /// [`SendOptions::memory_max`]. Default: false.
+    pub fn images(self, recompressed: bool) -> Self {
+        Self { images: recompressed, ..self }
     }
 
     /// Maximum length of a block, in raw bytes. Default: that of the policy. Set more than 2 MiB
@@ -272,7 +288,12 @@ impl SendOptions {
             Chooser::Own(_) => (self.rest.block_max, HISTORY_DEFAULT, 0),
         };
         let threads = self.threads.unwrap_or_else(encoders);
+        let (block_max, images_memory) = match self.images {
+            true => (block_max.max(jpeg::LEN_MAX), threads.min(IMAGES_AT_ONCE) * IMAGE_MEMORY),
+            false => (block_max, 0),
+        };
         let config = SenderConfig {
+            memory_max: self.rest.memory_max.saturating_add(images_memory),
             block_max: self.block_max.unwrap_or(block_max),
             history: self.history.unwrap_or(history),
             gather_ns: self.gather_ns.unwrap_or(gather_ns),
@@ -288,6 +309,7 @@ impl SendOptions {
                 prior: self.prior.as_ref().unwrap_or(Prior::shipped()),
                 calibration: self.calibration.as_ref(),
                 kinds: &self.kinds,
+                images: self.images,
             }),
         };
         (config, policy)
@@ -339,7 +361,7 @@ impl ReceiveOptions {
         Self { read_back: Some((stored, reach_max)), ..self }
     }
 
-    /// Whether recompressed images are decoded, as files may have them: that takes up to 64 MiB beside
+    /// Whether recompressed images are decoded, as files and some copies have them: that takes up to 64 MiB beside
     /// `memory_max` in each decoding thread. Default: false; a stream with images is refused at the first.
     pub fn images(self, decoded: bool) -> Self {
         Self { rest: ReceiverConfig { images: decoded, ..self.rest }, ..self }

@@ -90,7 +90,10 @@ impl World {
         let cores = config.cores;
         Self {
             sender: Sender::new(config, policy, pool.clone()),
-            receiver: Receiver::new(ReceiverConfig { duplex, cores, ..ReceiverConfig::default() }, pool.clone()),
+            receiver: Receiver::new(
+                ReceiverConfig { duplex, cores, images: true, ..ReceiverConfig::default() },
+                pool.clone(),
+            ),
             now_ns: 0,
             received: Vec::new(),
             arrivals: Vec::new(),

@@ -112,6 +112,7 @@ fn receive(args: &CpArgs, source: &Place, target: &Target, to: &Output<'_>, tell
         totals: false,
         stored: is_stored(args),
         frames: false,
+        images: false,
         habits: SourceHabits { rate: args.habits.rate(), ..SourceHabits::default() },
     };
     let notes = Notes::default();

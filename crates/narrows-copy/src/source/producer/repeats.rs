@@ -10,7 +10,7 @@ use fastcdc::v2020::FastCDC;
 use narrows::entry::REPEAT_LEN_MAX;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{File, GATHER_LEN, Over, Producer, READ_LEN, Verdict};
+use super::{File, GATHER_LEN, Over, Producer, READ_LEN, Verdict, images};
 use crate::delta::{CHUNK_LENS, read_at};
 use crate::earlier::{Earlier, Opened, REPEAT_MIN};
 
@@ -125,11 +125,12 @@ impl Producer<'_> {
         hash: &mut blake3::Hasher,
     ) -> Result<io::Result<bool>, Over> {
         let mut buffer = Vec::new();
+        let read_len = if self.shared.images { images::READ_LEN } else { READ_LEN } as u64;
         while at < end {
-            if self.await_room()? != Verdict::Nothing {
+            if self.await_room(read_len)? != Verdict::Nothing {
                 return Ok(Ok(false));
             }
-            let want = (end - at).min(READ_LEN as u64) as usize;
+            let want = (end - at).min(read_len) as usize;
             if !file.may_repeat || want < REPEAT_MIN || !self.repeats.is_looking() {
                 self.repeats.sent_bytes(want as u64);
                 match self.span(fd, at, at + want as u64, Some(&mut *hash))? {
@@ -145,7 +146,11 @@ impl Producer<'_> {
                 Err(e) => return Ok(Err(e)),
             };
             let is_last = at + read as u64 == end;
-            let sent = self.send_or_name(file.id, fd, at, &buffer[..read], is_last);
+            let record_end = self.shared.images.then(|| images::record_end(&buffer[..read])).flatten();
+            let sent = match record_end {
+                Some(len) => self.send_or_name(file.id, fd, at, &buffer[..len], true),
+                None => self.send_or_name(file.id, fd, at, &buffer[..read], is_last),
+            };
             hash.update(&buffer[..sent]);
             at += sent as u64;
             if self.out.len() >= GATHER_LEN || self.repeats.waiting >= WAITING_MAX {
@@ -156,11 +161,11 @@ impl Producer<'_> {
         Ok(Ok(true))
     }
 
-    /// Waits until the receiver has processed enough references; returns its verdict on the current
-    /// file.
-    fn await_room(&mut self) -> Result<Verdict, Over> {
+    /// Waits until the receiver has processed enough references for so many bytes more; returns its verdict on
+    /// the current file.
+    fn await_room(&mut self, len: u64) -> Result<Verdict, Over> {
         let mut state = self.shared.lock();
-        while !state.doubts.has_room(READ_LEN as u64) {
+        while !state.doubts.has_room(len) {
             if state.over {
                 return Err(Over);
             }

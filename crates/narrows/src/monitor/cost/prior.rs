@@ -14,20 +14,51 @@
 use std::sync::OnceLock;
 
 use super::{METHODS_MAX, Matrix, PerMethod};
-use crate::codec::Method;
+use crate::codec::{CodecId, Method};
 use crate::error::{Error, Result};
 use crate::monitor::data::TERMS;
 
-/// What a split block gains over zstd at the same level, where the probe said yes: mean of the log ratio,
-/// and its variance between streams and between blocks of one (docs/experiments/typed-bytes.md). The same
-/// of the logs of the times that it takes longer.
-const SPLIT_GAIN: f32 = 0.15;
-const SPLIT_GAIN_BETWEEN: f32 = 0.06;
-const SPLIT_GAIN_WITHIN: f32 = 0.02;
-const SPLIT_ENCODE: f32 = 0.35;
-const SPLIT_DECODE: f32 = 0.45;
-const SPLIT_COST_BETWEEN: f32 = 0.04;
-const SPLIT_COST_WITHIN: f32 = 0.01;
+/// What a step before zstd changes, where its probe said yes: logs against zstd at the same level.
+struct Step {
+    /// Mean of the gain in log ratio, its variance between streams and between blocks of one.
+    gain: f32,
+    gain_between: f32,
+    gain_within: f32,
+    /// Times that it takes longer, and their variances.
+    encode: f32,
+    decode: f32,
+    cost_between: f32,
+    cost_within: f32,
+}
+
+/// docs/experiments/typed-bytes.md.
+const SPLIT: Step = Step {
+    gain: 0.15,
+    gain_between: 0.06,
+    gain_within: 0.02,
+    encode: 0.35,
+    decode: 0.45,
+    cost_between: 0.04,
+    cost_within: 0.01,
+};
+/// Decision 28: of blocks of mail that have base64.
+const BASE64: Step = Step {
+    gain: 0.1,
+    gain_between: 0.03,
+    gain_within: 0.02,
+    encode: 0.2,
+    decode: 0.5,
+    cost_between: 0.04,
+    cost_within: 0.01,
+};
+
+fn step(method: Method) -> Option<&'static Step> {
+    match method.codec {
+        CodecId::SPLIT => Some(&SPLIT),
+        CodecId::BASE64 => Some(&BASE64),
+        _ => None,
+    }
+}
 
 const MAGIC: &str = "narrows-prior 1";
 const SHIPPED: &str = include_str!("../../policy/prior.txt");
@@ -188,8 +219,8 @@ impl Prior {
             cost_between: diagonal(0.25),
             cost_within: diagonal(0.05),
         };
-        // A split block costs what zstd of the same level does, and what the split adds.
-        let known = |m: &Method| if m.is_for_numbers() { Method::zstd(m.level) } else { *m };
+        // A block behind a step costs what zstd of the same level does, and what the step adds.
+        let known = |m: &Method| m.without_step().unwrap_or(*m);
         let at: Vec<_> = methods.iter().map(|m| self.methods.iter().position(|p| *p == known(m))).collect();
         let count = self.methods.len();
         for (m, i) in at.iter().enumerate() {
@@ -208,18 +239,18 @@ impl Prior {
                     forms.size_within[m][n] = self.size_within[i * count + j];
                     forms.cost_between[m][n] = self.cost_between[i * count + j];
                     forms.cost_within[m][n] = self.cost_within[i * count + j];
-                    if methods[m].is_for_numbers() && methods[n].is_for_numbers() {
-                        forms.size_between[m][n] += SPLIT_GAIN_BETWEEN;
-                        forms.size_within[m][n] += SPLIT_GAIN_WITHIN;
-                        forms.cost_between[m][n] += SPLIT_COST_BETWEEN;
-                        forms.cost_within[m][n] += SPLIT_COST_WITHIN;
+                    if let Some(step) = step(methods[m]).filter(|_| methods[m].codec == methods[n].codec) {
+                        forms.size_between[m][n] += step.gain_between;
+                        forms.size_within[m][n] += step.gain_within;
+                        forms.cost_between[m][n] += step.cost_between;
+                        forms.cost_within[m][n] += step.cost_within;
                     }
                 }
             }
-            if methods[m].is_for_numbers() {
-                forms.size[0][m] += SPLIT_GAIN;
-                forms.encode[0][m] += SPLIT_ENCODE;
-                forms.decode[0][m] += SPLIT_DECODE;
+            if let Some(step) = step(methods[m]) {
+                forms.size[0][m] += step.gain;
+                forms.encode[0][m] += step.encode;
+                forms.decode[0][m] += step.decode;
             }
         }
         forms
@@ -292,7 +323,7 @@ mod tests {
     fn the_shipped_prior_covers_the_default_methods() {
         let prior = Prior::parse(SHIPPED).unwrap();
         assert_eq!(*Prior::shipped(), prior, "the compiler read other numbers");
-        let measured = |m: &&Method| **m != Method::STORE && **m != Method::CONSTANT && !m.is_for_numbers();
+        let measured = |m: &&Method| **m != Method::STORE && **m != Method::CONSTANT && m.without_step().is_none();
         for method in DEFAULT_METHODS.iter().filter(measured) {
             assert!(prior.reference(*method).is_some(), "{method}");
         }

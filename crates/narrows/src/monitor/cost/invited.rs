@@ -1,32 +1,50 @@
-//! Which kinds of data look like numbers. Methods for numbers are offered to those alone: an invitation
-//! to try them, after which only costs count.
+//! Which kinds of data look like numbers, or have base64. Methods for these are offered to them alone: an
+//! invitation to try them, after which only costs count.
 
 use super::CostModel;
-use crate::codec::Method;
+use crate::codec::{CodecId, Method};
 
 /// Raw bytes of a kind between two probes: 16 blocks of 64 KiB, so that a probe takes less than 1 % of
 /// the time of LZ4.
 const PROBE_EVERY: usize = 1 << 20;
 
-/// What the probe said of a kind of data.
+/// What the probes said of a kind of data.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Numbers {
-    yes: bool,
-    /// Raw bytes since the last probe; `None` before the first one.
+pub(super) struct Invited {
+    numbers: bool,
+    /// Raw bytes since the last probe for numbers; `None` before the first one.
     since: Option<usize>,
+    /// The latest block has base64.
+    base64: bool,
 }
 
-impl Numbers {
+impl Invited {
     pub(super) fn offer(&self, method: Method) -> bool {
-        self.yes || !method.is_for_numbers()
+        match method.codec {
+            CodecId::SPLIT => self.numbers,
+            CodecId::BASE64 => self.base64,
+            _ => true,
+        }
     }
 }
 
 impl CostModel {
-    /// Whether method `m` is offered to data of this kind: the probe has not looked, or said no, if it is
+    /// Whether method `m` is offered to data of this kind: its probe has not looked, or said no, if it is
     /// not.
     pub fn offers(&self, context: usize, m: usize) -> bool {
-        self.contexts[context.min(self.contexts.len() - 1)].numbers.offer(self.methods[m])
+        self.contexts[context.min(self.contexts.len() - 1)].invited.offer(self.methods[m])
+    }
+
+    /// Whether there are methods for base64, so that its probe is worth asking.
+    pub fn wants_base64(&self) -> bool {
+        self.methods.iter().any(|m| m.codec == CodecId::BASE64)
+    }
+
+    /// Takes what the probe for base64 said of the next block.
+    pub fn observe_base64(&mut self, context: usize, yes: bool) {
+        if let Some(context) = self.contexts.get_mut(context) {
+            context.invited.base64 = yes;
+        }
     }
 
     /// Whether the probe should look at the next `len` bytes of this kind: they are the first ones, or
@@ -36,16 +54,16 @@ impl CostModel {
             return false;
         }
         let Some(context) = self.contexts.get_mut(context) else { return false };
-        let since = context.numbers.since.map_or(PROBE_EVERY, |since| since.saturating_add(len));
+        let since = context.invited.since.map_or(PROBE_EVERY, |since| since.saturating_add(len));
         let wants = since >= PROBE_EVERY;
-        context.numbers.since = Some(if wants { 0 } else { since });
+        context.invited.since = Some(if wants { 0 } else { since });
         wants
     }
 
     /// Takes what the probe said.
     pub fn observe_probe(&mut self, context: usize, yes: bool) {
         if let Some(context) = self.contexts.get_mut(context) {
-            context.numbers.yes = yes;
+            context.invited.numbers = yes;
         }
     }
 }
@@ -90,6 +108,18 @@ mod tests {
                 assert_eq!(model.offers(c, m), offered);
                 assert_eq!(p.wire_len[m] < p.wire_len[0], offered, "{m} {yes}");
             }
+        }
+    }
+
+    #[test]
+    fn methods_for_base64_are_offered_to_blocks_that_have_it() {
+        let methods = [Method::STORE, Method::zstd(1), Method::base64(1), Method::split(1)];
+        let mut model = CostModel::new(&methods, Prior::shipped());
+        let c = model.context(&Features::default());
+        assert!(model.wants_base64() && !self::model().wants_base64());
+        for yes in [false, true, false] {
+            model.observe_base64(c, yes);
+            assert_eq!([1, 2, 3].map(|m| model.offers(c, m)), [true, yes, false]);
         }
     }
 
