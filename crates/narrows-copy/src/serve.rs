@@ -12,11 +12,13 @@ use narrows::frame::REACH_MAX_HARD;
 use narrows::policy::PolicySpec;
 use narrows::stream::{self, Control, Notes, ReceiveOptions, SendOptions};
 use narrows::transport::Link;
+use rustix::fs::Mode;
+use rustix::io::Errno;
 
 use super::error::{Blame, Error, Result, cannot_store, is_link_lost};
 use super::filter::Filter;
 use super::frames::{Form, FramesOptions, SUFFIX};
-use super::hello::{Fsync, GetTask, StoreOptions, Task};
+use super::hello::{Fsync, GetTask, PartialDir, StoreOptions, Task};
 use super::outlet::Outlet;
 use super::remote_path;
 use super::scan::{self, Root};
@@ -125,6 +127,15 @@ impl Reachable<'_> {
         store.habits.link_dest.iter().filter_map(|dir| open(dir).transpose()).collect()
     }
 
+    /// Opens the folder of `--partial-dir`, if it is one for all files.
+    fn partials(&self, store: &StoreOptions) -> Result<Option<Tree>> {
+        match self {
+            Self::Everything => open_partials(store),
+            Self::Within(served, _) => served.partials(store),
+            Self::Busy => Err(Error::Local(BUSY.into())),
+        }
+    }
+
     fn roots(&self, sources: &[PathBuf], recursive: bool, of_stored: bool, follow: bool) -> (Vec<Root>, Vec<String>) {
         if matches!(self, Self::Within(..)) && sources.len() > SOURCES_MAX {
             return (
@@ -201,7 +212,8 @@ pub fn run(
             } else {
                 target.and_then(|target| {
                     let opened = reachable.target(&target, single, &store)?;
-                    Ok(Opened { beside: reachable.beside(&target, &store)?, ..opened })
+                    let (beside, partials) = (reachable.beside(&target, &store)?, reachable.partials(&store)?);
+                    Ok(Opened { beside, partials, ..opened })
                 })
             };
             put(opened, store, link, manner, reachable, control)
@@ -240,15 +252,15 @@ pub fn put(
                 Err(e) => refuse(e, link, receive),
             };
         }
-        Ok(Opened { into: Into::Tree(tree, rename), sources, beside, .. }) => {
+        Ok(Opened { into: Into::Tree(tree, rename), sources, beside, partials, .. }) => {
             let store = EntryStore::new(tree, rename, Permitted::Anything, options, notes, Observers::none());
-            store.map(|store| {
+            store.and_then(|store| {
                 store.protect(sources);
-                let store = store.beside(beside);
-                match reachable {
+                let store = store.beside(beside).partials(partials)?;
+                Ok(match reachable {
                     Reachable::Within(served, client) => store.sharing(served.memory_of(*client)),
                     Reachable::Everything | Reachable::Busy => store,
-                }
+                })
             })
         }
         Err(e) => Err(e),
@@ -317,6 +329,8 @@ pub struct Opened {
     pub sources: Vec<(u64, u64)>,
     /// Earlier copies, whose files become hard links.
     pub beside: Vec<Tree>,
+    /// The folder in which files live until they are whole, if it is one for all.
+    pub partials: Option<Tree>,
 }
 
 /// Kind of a target.
@@ -329,8 +343,8 @@ pub enum Into {
 
 impl From<(Tree, Option<Vec<u8>>)> for Opened {
     fn from((tree, rename): (Tree, Option<Vec<u8>>)) -> Self {
-        let (sources, beside) = (Vec::new(), Vec::new());
-        Self { into: Into::Tree(tree, rename), name: PathBuf::new(), is_new: false, sources, beside }
+        let (sources, beside, partials) = (Vec::new(), Vec::new(), None);
+        Self { into: Into::Tree(tree, rename), name: PathBuf::new(), is_new: false, sources, beside, partials }
     }
 }
 
@@ -363,8 +377,8 @@ pub fn open_target(target: &Path, single: bool, dry_run: bool, makes_parents: bo
         Some(_) if dry_run => return Ok(Opened::from((Tree::empty().blame(Error::Local)?, Some(name)))),
         Some(special) => {
             let into = Into::Special(special);
-            let (sources, beside) = (Vec::new(), Vec::new());
-            return Ok(Opened { into, name: target.to_path_buf(), is_new: false, sources, beside });
+            let (sources, beside, partials) = (Vec::new(), Vec::new(), None);
+            return Ok(Opened { into, name: target.to_path_buf(), is_new: false, sources, beside, partials });
         }
         None => {}
     }
@@ -385,6 +399,25 @@ pub fn open_beside(target: &Path, dir: &Path) -> Result<Option<Tree>> {
     let dir = target.join(dir);
     let cannot = format!("cannot open {} (--link-dest)", shown(dir.as_os_str().as_bytes()));
     found(Tree::open(&dir)).blame_for(Error::Local, cannot)
+}
+
+/// Opens the folder of `--partial-dir`, if it is one for all files. If only the folder itself is missing, it is
+/// made; in a dry run there is none then.
+pub fn open_partials(store: &StoreOptions) -> Result<Option<Tree>> {
+    let Some(PartialDir::At(dir)) = &store.habits.partial_dir else { return Ok(None) };
+    let cannot = cannot_partials(dir);
+    if !store.dry_run {
+        match rustix::fs::mkdir(dir, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(e) => return Err(io::Error::from(e)).blame_for(Error::Local, cannot),
+        }
+    }
+    found(Tree::open(dir)).blame_for(Error::Local, cannot)
+}
+
+/// Beginning of the message about a folder of `--partial-dir`.
+pub(super) fn cannot_partials(dir: &Path) -> String {
+    format!("cannot use {} (--partial-dir)", shown(dir.as_os_str().as_bytes()))
 }
 
 /// Whether the source decides if the target becomes a file or a folder: no folder exists there, and
@@ -437,6 +470,7 @@ fn get(
             one_file_system: habits.one_file_system,
             checksum: habits.checksum,
             listed,
+            ..Picks::default()
         },
         itemized: false,
         removes: habits.remove_sources,

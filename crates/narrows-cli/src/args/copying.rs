@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result};
 use clap::Args as ClapArgs;
-use narrows_copy::hello::{Backup, LINK_DEST_MAX, SourceHabits, StoreHabits};
+use narrows_copy::hello::{Backup, Confirmed, LINK_DEST_MAX, NameSet, PartialDir, SourceHabits, StoreHabits};
 use narrows_copy::scan::Picks;
 
 /// Longest list of --files-from, in bytes: what fits into one request with its escapes.
@@ -55,6 +55,9 @@ pub(crate) struct HabitArgs {
     /// With --backup: keep it in DIR, a folder below the target
     #[arg(long, value_name = "DIR", requires = "backup")]
     pub(crate) backup_dir: Option<PathBuf>,
+    /// Keep files that are not whole in DIR: a folder beside each file, made when needed, or an absolute path
+    #[arg(long, value_name = "DIR")]
+    pub(crate) partial_dir: Option<PathBuf>,
     /// Make files that are the same in DIR hard links to those; relative to the target; may be repeated
     #[arg(long, value_name = "DIR")]
     pub(crate) link_dest: Vec<PathBuf>,
@@ -78,11 +81,22 @@ pub(crate) struct HabitArgs {
     /// Names of entries that would be removed, if they are asked about first.
     #[arg(skip)]
     pub(crate) removals: Option<Removals>,
+    /// The names that were shown, and that may be removed.
+    #[arg(skip)]
+    pub(crate) confirmed: Option<Confirmed>,
 }
 
-/// The first names of entries that would be removed, and how many there are.
+/// The entries that would be removed.
 #[derive(Clone, Default)]
-pub(crate) struct Removals(pub(crate) Arc<Mutex<(Vec<String>, u64)>>);
+pub(crate) struct Removals(pub(crate) Arc<Mutex<Removed>>);
+
+/// The first names of entries that would be removed, how many there are, and all names as a set.
+#[derive(Clone, Default)]
+pub(crate) struct Removed {
+    pub(crate) first: Vec<String>,
+    pub(crate) count: u64,
+    pub(crate) all: NameSet,
+}
 
 impl HabitArgs {
     /// The options that this copy was given and that only narrows at both ends can follow.
@@ -95,6 +109,7 @@ impl HabitArgs {
             (self.files_from.is_some(), "--files-from"),
             (self.mkpath, "--mkpath"),
             (self.backup, "--backup"),
+            (self.partial_dir.is_some(), "--partial-dir"),
             (!self.link_dest.is_empty(), "--link-dest"),
             (self.remove_source_files, "--remove-source-files"),
             (self.itemize_changes, "--itemize-changes"),
@@ -119,7 +134,18 @@ impl HabitArgs {
         if self.link_dest.len() > LINK_DEST_MAX {
             return misuse(format!("--link-dest may be given at most {LINK_DEST_MAX} times"));
         }
+        self.partials().map(drop).or_else(misuse)?;
         self.kept().map_or(Ok(()), |backup| backup.check().or_else(misuse))
+    }
+
+    /// Where files live until they are whole.
+    fn partials(&self) -> Result<Option<PartialDir>, String> {
+        self.partial_dir.as_deref().map_or(Ok(None), PartialDir::new)
+    }
+
+    /// The pattern of folders with such files, which are not copied.
+    pub(crate) fn pattern_of_partials(&self) -> Option<String> {
+        self.partials().ok().flatten()?.pattern()
     }
 
     fn kept(&self) -> Option<Backup> {
@@ -137,6 +163,7 @@ impl HabitArgs {
             link_dest: self.link_dest.clone(),
             itemize,
             one_file_system: self.one_file_system,
+            partial_dir: self.partials().ok().flatten(),
         }
     }
 
@@ -154,7 +181,8 @@ impl HabitArgs {
 
     /// What the scan on this host picks, apart from a list.
     pub(crate) fn picks(&self) -> Picks {
-        Picks { follow: self.copy_links, one_file_system: self.one_file_system, checksum: self.checksum, listed: None }
+        let (follow, one_file_system, checksum) = (self.copy_links, self.one_file_system, self.checksum);
+        Picks { follow, one_file_system, checksum, ..Picks::default() }
     }
 
     /// The paths of --files-from, without comments and empty lines.
