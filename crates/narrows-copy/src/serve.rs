@@ -171,6 +171,9 @@ const TOLD_MAX: Duration = Duration::from_secs(10);
 /// Maximum number of sources of one client of a shared server; each keeps a folder open.
 const SOURCES_MAX: usize = 256;
 /// What a server answers that never leaves its folder.
+/// What is said to those who want a copy to yield of which another program has the connection.
+pub const NO_ROUND_TRIPS: &str = "--bwlimit auto has to see the round trips of the connection, which belongs to the \
+    remote shell; give a rate, as in --bwlimit 2M, or copy with `narrows serve --listen` and a narrows:// address";
 const NOT_FOLLOWED: &str = "a server does not follow symbolic links (-L); copy them as links";
 pub(super) const BUSY: &str = "the server has too many copies; try again later";
 
@@ -450,7 +453,12 @@ fn get(
         reachable.roots(sources, what.recursive || habits.files.is_some(), what.frames, habits.follow);
     let listed = habits.files.as_ref().map(|files| Listed::new(files, what.recursive)).transpose();
     let listed = listed.map_err(|text| Error::Protocol(text.into()))?;
-    let link = if habits.rate > 0 { link.limited(habits.rate) } else { link };
+    let link = match reachable {
+        Reachable::Within(..) if habits.yields => link.yielding(),
+        _ if habits.yields => return Err(Error::Usage(NO_ROUND_TRIPS.into())),
+        _ if habits.rate > 0 => link.limited(habits.rate),
+        _ => link,
+    };
     unopened.extend(failed);
     let filter = Filter::new(&what.exclude)?.of_stored(what.frames);
     let quiet = SourceOptions {

@@ -67,9 +67,10 @@ pub(crate) struct HabitArgs {
     /// Print a line for each change, in the form of rsync
     #[arg(short = 'i', long)]
     pub(crate) itemize_changes: bool,
-    /// Send at most RATE: a number of KiB per second, or with K, M or G [0: as fast as possible]
+    /// Send at most RATE: a number of KiB per second, or with K, M or G; auto yields to other traffic (narrows://
+    /// only) [0: as fast as possible]
     #[arg(long, value_name = "RATE", value_parser = parse_rate)]
-    pub(crate) bwlimit: Option<u64>,
+    pub(crate) bwlimit: Option<Rate>,
     /// Ignore the file with default options
     #[arg(long)]
     pub(crate) no_config: bool,
@@ -113,14 +114,19 @@ impl HabitArgs {
             (!self.link_dest.is_empty(), "--link-dest"),
             (self.remove_source_files, "--remove-source-files"),
             (self.itemize_changes, "--itemize-changes"),
-            (self.rate() > 0, "--bwlimit"),
+            (self.rate() > 0 || self.yields(), "--bwlimit"),
         ];
         options.into_iter().find(|(asked, _)| *asked).map(|(_, name)| name)
     }
 
     /// Most bytes per second; 0 is no limit.
     pub(crate) fn rate(&self) -> u64 {
-        self.bwlimit.unwrap_or(0)
+        if let Some(Rate::Most(rate)) = self.bwlimit { rate } else { 0 }
+    }
+
+    /// Whether the copy yields to all other traffic.
+    pub(crate) fn yields(&self) -> bool {
+        self.bwlimit == Some(Rate::Auto)
     }
 
     /// Checks what clap cannot.
@@ -176,6 +182,7 @@ impl HabitArgs {
             remove_sources: self.remove_source_files,
             files,
             rate: self.rate(),
+            yields: self.yields(),
         }
     }
 
@@ -223,13 +230,22 @@ fn parse_port(text: &str) -> Result<u16, String> {
     port.ok_or_else(|| format!("'{text}' is no port"))
 }
 
+/// The value of --bwlimit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rate {
+    /// Bytes per second; 0 is no limit.
+    Most(u64),
+    /// Whatever others leave of the link.
+    Auto,
+}
+
 /// Parses a rate as rsync does: KiB per second, or bytes with a suffix (K, M, G: powers of 1024; KB, MB,
-/// GB: powers of 1000).
-fn parse_rate(text: &str) -> Result<u64, String> {
+/// GB: powers of 1000); or `auto`.
+fn parse_rate(text: &str) -> Result<Rate, String> {
     if text == "auto" {
-        return Err("'auto' is not supported: name a rate such as 500K or 2M".into());
+        return Ok(Rate::Auto);
     }
-    let bad = || format!("'{text}' is not a rate such as 500 (KiB per second), 500K or 1.5M");
+    let bad = || format!("'{text}' is not a rate such as 500 (KiB per second), 500K, 1.5M or auto");
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').len();
     let (number, unit) = text.split_at(digits);
     let unit = unit.to_ascii_lowercase();
@@ -245,7 +261,7 @@ fn parse_rate(text: &str) -> Result<u64, String> {
     };
     let rate: f64 = number.parse().map_err(|_| bad())?;
     // Rounded up, since 0 would be no limit.
-    if (0.0..1e15).contains(&rate) { Ok((rate * factor).ceil() as u64) } else { Err(bad()) }
+    if (0.0..1e15).contains(&rate) { Ok(Rate::Most((rate * factor).ceil() as u64)) } else { Err(bad()) }
 }
 
 #[cfg(test)]
@@ -263,9 +279,10 @@ mod tests {
             ("3KiB", 3072),
             ("0.1b", 1),
         ] {
-            assert_eq!(parse_rate(text), Ok(rate), "{text}");
+            assert_eq!(parse_rate(text), Ok(Rate::Most(rate)), "{text}");
         }
-        for bad in ["", "M", "1X", "-1", "auto", "1e3", "9999999999999999999"] {
+        assert_eq!(parse_rate("auto"), Ok(Rate::Auto));
+        for bad in ["", "M", "1X", "-1", "automatic", "1e3", "9999999999999999999"] {
             assert!(parse_rate(bad).is_err(), "{bad}");
         }
     }

@@ -36,7 +36,7 @@ use narrows_copy::place::Place;
 use narrows_copy::remote_path;
 use narrows_copy::scan::{self, Listed, Picks, Root, TargetFolder};
 use narrows_copy::serve::{
-    AS_IT_COMES, Into, Opened, carrier_options, is_undecided, open_beside, open_partials, open_roots, open_target,
+    AS_IT_COMES, Into, NO_ROUND_TRIPS, Opened, carrier_options, is_undecided, open_beside, open_partials, open_roots, open_target,
 };
 use narrows_copy::source::{EntrySource, Input, SourceOptions};
 use narrows_copy::store::{EntryStore, Observers, Permitted};
@@ -576,13 +576,24 @@ fn start(
     opened: Option<Opened>,
     seen: impl Fn() -> Seen + Send + 'static,
 ) -> Result<(Carrier, Link, Option<Grower>)> {
+    if args.habits.yields() && matches!(place, Place::Ssh { .. }) {
+        return Err(narrows::Error::misuse(NO_ROUND_TRIPS).into());
+    }
     let trust = trust(args, place)?;
     let shell = carrier::shell_for(&args.shell, place)?;
     let reach = Reach { shell: &shell, program: &args.remote_narrows, trust: trust.as_ref() };
     let (carrier, link, growth) = Carrier::start(place, &reach, task, opened)?;
-    let limits = matches!(task, Task::Put { .. }) && args.habits.rate() > 0;
-    let link = if limits { link.limited(args.habits.rate()) } else { link };
-    let grower = growth.map(|growth| Grower::start(growth.bond.clone(), args.carriers, seen, move || growth.open()));
+    let sends = matches!(task, Task::Put { .. });
+    // A copy within this host has no link.
+    let yields = args.habits.yields() && matches!(place, Place::Direct { .. });
+    let link = match args.habits.rate() {
+        _ if sends && yields => link.yielding(),
+        rate if sends && rate > 0 => link.limited(rate),
+        _ => link,
+    };
+    // Several connections would be several flows, and each would take a part of the link.
+    let carriers = if yields { 1 } else { args.carriers };
+    let grower = growth.map(|growth| Grower::start(growth.bond.clone(), carriers, seen, move || growth.open()));
     Ok((carrier, link, grower))
 }
 

@@ -61,6 +61,8 @@ pub struct SourceHabits {
     pub files: Option<Vec<PathBuf>>,
     /// Most bytes per second on the link; 0 is no limit.
     pub rate: u64,
+    /// The copy yields to all other traffic on the link.
+    pub yields: bool,
 }
 
 impl StoreHabits {
@@ -204,18 +206,22 @@ impl SourceHabits {
         if !self.is_asked() {
             return Value::Null;
         }
-        json!({
+        let mut words = json!({
             "follow": self.follow,
             "one_file_system": self.one_file_system,
             "checksum": self.checksum,
             "remove_sources": self.remove_sources,
             "files": self.files.as_ref().map(|files| files.iter().map(|p| escaped(p)).collect::<Vec<_>>()),
             "rate": self.rate,
-        })
+        });
+        if self.yields {
+            words["yields"] = true.into();
+        }
+        words
     }
 
     pub(super) fn from_json(words: &Value) -> Result<Self> {
-        let known = ["follow", "one_file_system", "checksum", "remove_sources", "files", "rate"];
+        let known = ["follow", "one_file_system", "checksum", "remove_sources", "files", "rate", "yields"];
         let Some(words) = members(words, &known)? else { return Ok(Self::default()) };
         let flag = |name: &str| words.get(name).and_then(Value::as_bool).unwrap_or(false);
         let files = match words.get("files") {
@@ -229,6 +235,7 @@ impl SourceHabits {
             remove_sources: flag("remove_sources"),
             files,
             rate: words.get("rate").and_then(Value::as_u64).unwrap_or(0),
+            yields: flag("yields"),
         })
     }
 }
@@ -313,8 +320,11 @@ mod tests {
             remove_sources: true,
             files: Some(vec!["a b/%".into(), "c/".into()]),
             rate: 1 << 40,
+            yields: true,
         };
         assert_eq!(SourceHabits::from_json(&source.to_json()).unwrap(), source);
+        let older = SourceHabits { yields: false, ..source };
+        assert!(older.to_json().get("yields").is_none(), "an older server would refuse it");
         assert_eq!(StoreHabits::from_json(&Value::Null).unwrap(), StoreHabits::default());
         for bad in
             [json!({ "later": true }), json!([]), json!({ "link_dest": vec!["x"; 21] }), json!({ "backup": true }),

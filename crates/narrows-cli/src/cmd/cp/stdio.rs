@@ -112,7 +112,7 @@ fn receive(args: &CpArgs, source: &Place, target: &Target, to: &Output<'_>, tell
         totals: false,
         stored: is_stored(args),
         frames: false,
-        habits: SourceHabits { rate: args.habits.rate(), ..SourceHabits::default() },
+        habits: SourceHabits { rate: args.habits.rate(), yields: args.habits.yields(), ..SourceHabits::default() },
     };
     let notes = Notes::default();
     let options = ReceiveOptions::default().notes(&notes).stall_timeout(flow::seconds(args.timeout));
