@@ -262,7 +262,8 @@ fn names_without_new_files_are_flushed() {
     }
     let run = |flags: &[&str]| {
         let flags = flags.iter().map(OsStr::new);
-        let args: Vec<_> = flags.chain([OsStr::new("-r"), a.join("").as_os_str(), &remote(&b)]).map(OsStr::to_owned).collect();
+        let args: Vec<_> =
+            flags.chain([OsStr::new("-r"), a.join("").as_os_str(), &remote(&b)]).map(OsStr::to_owned).collect();
         let args: Vec<&OsStr> = args.iter().map(|arg| &**arg).collect();
         with_failing(&[Failing::All(libc::SYS_syncfs)], libc::EIO, || cp(home.path(), &args))
     };

@@ -247,7 +247,8 @@ fn what_is_replaced_or_removed_is_kept_with_backup() {
     as_rsync(&world, &BOTH, "-ab --delete", "from/", fill);
     // What is included is removed even if it is a backup of an earlier copy, of which there is no backup. That
     // of this copy stays.
-    for flags in ["--include=*", "--include=*.x~", "--backup-dir=old --include=*", "--suffix=.x", "--suffix=.x --include=*"]
+    for flags in
+        ["--include=*", "--include=*.x~", "--backup-dir=old --include=*", "--suffix=.x", "--suffix=.x --include=*"]
     {
         let flags = format!("-ab --delete {flags}");
         as_rsync(&world, &BOTH, &flags, "from/", |top| {
@@ -515,7 +516,10 @@ fn a_limited_copy_is_not_faster() {
         if matches!(way, Way::Put | Way::Get) {
             assert_eq!(code(&output), 2, "{way:?}: {}", stderr(&output));
             let said = stderr(&output);
-            assert!(said.contains("give a rate") && said.lines().count() == 1 && !world.path(&target).exists(), "{said}");
+            assert!(
+                said.contains("give a rate") && said.lines().count() == 1 && !world.path(&target).exists(),
+                "{said}"
+            );
         } else {
             assert_eq!(code(&output), 0, "{way:?}: {}", stderr(&output));
             assert_eq!(fs::read(world.path(&target)).unwrap(), fs::read(world.path("data")).unwrap());
@@ -544,7 +548,9 @@ fn what_needs_narrows_at_both_ends_is_said() {
     let world = World::new();
     source(&world);
     File::create(world.path("list")).unwrap();
-    for flags in [&["-c"][..], &["-u"], &["-b"], &["--partial-dir=p"], &["-x"], &["--mkpath"], &["-i"], &["--link-dest", "x"]] {
+    for flags in
+        [&["-c"][..], &["-u"], &["-b"], &["--partial-dir=p"], &["-x"], &["--mkpath"], &["-i"], &["--link-dest", "x"]]
+    {
         for way in [Way::PutTar, Way::GetTar] {
             let output = world.cp(way, &[&["-r"], flags].concat(), &["from/"], "refused");
             assert_ne!(code(&output), 0, "{way:?} {flags:?}");

@@ -29,7 +29,8 @@ fn what_is_left_in_the_folder_is_used_and_goes_as_with_rsync() {
             fs::remove_file(deep.join(".part/.narrows-0123456789abcdef01234567-1.partial")).unwrap();
         }
     };
-    for flags in ["-a --partial-dir=.part", "-a --delete --partial-dir=./.part/", "-a --partial --partial-dir=.part -c"] {
+    for flags in ["-a --partial-dir=.part", "-a --delete --partial-dir=./.part/", "-a --partial --partial-dir=.part -c"]
+    {
         as_rsync(&world, &BOTH, flags, "from/", fill);
     }
     as_rsync(&world, &BOTH, "-a --partial-dir=p/q", "from/", |top| {

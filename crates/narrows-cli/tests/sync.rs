@@ -46,13 +46,7 @@ fn on_terminal(world: &World, flags: &[&str], answer: &str) -> (i32, String) {
 }
 
 /// The same; `meanwhile` happens once the question is asked.
-fn on_terminal_by(
-    world: &World,
-    way: Way,
-    flags: &[&str],
-    answer: &str,
-    meanwhile: impl FnOnce(),
-) -> (i32, String) {
+fn on_terminal_by(world: &World, way: Way, flags: &[&str], answer: &str, meanwhile: impl FnOnce()) -> (i32, String) {
     let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&terminal).unwrap();
     unlockpt(&terminal).unwrap();

@@ -137,7 +137,7 @@ impl Link {
     }
 
     /// Writes as much as the path takes beside all other traffic, and no more: delays and losses of a single
-    /// TCP connection, or of a bond of one, tell how much that is. Other links go at the lowest rate.
+    /// TCP connection, or of a bond of one, tell how much that is. Of other links nothing is known, and they are slow.
     #[must_use]
     pub fn yielding(mut self) -> Self {
         if let Some(write) = &mut self.write {

@@ -36,7 +36,8 @@ use narrows_copy::place::Place;
 use narrows_copy::remote_path;
 use narrows_copy::scan::{self, Listed, Picks, Root, TargetFolder};
 use narrows_copy::serve::{
-    AS_IT_COMES, Into, NO_ROUND_TRIPS, Opened, carrier_options, is_undecided, open_beside, open_partials, open_roots, open_target,
+    AS_IT_COMES, Into, NO_ROUND_TRIPS, Opened, carrier_options, is_undecided, open_beside, open_partials, open_roots,
+    open_target,
 };
 use narrows_copy::source::{EntrySource, Input, SourceOptions};
 use narrows_copy::store::{EntryStore, Observers, Permitted};

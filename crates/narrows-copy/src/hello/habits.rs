@@ -326,10 +326,14 @@ mod tests {
         let older = SourceHabits { yields: false, ..source };
         assert!(older.to_json().get("yields").is_none(), "an older server would refuse it");
         assert_eq!(StoreHabits::from_json(&Value::Null).unwrap(), StoreHabits::default());
-        for bad in
-            [json!({ "later": true }), json!([]), json!({ "link_dest": vec!["x"; 21] }), json!({ "backup": true }),
-             json!({ "partial_dir": "../x" }), json!({ "partial_dir": true })]
-        {
+        for bad in [
+            json!({ "later": true }),
+            json!([]),
+            json!({ "link_dest": vec!["x"; 21] }),
+            json!({ "backup": true }),
+            json!({ "partial_dir": "../x" }),
+            json!({ "partial_dir": true }),
+        ] {
             assert!(StoreHabits::from_json(&bad).is_err(), "{bad}");
         }
         for bad in [json!({ "later": true }), json!(7), json!({ "files": [""] }), json!({ "files": [7] })] {

@@ -42,8 +42,8 @@ impl Home {
         check_owner(&rustix::fs::fstat(&folder)?, None).map(|()| Self::Apart(folder))
     }
 
-    /// The folder for a target in `to`, made if it is missing; `None` if that is `to` itself, as for one on
-    /// another file system, from which no file can get its name.
+    /// The folder for a target in `to`, made if only its last part is missing. `None` if that is `to` itself:
+    /// as rsync does, where more is missing, and on another file system, from which no file can get its name.
     pub(super) fn make(&self, to: &OwnedFd) -> io::Result<Option<Arc<OwnedFd>>> {
         let own = rustix::fs::fstat(to)?;
         let folder = match self {
@@ -55,10 +55,13 @@ impl Home {
                         let (above, name) = split(path);
                         let made = match above {
                             [] => rustix::fs::mkdirat(to, name, Mode::RWXU),
-                            above => rustix::fs::mkdirat(open(to, above)?, name, Mode::RWXU),
+                            above => open(to, above).and_then(|above| rustix::fs::mkdirat(above, name, Mode::RWXU)),
                         };
-                        made.or_else(|e| if e == Errno::EXIST { Ok(()) } else { Err(e) })?;
-                        open(to, path)
+                        match made {
+                            Ok(()) | Err(Errno::EXIST) => open(to, path),
+                            Err(Errno::NOENT) => return Ok(None),
+                            Err(e) => Err(e),
+                        }
                     }
                     opened => opened,
                 };
@@ -240,7 +243,8 @@ mod tests {
         symlink("../out", to.join(".p")).unwrap();
         symlink("../out", to.join("link")).unwrap();
         fs::write(to.join("file"), "precious").unwrap();
-        for bad in [".p", "link/x", "file", "file/x", "none/x"] {
+        assert!(begin(&below("none/x"), &to, "half").is_ok() && !to.join("none").exists());
+        for bad in [".p", "link/x", "file", "file/x"] {
             let home = below(bad);
             assert!(begin(&home, &to, "half").is_err(), "{bad}");
             assert_eq!(home.held(&folder(&to), OsStr::new("a")).len(), 0, "{bad}");

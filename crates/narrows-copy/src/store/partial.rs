@@ -84,7 +84,15 @@ impl Partial {
                     let _ = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
                     // Another copy may have removed it as stale before it was locked.
                     if is_named(&folder, &name, &file) {
-                        return Ok(Self { folder, to, home: home.clone(), is_home, name: Some(name), file, kept: false });
+                        return Ok(Self {
+                            folder,
+                            to,
+                            home: home.clone(),
+                            is_home,
+                            name: Some(name),
+                            file,
+                            kept: false,
+                        });
                     }
                 }
                 Err(Errno::EXIST) => {}

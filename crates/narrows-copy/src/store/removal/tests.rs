@@ -213,7 +213,10 @@ fn the_folder_of_partial_files_is_neither_written_to_by_a_peer_nor_removed() {
     let dir = folder_with(&paths);
     let bytes = || Peer::default().folder("").file(".p/x").folder("sub").folder("sub/.p").file("sub/.p/in/y").finish();
     let partial_dir = crate::hello::PartialDir::new(Path::new(".p")).unwrap();
-    let with_it = || StoreOptions { habits: StoreHabits { partial_dir: partial_dir.clone(), ..StoreHabits::default() }, ..options() };
+    let with_it = || StoreOptions {
+        habits: StoreHabits { partial_dir: partial_dir.clone(), ..StoreHabits::default() },
+        ..options()
+    };
     let (stored, told) = store_as(dir.path(), &["x/"], &bytes(), with_it(), || (), |_| ());
     assert_eq!(stored.failed, 3, "{told:?}");
     assert!(told.iter().all(|text| text.contains("its folder is that of --partial-dir")), "{told:?}");

@@ -207,7 +207,8 @@ fn a_slow_source_leaves_the_window_as_it_is() {
 #[test]
 fn a_path_that_says_nothing_sensible_stops_nothing() {
     let mut scavenger = Scavenger::new();
-    let path = |rtt_ns, rtt_min_ns, sent_again, acked| Path { rtt_ns, rtt_min_ns, segment_bytes: 1448, sent_again, acked };
+    let path =
+        |rtt_ns, rtt_min_ns, sent_again, acked| Path { rtt_ns, rtt_min_ns, segment_bytes: 1448, sent_again, acked };
     for (i, path) in [
         path(0, 0, 0, 0),
         path(u64::MAX, 0, 7, u64::MAX),
