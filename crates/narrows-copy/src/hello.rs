@@ -143,7 +143,7 @@ impl std::fmt::Display for Session {
 pub enum Request {
     /// A new copy. Everything after the request, in both directions, is in the segments of
     /// carriers.
-    Copy(Task, Session),
+    Copy(Box<Task>, Session),
     /// A further carrier for a running copy.
     Join(Session),
     /// A measurement; neither a copy nor carriers follow.
@@ -208,7 +208,7 @@ pub fn read(mut from: impl Read) -> Result<Request> {
     let task = from_json(&words)?;
     let session = words["session"].as_str().and_then(Session::parse);
     let session = needed(session, "the client's request has no session")?;
-    Ok(task.map_or(Request::Join(session), |task| Request::Copy(task, session)))
+    Ok(task.map_or(Request::Join(session), |task| Request::Copy(Box::new(task), session)))
 }
 
 fn wrong<T>(what: impl Into<Reason>) -> Result<T> {
@@ -444,7 +444,7 @@ mod tests {
                 habits: SourceHabits { rate: 7, ..SourceHabits::default() },
             }),
         ] {
-            let request = Request::Copy(task, session);
+            let request = Request::Copy(Box::new(task), session);
             let mut bytes = Vec::new();
             write(&request, &mut bytes).unwrap();
             let len = bytes.len();

@@ -207,11 +207,11 @@ impl OpenFile {
     /// Whether another copy stored the file meanwhile.
     fn is_stored(&self) -> bool {
         let name = split(&self.entry.path).1;
-        let there = rustix::fs::statat(self.partial.folder(), name, AtFlags::SYMLINK_NOFOLLOW);
+        let there = rustix::fs::statat(self.partial.to(), name, AtFlags::SYMLINK_NOFOLLOW);
         let len = if let EntryKind::File { len, .. } = self.entry.kind { len } else { 0 };
         there.is_ok_and(|s| {
             let same_len = match self.framed {
-                Some(Framed::AsItCame(_)) => stored_len(self.partial.folder(), OsStr::from_bytes(name)) == Some(len),
+                Some(Framed::AsItCame(_)) => stored_len(self.partial.to(), OsStr::from_bytes(name)) == Some(len),
                 _ => s.st_size as u64 == len,
             };
             same_len && meta::same_time(&s, &self.entry)

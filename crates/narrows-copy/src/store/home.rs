@@ -92,7 +92,7 @@ impl Home {
     /// Opens and locks what earlier copies left of a target. It keeps its name until there is more, so that
     /// another interruption loses nothing.
     pub(super) fn held(&self, to: &OwnedFd, target: &OsStr) -> Vec<OwnedFd> {
-        let there = self.opened(to).and_then(|folder| hold_stale(&*folder, target));
+        let there = self.opened(to).and_then(|folder| hold_stale(&folder, target));
         there.into_iter().chain(hold_stale(to, &partial::name(target, 0))).collect()
     }
 

@@ -218,7 +218,7 @@ impl Partial {
     }
 
     /// The folder of the target.
-    pub(super) fn folder(&self) -> &OwnedFd {
+    pub(super) fn to(&self) -> &OwnedFd {
         &self.to
     }
 

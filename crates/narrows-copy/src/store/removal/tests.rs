@@ -180,19 +180,19 @@ fn what_was_agreed_to_goes_and_nothing_else_does() {
         options.delete.iter_mut().for_each(|delete| delete.confirmed = Some(set.confirmed()));
         options
     };
-    let bytes = Peer::default().folder("").finish();
-    let run = |options, on_removed: Box<dyn Fn(&Path, &str) + Send>| {
+    fn run(options: StoreOptions, on_removed: impl Fn(&Path, &str) + Send + 'static) -> (String, Stored, Vec<String>) {
+        let bytes = Peer::default().folder("").finish();
         let dir = folder_with(&["a", "b/x"]);
         let root = dir.path().to_path_buf();
         let (stored, told) = store_as(dir.path(), &["x/"], &bytes, options, || (), move |name| on_removed(&root, name));
         let left: Vec<_> = ["a", "b/x", "b/new"].into_iter().filter(|name| dir.path().join(name).exists()).collect();
         (left.join(" "), stored, told)
-    };
-    let (left, stored, _) = run(agreed(&names), Box::new(|_, _| ()));
+    }
+    let (left, stored, _) = run(agreed(&names), |_, _| ());
     assert_eq!((&left[..], stored.removed, stored.not_removed), ("", 3, None));
     // As many, more or fewer than there are.
     for others in [&["a", "b/y", "b/"][..], &["a", "b/x", "b/", "c"], &["b/x", "b/"], &[]] {
-        let (left, stored, _) = run(agreed(others), Box::new(|_, _| ()));
+        let (left, stored, _) = run(agreed(others), |_, _| ());
         assert_eq!((&left[..], stored.removed), ("a b/x", 0), "{others:?}");
         assert!(stored.not_removed.unwrap().contains("not what was shown"), "{others:?}");
     }
@@ -202,7 +202,7 @@ fn what_was_agreed_to_goes_and_nothing_else_does() {
             fs::write(root.join("b/new"), "precious").unwrap();
         }
     };
-    let (left, stored, told) = run(agreed(&names), Box::new(comes));
+    let (left, stored, told) = run(agreed(&names), comes);
     assert_eq!((&left[..], stored.removed, stored.failed), ("b/new", 2, 1), "{told:?}");
     assert!(told[0].contains("cannot remove b/new: it came after"), "{told:?}");
 }
