@@ -55,7 +55,10 @@ impl Bar {
             let (s, p) = (control.send_summary(), progress());
             let total = (p.scanned && !p.endless).then(|| p.bytes.saturating_sub(p.bytes_same + p.bytes_here));
             let at_least = if p.scanned { "" } else { ">= " };
-            let (compared, done) = (compared(p.bytes_compared), p.files_sent + p.files_same);
+            let done = p.files_sent + p.files_same;
+            // What the other end has read is not known here.
+            let waits = p.bytes_compared > 0 && p.scanned && done < p.files && p.bytes_done == 0;
+            let compared = compared(p.bytes_compared) + if waits { "the target compares, " } else { "" };
             let files = format!("{compared}{done}/{at_least}{} files {}", p.files, recent_methods(&s));
             Look { done: p.bytes_done, total, wire: s.wire_bytes, words: files }
         })
@@ -140,7 +143,9 @@ impl Bar {
                 let goodput = done as f64 / begun.elapsed().as_secs_f64().max(1e-3);
                 let ratio = if wire > 0 { format!(", ratio {:.2}", done as f64 / wire as f64) } else { String::new() };
                 bar.set_position(done);
-                bar.set_message(format!("{}/s{ratio} {words}", report::bytes(goodput)));
+                // Before the first byte there is no speed to show, as while files are compared.
+                let speed = if done > 0 { format!("{}/s{ratio} ", report::bytes(goodput)) } else { String::new() };
+                bar.set_message(speed + &words);
                 std::thread::park_timeout(REDRAW_EVERY);
             }
             bar.finish_and_clear();

@@ -72,7 +72,8 @@ impl Limit {
     }
 
     fn least(&self) -> f64 {
-        (self.rate * LEAST_S).clamp(LEAST, 64.0 * LEAST)
+        let least = (self.rate * LEAST_S).clamp(LEAST, 64.0 * LEAST);
+        self.yields.as_ref().map_or(least, |yields| least.max(yields.scavenger.least()))
     }
 
     fn count(&mut self, now: Instant) {

@@ -16,6 +16,9 @@ const TARGET_MIN_S: f64 = 0.002;
 const SEGMENTS_FIRST: f64 = 10.0;
 /// Fewest segments on the way, as in RFC 6817: with less nothing would tell that the link is free again.
 const SEGMENTS_MIN: f64 = 2.0;
+/// Segments that are written at once at least, with room for what TLS adds to two. The other end acknowledges
+/// two at once; that of a lone one may wait 40 ms, which would look like a queue.
+const SEGMENTS_WRITTEN: f64 = 1.9;
 /// Most bytes on the way: the largest window of TCP.
 const WINDOW_MAX: f64 = (1 << 30) as f64;
 /// Lowest rate in bytes/s. The other end gives up on a copy that stands still, and a queue of seconds must
@@ -113,6 +116,11 @@ impl Scavenger {
     /// Bytes that may be on the way.
     pub(super) fn window(&self) -> f64 {
         self.window
+    }
+
+    /// Fewest bytes that are to be written at once.
+    pub(super) fn least(&self) -> f64 {
+        self.round.map_or(0.0, |round| SEGMENTS_WRITTEN * f64::from(round.path.segment_bytes))
     }
 
     /// Takes a look at the path; `written`: bytes that were written so far.
