@@ -32,6 +32,11 @@ const ROUND_MIN_NS: u64 = 10_000_000;
 const ROUND_MAX_RTTS: u64 = 4;
 /// Share of the allowed rate from which on it is the limit, and more may be tried.
 const USED: f64 = 0.7;
+/// Part by which the window may be more than fits: the round trip is a mean that comes late, and what was
+/// delivered is less than could be.
+const OVER: f64 = 1.07;
+/// Growth of the window in a round that is tried in any case while there is no queue.
+const SLOWLY: f64 = 1.03;
 /// Growth of the delivery below which the link is full, while the window doubles.
 const FULL: f64 = 1.3;
 /// Rounds with a nearly empty queue after which the window doubles again: the others have ended.
@@ -189,24 +194,30 @@ impl Scavenger {
     }
 
     fn double(&mut self, seen: &Seen, flat: u32) {
+        if !seen.is_used {
+            // Nothing is known of what more would do.
+            return;
+        }
         let flat = if seen.delivered < FULL * seen.before { flat + 1 } else { 0 };
         self.phase = Phase::Doubles { flat };
         if seen.queue_s > self.target_s / 2.0 || flat >= 2 {
             self.phase = Phase::Follows;
             let fits = seen.delivered * (seen.base_s + self.target_s / 2.0);
             self.window = fits.min(self.window).max(seen.floor);
-        } else if seen.is_used {
+        } else {
             self.window *= 2.0;
         }
     }
 
     fn follow(&mut self, seen: &Seen) {
         let fits = seen.delivered * (seen.base_s + self.target_s);
-        // What the source does not use says nothing about the link, unless the queue is long.
-        if fits < self.window && (seen.is_used || seen.queue_s > self.target_s) {
-            self.window = fits.max(self.window / 2.0).max(seen.floor);
-        } else if fits > self.window && seen.is_used {
-            self.window = fits.min(2.0 * self.window);
+        if seen.queue_s > self.target_s {
+            self.window = fits.min(self.window).max(self.window / 2.0).max(seen.floor);
+        } else if seen.is_used {
+            // A source that is late now and then delivers less than fits, so without a queue nothing is given up.
+            let grown = self.window * (seen.base_s + self.target_s) / (seen.base_s + seen.queue_s);
+            let most = (OVER * fits).min(2.0 * self.window).max(SLOWLY * self.window);
+            self.window = grown.min(most).max(self.window);
         }
         let is_clear = seen.is_used && seen.queue_s < self.target_s / 4.0;
         self.clear = if is_clear { self.clear + 1 } else { 0 };
