@@ -234,6 +234,29 @@ mod tests {
     }
 
     #[test]
+    fn in_a_folder_of_another_file_system_only_what_is_cut_off_is_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let Ok(other) = tempfile::tempdir_in("/dev/shm") else { return narrows_test::skip("there is no /dev/shm") };
+        if other.path().metadata().unwrap().dev() == dir.path().metadata().unwrap().dev() {
+            return narrows_test::skip("there is only one file system");
+        }
+        let count = |folder: &Path| fs::read_dir(folder).unwrap().count();
+        let home = Home::apart(folder(other.path())).unwrap();
+        // More than is copied at a time.
+        let content = "half".repeat(100_000);
+        let mut half = begin(&home, dir.path(), &content).unwrap();
+        assert_eq!((count(dir.path()), count(other.path())), (1, 0));
+        half.keep(OsStr::new("a"), [].iter());
+        drop(half);
+        assert_eq!((count(dir.path()), fs::read_to_string(other.path().join("a")).unwrap()), (0, content));
+        assert_eq!(home.held(&folder(dir.path()), OsStr::new("a")).len(), 1);
+        let mut whole = begin(&home, dir.path(), "whole").unwrap();
+        whole.rename(OsStr::new("a"), true).unwrap();
+        drop(whole);
+        assert_eq!((fs::read(dir.path().join("a")).unwrap(), count(other.path())), (b"whole".to_vec(), 0));
+    }
+
+    #[test]
     fn what_is_in_the_place_of_the_folder_is_not_followed() {
         let dir = tempfile::tempdir().unwrap();
         let (to, out) = (dir.path().join("to"), dir.path().join("out"));

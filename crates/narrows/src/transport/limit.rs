@@ -7,8 +7,8 @@ use super::scavenger::{Path, Scavenger};
 /// Time whose bytes may go at once after a pause: short, so that other traffic sees no bursts, and longer
 /// than a system needs to wake a thread.
 const BURST: Duration = Duration::from_millis(50);
-/// The same at least, where a round trip is the time.
-const BURST_MIN_S: f64 = 0.005;
+/// The same where a burst would look like a queue of others.
+const BURST_YIELDING_S: f64 = 0.020;
 /// Fewest bytes that are waited for, so that a slow link is not written byte by byte.
 const LEAST: f64 = 1024.0;
 /// The same in time, so that a fast one takes no call for every KiB.
@@ -64,11 +64,8 @@ impl Limit {
     }
 
     fn most(&self) -> f64 {
-        let burst = match &self.yields {
-            None => self.rate * BURST.as_secs_f64(),
-            Some(yields) => yields.scavenger.window().max(self.rate * BURST_MIN_S),
-        };
-        burst.max(self.least())
+        let burst_s = if self.yields.is_some() { BURST_YIELDING_S } else { BURST.as_secs_f64() };
+        (self.rate * burst_s).max(self.least())
     }
 
     fn least(&self) -> f64 {

@@ -7,9 +7,13 @@
 //!
 //! Time is an argument, so that all of this runs in virtual time.
 
-/// Queueing delay that is aimed at, in seconds. RFC 6817 allows 100 ms; calls and games notice less, and a
-/// few milliseconds more would be noise on radio links.
-const TARGET_S: f64 = 0.025;
+/// Queueing delay that is aimed at, in seconds. RFC 6817 allows 100 ms; calls and games notice less. On radio
+/// links, and where machines are busy, half of this comes and goes without any queue.
+const TARGET_S: f64 = 0.040;
+/// Segments whose time on the link is added to that: a few always go together, and on a slow link one takes 10
+/// ms and more. At most so much is added that the sum is what RFC 6817 allows.
+const SEGMENTS_TOGETHER: f64 = 3.0;
+const TOGETHER_MAX_S: f64 = 0.060;
 /// Least target, where a queue is too short for [`TARGET_S`] and loses packets first.
 const TARGET_MIN_S: f64 = 0.002;
 /// Window in segments at the beginning, as TCP's.
@@ -71,8 +75,9 @@ pub(super) struct Scavenger {
     target_s: f64,
     round: Option<Round>,
     phase: Phase,
-    /// Bytes delivered per second in the last round.
+    /// Bytes delivered per second in the last round, and in the best one.
     delivered: f64,
+    best: f64,
     /// Rounds with a nearly empty queue.
     clear: u32,
     careful_until_ns: u64,
@@ -107,6 +112,7 @@ impl Scavenger {
             round: None,
             phase: Phase::Doubles { flat: 0 },
             delivered: 0.0,
+            best: 0.0,
             clear: 0,
             careful_until_ns: 0,
             look_at_ns: 0,
@@ -116,11 +122,6 @@ impl Scavenger {
     /// Bytes per second that may be written now.
     pub(super) fn rate(&self) -> f64 {
         (self.window / self.rtt_s).max(RATE_MIN)
-    }
-
-    /// Bytes that may be on the way.
-    pub(super) fn window(&self) -> f64 {
-        self.window
     }
 
     /// Fewest bytes that are to be written at once.
@@ -148,10 +149,13 @@ impl Scavenger {
         }
         self.round = Some(now);
         let delivered = acked / seconds(span_ns);
+        self.best = self.best.max(delivered).max(1.0);
+        let together_s = (SEGMENTS_TOGETHER * segment / self.best).min(TOGETHER_MAX_S);
         let wrote = written.saturating_sub(begun.written) as f64 / seconds(span_ns);
         let seen = Seen {
             now_ns,
             floor: SEGMENTS_MIN * segment,
+            target_s: self.target_s + together_s,
             delivered,
             before: std::mem::replace(&mut self.delivered, delivered),
             base_s: seconds(path.rtt_min_ns),
@@ -182,7 +186,7 @@ impl Scavenger {
     }
 
     fn lose(&mut self, seen: &Seen) {
-        if seen.queue_s < self.target_s {
+        if seen.queue_s < seen.target_s {
             // The queue was full before it was as long as that.
             self.target_s = TARGET_MIN_S.max(seen.queue_s / 2.0);
         }
@@ -200,9 +204,9 @@ impl Scavenger {
         }
         let flat = if seen.delivered < FULL * seen.before { flat + 1 } else { 0 };
         self.phase = Phase::Doubles { flat };
-        if seen.queue_s > self.target_s / 2.0 || flat >= 2 {
+        if seen.queue_s > seen.target_s / 2.0 || flat >= 2 {
             self.phase = Phase::Follows;
-            let fits = seen.delivered * (seen.base_s + self.target_s / 2.0);
+            let fits = seen.delivered * (seen.base_s + seen.target_s / 2.0);
             self.window = fits.min(self.window).max(seen.floor);
         } else {
             self.window *= 2.0;
@@ -210,16 +214,16 @@ impl Scavenger {
     }
 
     fn follow(&mut self, seen: &Seen) {
-        let fits = seen.delivered * (seen.base_s + self.target_s);
-        if seen.queue_s > self.target_s {
+        let fits = seen.delivered * (seen.base_s + seen.target_s);
+        if seen.queue_s > seen.target_s {
             self.window = fits.min(self.window).max(self.window / 2.0).max(seen.floor);
         } else if seen.is_used {
             // A source that is late now and then delivers less than fits, so without a queue nothing is given up.
-            let grown = self.window * (seen.base_s + self.target_s) / (seen.base_s + seen.queue_s);
+            let grown = self.window * (seen.base_s + seen.target_s) / (seen.base_s + seen.queue_s);
             let most = (OVER * fits).min(2.0 * self.window).max(SLOWLY * self.window);
             self.window = grown.min(most).max(self.window);
         }
-        let is_clear = seen.is_used && seen.queue_s < self.target_s / 4.0;
+        let is_clear = seen.is_used && seen.queue_s < seen.target_s / 4.0;
         self.clear = if is_clear { self.clear + 1 } else { 0 };
         if self.clear >= CLEAR_ROUNDS && seen.now_ns >= self.careful_until_ns {
             self.phase = Phase::Doubles { flat: 0 };
@@ -233,6 +237,8 @@ struct Seen {
     now_ns: u64,
     /// Fewest bytes on the way.
     floor: f64,
+    /// Queueing delay that is aimed at.
+    target_s: f64,
     /// Bytes delivered per second, and in the round before.
     delivered: f64,
     before: f64,
