@@ -249,7 +249,13 @@ mod tests {
         half.keep(OsStr::new("a"), [].iter());
         drop(half);
         assert_eq!((count(dir.path()), fs::read_to_string(other.path().join("a")).unwrap()), (0, content));
-        assert_eq!(home.held(&folder(dir.path()), OsStr::new("a")).len(), 1);
+        // Cut off once more, with more.
+        let held = home.held(&folder(dir.path()), OsStr::new("a"));
+        let mut more = begin(&home, dir.path(), &"more".repeat(100_001)).unwrap();
+        more.keep(OsStr::new("a"), held.iter());
+        drop((more, held));
+        assert_eq!((count(dir.path()), count(other.path())), (0, 1));
+        assert_eq!(other.path().join("a").metadata().unwrap().len(), 400_004);
         let mut whole = begin(&home, dir.path(), "whole").unwrap();
         whole.rename(OsStr::new("a"), true).unwrap();
         drop(whole);

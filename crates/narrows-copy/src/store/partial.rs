@@ -224,22 +224,23 @@ impl Partial {
 
     /// Keeps the file for the next run, unless the remains of an earlier copy, one of `bases`, are
     /// longer.
-    pub(super) fn keep<'a>(&mut self, target: &OsStr, mut bases: impl Iterator<Item = &'a OwnedFd>) {
+    pub(super) fn keep<'a>(&mut self, target: &OsStr, bases: impl Iterator<Item = &'a OwnedFd>) {
         let Some(own) = &self.name else { return };
+        let bases: Vec<_> = bases.collect();
         if !self.is_home
             && let Home::Apart(folder) = &self.home
-            && self.copy_to(folder, target).is_ok()
+            && self.copy_to(folder, target, &bases).is_ok()
         {
             return;
         }
         let first = name_in(self.is_home, target, 0);
         let len = |file: &OwnedFd| rustix::fs::fstat(file).map_or(0, |s| s.st_size);
-        let is_longer = bases.any(|base| is_named(&self.folder, &first, base) && len(base) < len(&self.file));
+        let is_longer = bases.iter().any(|base| is_named(&self.folder, &first, base) && len(base) < len(&self.file));
         self.kept = *own == first || rename(&self.folder, own, &first, is_longer).is_ok();
     }
 
     /// Keeps it in a folder of another file system.
-    fn copy_to(&self, folder: &Arc<OwnedFd>, target: &OsStr) -> io::Result<()> {
+    fn copy_to(&self, folder: &Arc<OwnedFd>, target: &OsStr, bases: &[&OwnedFd]) -> io::Result<()> {
         let there = (Arc::clone(folder), true);
         let mut copy = Self::create_at(&self.home, there, Arc::clone(folder), target, PRIVATE)?;
         let (mut buffer, mut at) = (vec![0; COMPARED], 0);
@@ -255,7 +256,7 @@ impl Partial {
                 rest = &rest[n..];
             }
         }
-        copy.keep(target, [].iter());
+        copy.keep(target, bases.iter().copied());
         if copy.kept { Ok(()) } else { Err(io::Error::other("another copy has kept it")) }
     }
 }

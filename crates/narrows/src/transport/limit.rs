@@ -7,8 +7,6 @@ use super::scavenger::{Path, Scavenger};
 /// Time whose bytes may go at once after a pause: short, so that other traffic sees no bursts, and longer
 /// than a system needs to wake a thread.
 const BURST: Duration = Duration::from_millis(50);
-/// The same where a burst would look like a queue of others.
-const BURST_YIELDING_S: f64 = 0.020;
 /// Fewest bytes that are waited for, so that a slow link is not written byte by byte.
 const LEAST: f64 = 1024.0;
 /// The same in time, so that a fast one takes no call for every KiB.
@@ -64,8 +62,7 @@ impl Limit {
     }
 
     fn most(&self) -> f64 {
-        let burst_s = if self.yields.is_some() { BURST_YIELDING_S } else { BURST.as_secs_f64() };
-        (self.rate * burst_s).max(self.least())
+        (self.rate * BURST.as_secs_f64()).max(self.least())
     }
 
     fn least(&self) -> f64 {

@@ -34,8 +34,8 @@ const SEGMENTS_ROUND: f64 = 8.0;
 const ROUND_MIN_NS: u64 = 10_000_000;
 /// Longest round, in round trips, if hardly anything is sent.
 const ROUND_MAX_RTTS: u64 = 4;
-/// Share of the allowed rate from which on it is the limit, and more may be tried.
-const USED: f64 = 0.7;
+/// Share of the allowed rate from which on it is the limit, and more may be tried: threads wake late.
+const USED: f64 = 0.6;
 /// Part by which the window may be more than fits: the round trip is a mean that comes late, and what was
 /// delivered is less than could be.
 const OVER: f64 = 1.07;
