@@ -27,11 +27,11 @@ import time
 
 # Name, link, rate in Mbit/s, congestion control of both flows, value of --bwlimit, seconds alone, beside and after.
 CASES = [
-    ("home", "rate=10mbit,delay=20ms,queue=100ms", 10, "cubic", "auto", (15, 20, 15)),
-    ("home, no limit", "rate=10mbit,delay=20ms,queue=100ms", 10, "cubic", "0", (15, 20, 5)),
-    ("home, bbr", "rate=10mbit,delay=20ms,queue=100ms", 10, "bbr", "auto", (15, 20, 15)),
-    ("slow", "rate=1mbit,delay=20ms,queue=200ms", 1, "cubic", "auto", (20, 30, 20)),
-    ("far", "rate=10mbit,delay=100ms,queue=200ms", 10, "cubic", "auto", (15, 20, 20)),
+    ("home", "rate=10mbit,delay=20ms,queue=100ms", 10, "cubic", "auto", (10, 15, 12)),
+    ("home, no limit", "rate=10mbit,delay=20ms,queue=100ms", 10, "cubic", "0", (10, 15, 5)),
+    ("home, bbr", "rate=10mbit,delay=20ms,queue=100ms", 10, "bbr", "auto", (10, 15, 12)),
+    ("slow", "rate=1mbit,delay=20ms,queue=200ms", 1, "cubic", "auto", (15, 20, 15)),
+    ("far", "rate=10mbit,delay=100ms,queue=200ms", 10, "cubic", "auto", (15, 15, 20)),
     ("office", "rate=100mbit,delay=10ms,queue=50ms", 100, "cubic", "auto", (10, 15, 10)),
     ("office, no limit", "rate=100mbit,delay=10ms,queue=50ms", 100, "cubic", "0", (10, 15, 5)),
     ("office, short queue", "rate=100mbit,delay=10ms,queue=10ms", 100, "cubic", "auto", (10, 15, 10)),
