@@ -221,7 +221,9 @@ impl Scavenger {
             // A source that is late now and then delivers less than fits, so without a queue nothing is given up.
             let grown = self.window * (seen.base_s + seen.target_s) / (seen.base_s + seen.queue_s);
             let most = (OVER * fits).min(2.0 * self.window).max(SLOWLY * self.window);
-            self.window = grown.min(most).max(self.window);
+            // Up to the window that every connection begins with, doubling does no harm.
+            let small = (2.0 * self.window).min(SEGMENTS_FIRST / SEGMENTS_MIN * seen.floor);
+            self.window = grown.min(most).max(small).max(self.window);
         }
         let is_clear = seen.is_used && seen.queue_s < seen.target_s / 4.0;
         self.clear = if is_clear { self.clear + 1 } else { 0 };
