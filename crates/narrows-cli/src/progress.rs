@@ -14,7 +14,7 @@ use crate::counts::Counts;
 use crate::report;
 use narrows_copy::fallback::ArchiveProgress;
 use narrows_copy::source::Progress;
-use narrows_copy::store::EntryStore;
+use narrows_copy::store::{EntryStore, Stored};
 use narrows_pack::Progress as PackProgress;
 
 const REDRAW_EVERY: Duration = Duration::from_millis(100);
@@ -55,7 +55,11 @@ impl Bar {
             let (s, p) = (control.send_summary(), progress());
             let total = (p.scanned && !p.endless).then(|| p.bytes.saturating_sub(p.bytes_same + p.bytes_here));
             let at_least = if p.scanned { "" } else { ">= " };
-            let files = format!("{}/{at_least}{} files {}", p.files_sent + p.files_same, p.files, recent_methods(&s));
+            let done = p.files_sent + p.files_same;
+            // What the other end has read is not known here.
+            let waits = p.bytes_compared > 0 && p.scanned && done < p.files && p.bytes_done == 0;
+            let compared = compared(p.bytes_compared) + if waits { "the target compares, " } else { "" };
+            let files = format!("{compared}{done}/{at_least}{} files {}", p.files, recent_methods(&s));
             Look { done: p.bytes_done, total, wire: s.wire_bytes, words: files }
         })
     }
@@ -73,11 +77,13 @@ impl Bar {
     /// everything; data that exists at the target does not count.
     pub(crate) fn storing(control: &Arc<Control>, store: EntryStore, wanted: bool) -> Self {
         let control = Arc::clone(control);
+        let mut stored = Stored::default();
         Self::start(wanted, move || {
-            let (s, stored) = (control.receive_summary(), store.stored());
+            let s = control.receive_summary();
+            stored = store.stored_now().unwrap_or_else(|| std::mem::take(&mut stored));
             let total = stored.total.map(|(_, bytes)| bytes.saturating_sub(stored.bytes_same));
             let all = stored.total.map_or(String::new(), |(files, _)| format!("/{files}"));
-            let words = format!("{}{all} files", stored.files + stored.files_same);
+            let words = format!("{}{}{all} files", compared(store.compared()), stored.files + stored.files_same);
             Look { done: stored.bytes_done, total, wire: s.wire_bytes, words }
         })
     }
@@ -116,7 +122,7 @@ impl Bar {
         })
     }
 
-    fn start(wanted: bool, look: impl Fn() -> Look + Send + 'static) -> Self {
+    fn start(wanted: bool, mut look: impl FnMut() -> Look + Send + 'static) -> Self {
         let over = Arc::new(AtomicBool::new(false));
         if !wanted || !std::io::stderr().is_terminal() {
             return Self { over, thread: None };
@@ -137,7 +143,9 @@ impl Bar {
                 let goodput = done as f64 / begun.elapsed().as_secs_f64().max(1e-3);
                 let ratio = if wire > 0 { format!(", ratio {:.2}", done as f64 / wire as f64) } else { String::new() };
                 bar.set_position(done);
-                bar.set_message(format!("{}/s{ratio} {words}", report::bytes(goodput)));
+                // Before the first byte there is no speed to show, as while files are compared.
+                let speed = if done > 0 { format!("{}/s{ratio} ", report::bytes(goodput)) } else { String::new() };
+                bar.set_message(speed + &words);
                 std::thread::park_timeout(REDRAW_EVERY);
             }
             bar.finish_and_clear();
@@ -169,6 +177,11 @@ fn style(length_known: bool) -> ProgressStyle {
         "{spinner} {binary_bytes} {elapsed} {wide_msg}"
     };
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
+}
+
+/// What was read to compare files by their contents, before which nothing is sent.
+fn compared(bytes: u64) -> String {
+    if bytes == 0 { String::new() } else { format!("compared {}, ", report::bytes(bytes as f64)) }
 }
 
 /// The method of the largest share; 80 columns have no room for more.

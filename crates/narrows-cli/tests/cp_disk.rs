@@ -250,6 +250,40 @@ fn what_the_disk_does_not_take_gets_no_name() {
     assert_eq!(fs::read(&b).unwrap(), text(1000));
 }
 
+/// Links, folders and hard links are names only; these are flushed too.
+#[test]
+fn names_without_new_files_are_flushed() {
+    let home = home();
+    let (a, b) = (home.path().join("a"), home.path().join("b"));
+    for folder in [&a, &b] {
+        fs::create_dir(folder).unwrap();
+        fs::write(folder.join("f"), "x").unwrap();
+        fs::File::open(folder.join("f")).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
+    }
+    let run = |flags: &[&str]| {
+        let flags = flags.iter().map(OsStr::new);
+        let args: Vec<_> =
+            flags.chain([OsStr::new("-r"), a.join("").as_os_str(), &remote(&b)]).map(OsStr::to_owned).collect();
+        let args: Vec<&OsStr> = args.iter().map(|arg| &**arg).collect();
+        with_failing(&[Failing::All(libc::SYS_syncfs)], libc::EIO, || cp(home.path(), &args))
+    };
+    let flushes = |flags: &[&str], what: &str| {
+        let Some(output) = run(flags) else { return };
+        assert_eq!(code(&output), 3, "{what}: {}", stderr(&output));
+        assert!(stderr(&output).contains("names to the disk: Input/output error\n"), "{what}: {}", stderr(&output));
+    };
+    symlink("f", a.join("link")).unwrap();
+    flushes(&[], "a link");
+    fs::hard_link(a.join("f"), a.join("hard")).unwrap();
+    flushes(&[], "a hard link");
+    fs::create_dir(a.join("folder")).unwrap();
+    flushes(&[], "a folder");
+    fs::remove_file(a.join("link")).unwrap();
+    flushes(&["--delete"], "a removal");
+    let Some(output) = run(&[]) else { return };
+    assert_eq!(code(&output), 0, "nothing got a name: {}", stderr(&output));
+}
+
 /// Runs `copy` for a while, while two names are constantly swapped.
 fn while_swapping(one: &Path, other: &Path, mut copy: impl FnMut()) {
     let begun = Instant::now();

@@ -17,6 +17,7 @@ mod cp_habits;
 mod cp_hostile;
 mod cp_kill;
 mod cp_known;
+mod cp_partial_dir;
 mod cp_repeats;
 mod cp_sources;
 mod cp_stdio;

@@ -42,21 +42,31 @@ fn a_mirror_is_made_in_every_way() {
 
 /// Runs it on a terminal, where `answer` is typed; returns the status and what was said.
 fn on_terminal(world: &World, flags: &[&str], answer: &str) -> (i32, String) {
+    on_terminal_by(world, Way::Local, flags, answer, || ())
+}
+
+/// The same; `meanwhile` happens once the question is asked.
+fn on_terminal_by(world: &World, way: Way, flags: &[&str], answer: &str, meanwhile: impl FnOnce()) -> (i32, String) {
     let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&terminal).unwrap();
     unlockpt(&terminal).unwrap();
     let name = ptsname(&terminal, Vec::new()).unwrap();
     let other = File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap();
-    let mut command = world.command(Way::Local, "sync", flags, &["from"], "to");
+    let mut command = world.command(way, "sync", flags, &["from"], "to");
     let stdin = Stdio::from(other.try_clone().unwrap());
     let mut child = command.stdin(stdin).stdout(Stdio::null()).stderr(Stdio::from(other)).spawn().unwrap();
     drop(command);
     let mut terminal = File::from(terminal);
-    // The terminal keeps it until it is read.
-    terminal.write_all(answer.as_bytes()).unwrap();
+    let mut meanwhile = Some(meanwhile);
     let (mut all, mut buf) = (Vec::new(), [0; 4096]);
     while let Ok(n @ 1..) = terminal.read(&mut buf) {
         all.extend_from_slice(&buf[..n]);
+        if String::from_utf8_lossy(&all).contains("[y/N]")
+            && let Some(meanwhile) = meanwhile.take()
+        {
+            meanwhile();
+            terminal.write_all(answer.as_bytes()).unwrap();
+        }
     }
     (child.wait().unwrap().code().unwrap(), String::from_utf8_lossy(&all).into_owned())
 }
@@ -89,4 +99,29 @@ fn a_terminal_shows_what_goes_and_asks() {
     world.write("to", &names.iter().map(String::as_str).collect::<Vec<_>>());
     let (status, said) = on_terminal(&world, &["--max-delete", "100"], "y\n");
     assert!(status == 0 && said.contains("and 30 more") && said.contains("Remove these 50?"), "{said}");
+}
+
+/// The list that was agreed to is what is removed, whoever stores.
+#[test]
+fn what_changes_after_the_question_stops_the_removal() {
+    let world = World::new();
+    for way in BOTH {
+        // As many as were shown, but others.
+        fill(&world, "to");
+        let to = world.path("to");
+        let exchange = || {
+            fs::remove_file(to.join("gone")).unwrap();
+            fs::write(to.join("precious"), "").unwrap();
+        };
+        let (status, said) = on_terminal_by(&world, way, &[], "y\n", exchange);
+        assert!(status == 3 && said.contains("not what was shown"), "{way:?}: {said}");
+        assert!(to.join("precious").exists() && to.join("sub/gone too").exists(), "{way:?}");
+        // Names of any bytes are the same names at both ends.
+        fs::write(to.join("odd\n\\n\u{202e}"), "").unwrap();
+        fs::create_dir(to.join("folder")).unwrap();
+        let (status, said) = on_terminal_by(&world, way, &[], "y\n", || ());
+        assert_eq!(status, 0, "{way:?}: {said}");
+        assert_eq!(world.names("to"), world.names("from"), "{way:?}");
+        fs::remove_dir_all(&to).unwrap();
+    }
 }

@@ -117,7 +117,7 @@ impl Carrier {
             return Ok((carrier, link, None));
         }
         let session = Session::random().blame_for(Error::Local, "the system gives no random bytes")?;
-        let (carrier, link, way) = Self::open(place, reach, Request::Copy(task.clone(), session), &GREETING)?;
+        let (carrier, link, way) = Self::open(place, reach, Request::Copy(Box::new(task.clone()), session), &GREETING)?;
         let (link, bond) = link.bonded()?;
         Ok((carrier, link, Some(Growth { bond, session, way })))
     }

@@ -48,6 +48,17 @@ impl Filter {
     }
 }
 
+/// A pattern that means exactly this path.
+pub(crate) fn escaped(path: &str) -> String {
+    path.chars().fold(String::new(), |mut all, c| {
+        if "\\*?[]{}!# ".contains(c) {
+            all.push('\\');
+        }
+        all.push(c);
+        all
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use narrows::entry::DIGEST_LEN;
 use rustix::io::Errno;
@@ -22,8 +23,8 @@ pub(super) fn update(hash: &mut blake3::Hasher, bytes: &[u8]) {
 /// Length of the reads of [`of_file`], in bytes.
 const READ_LEN: usize = 1 << 20;
 
-/// The digest of the content of a file.
-pub(super) fn of_file(file: OwnedFd) -> io::Result<[u8; DIGEST_LEN]> {
+/// The digest of the content of a file. What is read is added to `read`, for those who watch.
+pub(super) fn of_file(file: OwnedFd, read: &AtomicU64) -> io::Result<[u8; DIGEST_LEN]> {
     let (mut hash, mut buffer, mut at) = (blake3::Hasher::new(), vec![0; READ_LEN], 0);
     loop {
         match rustix::io::pread(&file, &mut buffer[..], at) {
@@ -31,6 +32,7 @@ pub(super) fn of_file(file: OwnedFd) -> io::Result<[u8; DIGEST_LEN]> {
             Ok(n) => {
                 update(&mut hash, &buffer[..n]);
                 at += n as u64;
+                read.fetch_add(n as u64, Ordering::Relaxed);
             }
             Err(Errno::INTR) => {}
             Err(e) => return Err(e.into()),

@@ -12,9 +12,13 @@ use super::error::{Blame, Error, Reason, Result};
 use super::frames::Form;
 use super::measure::MeasureTask;
 
+mod confirmed;
 mod habits;
+mod partial_dir;
 
+pub use confirmed::{CONFIRMED_MAX, Confirmed, NameSet};
 pub use habits::{Backup, LINK_DEST_MAX, SourceHabits, StoreHabits};
+pub use partial_dir::PartialDir;
 
 /// Magic bytes: not text, damaged by any conversion of line ends, and different from the beginning
 /// of the wire format.
@@ -22,7 +26,7 @@ const MAGIC: [u8; 8] = *b"\x93NRSV\r\n\x1a";
 /// Newest version of the request and of the entry stream that this program supports; it supports
 /// all earlier ones too. A request names the oldest version that has everything it asks for, so
 /// that an older server refuses it instead of doing only a part.
-const VERSION: u64 = 6;
+const VERSION: u64 = 7;
 /// Oldest version.
 const VERSION_FIRST: u64 = 1;
 /// Maximum length of a request in bytes: a list of `--files-from` with about a hundred thousand paths.
@@ -107,6 +111,8 @@ pub struct Delete {
     pub max: Option<u64>,
     /// The sender wants the names of the removed entries, not only their number.
     pub names: bool,
+    /// The names that the user has agreed to. If others are to be removed, nothing is.
+    pub confirmed: Option<Confirmed>,
 }
 
 /// Random identifier of a copy, with which further connections are added to it.
@@ -142,7 +148,7 @@ impl std::fmt::Display for Session {
 pub enum Request {
     /// A new copy. Everything after the request, in both directions, is in the segments of
     /// carriers.
-    Copy(Task, Session),
+    Copy(Box<Task>, Session),
     /// A further carrier for a running copy.
     Join(Session),
     /// A measurement; neither a copy nor carriers follow.
@@ -207,7 +213,7 @@ pub fn read(mut from: impl Read) -> Result<Request> {
     let task = from_json(&words)?;
     let session = words["session"].as_str().and_then(Session::parse);
     let session = needed(session, "the client's request has no session")?;
-    Ok(task.map_or(Request::Join(session), |task| Request::Copy(task, session)))
+    Ok(task.map_or(Request::Join(session), |task| Request::Copy(Box::new(task), session)))
 }
 
 fn wrong<T>(what: impl Into<Reason>) -> Result<T> {
@@ -221,6 +227,7 @@ fn needed<T>(field: Option<T>, otherwise: &str) -> Result<T> {
 /// The oldest version that supports everything in the task.
 fn version(task: &Task) -> u64 {
     match task {
+        Task::Put { store: StoreOptions { delete: Some(Delete { confirmed: Some(_), .. }), .. }, .. } => 7,
         Task::Get(what) if what.habits.is_asked() => 5,
         Task::Put { store, .. } if store.habits.is_asked() => 5,
         Task::Get(GetTask { frames: true, .. }) => 4,
@@ -247,7 +254,12 @@ fn to_json(task: &Task) -> Value {
             "frames": store.form == Form::AsTheyCame,
             "images": store.images,
             "habits": store.habits.to_json(),
-            "delete": store.delete.as_ref().map(|d| json!({ "exclude": d.exclude, "max": d.max, "names": d.names })),
+            "delete": store.delete.as_ref().map(|d| json!({
+                "exclude": d.exclude,
+                "max": d.max,
+                "names": d.names,
+                "confirmed": d.confirmed.map(|c| HEXLOWER.encode(&c.0)),
+            })),
         }),
         Task::Get(GetTask { sources, recursive, exclude, dry_run, totals, stored, frames, images, habits }) => json!({
             "version": version(task),
@@ -337,7 +349,15 @@ fn delete(words: &Value) -> Result<Option<Delete>> {
         max => Some(needed(max.as_u64(), "the limit of removals in the client's request is malformed")?),
     };
     let names = needed(words["names"].as_bool(), "the options for removals in the client's request are malformed")?;
-    Ok(Some(Delete { exclude: patterns(&words["exclude"])?, max, names }))
+    let confirmed = match &words["confirmed"] {
+        Value::Null => None,
+        hash => {
+            let bytes = hash.as_str().and_then(|text| HEXLOWER.decode(text.as_bytes()).ok());
+            let hash = bytes.and_then(|bytes| bytes.try_into().ok());
+            Some(Confirmed(needed(hash, "what the client agreed to remove is malformed")?))
+        }
+    };
+    Ok(Some(Delete { exclude: patterns(&words["exclude"])?, max, names, confirmed }))
 }
 
 fn patterns(words: &Value) -> Result<Vec<String>> {
@@ -404,7 +424,11 @@ mod tests {
             images: true,
             habits: StoreHabits::default(),
         };
-        let delete = |max| Some(Delete { exclude: vec!["*.o".into(), "!a.o".into()], max, names: true });
+        let exclude = || vec!["*.o".into(), "!a.o".into()];
+        let delete = |max: Option<u64>| {
+            let confirmed = max.map(|_| NameSet::default().confirmed());
+            Some(Delete { exclude: exclude(), max, names: true, confirmed })
+        };
         let odd = PathBuf::from(OsString::from_vec(b"a %/\n\xff\xc3\xa9".to_vec()));
         let session = Session([0xa7; 16]);
         for task in [
@@ -431,7 +455,7 @@ mod tests {
                 habits: SourceHabits { rate: 7, ..SourceHabits::default() },
             }),
         ] {
-            let request = Request::Copy(task, session);
+            let request = Request::Copy(Box::new(task), session);
             let mut bytes = Vec::new();
             write(&request, &mut bytes).unwrap();
             let len = bytes.len();
@@ -465,13 +489,16 @@ mod tests {
             images: false,
             habits: StoreHabits::default(),
         };
-        let delete = Some(Delete { exclude: Vec::new(), max: None, names: false });
+        let delete = Some(Delete { exclude: Vec::new(), max: None, names: false, confirmed: None });
+        let confirmed = Some(NameSet::default().confirmed());
         let put = |store| to_json(&Task::Put { target: "t".into(), single: false, store });
         assert_eq!(put(plain.clone())["version"], 1, "older programs still do what they know");
         assert_eq!(put(StoreOptions { form: Form::AsTheyCame, ..plain.clone() })["version"], 4);
         assert_eq!(put(StoreOptions { owner: Some(true), ..plain.clone() })["version"], 2);
         let habits = StoreHabits { update: true, ..StoreHabits::default() };
         assert_eq!(put(StoreOptions { habits, ..plain.clone() })["version"], 5);
+        let agreed = delete.clone().map(|delete| Delete { confirmed, ..delete });
+        assert_eq!(put(StoreOptions { delete: agreed, ..plain.clone() })["version"], 7);
         let words = put(StoreOptions { delete, ..plain });
         assert_eq!(words["version"], 2);
         let refused = |name: &str, value: Value| {
@@ -489,6 +516,8 @@ mod tests {
             json!({ "exclude": [1], "max": null, "names": true }),
             json!({ "exclude": [], "max": -1, "names": true }),
             json!({ "exclude": [], "max": "5", "names": true }),
+            json!({ "exclude": [], "max": null, "names": true, "confirmed": "7f" }),
+            json!({ "exclude": [], "max": null, "names": true, "confirmed": 7 }),
         ] {
             refused("delete", bad);
         }

@@ -7,6 +7,7 @@ use std::io::{self, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use narrows::entry::{Entry, EntryKind, PATH_LEN_MAX, check_path};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
@@ -74,6 +75,8 @@ pub struct Picks {
     pub one_file_system: bool,
     /// Entries of files get the digests of their contents.
     pub checksum: bool,
+    /// Bytes that were read for these.
+    pub compared: Arc<AtomicU64>,
     /// Only these paths, and the folders above them.
     pub listed: Option<Listed>,
 }
@@ -335,7 +338,7 @@ impl Scan<'_> {
                     if !is_again {
                         self.find_links(&mut entry, &stat);
                         if self.picks.checksum {
-                            digest(tree, &mut entry);
+                            digest(tree, &mut entry, &self.picks.compared);
                         }
                         self.entries += 1;
                         if !on_found(Found::Entry { root: index, entry }) {
@@ -458,12 +461,12 @@ fn next_path(levels: &mut Vec<Level>) -> Option<Vec<u8>> {
 }
 
 /// Adds the digest of its content to the entry of a file. One that cannot be read fails when it is sent.
-fn digest(tree: &mut Tree, entry: &mut Entry) {
+fn digest(tree: &mut Tree, entry: &mut Entry, read: &AtomicU64) {
     if !matches!(entry.kind, EntryKind::File { .. }) {
         return;
     }
     let opened = tree.open_below(&entry.path, OFlags::RDONLY | OFlags::NONBLOCK);
-    if let Ok(digest) = opened.and_then(super::hash::of_file) {
+    if let Ok(digest) = opened.and_then(|file| super::hash::of_file(file, read)) {
         meta::put_digest(entry, &digest);
     }
 }

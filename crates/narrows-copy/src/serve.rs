@@ -12,11 +12,13 @@ use narrows::frame::REACH_MAX_HARD;
 use narrows::policy::PolicySpec;
 use narrows::stream::{self, Control, Notes, ReceiveOptions, SendOptions};
 use narrows::transport::Link;
+use rustix::fs::Mode;
+use rustix::io::Errno;
 
 use super::error::{Blame, Error, Result, cannot_store, is_link_lost};
 use super::filter::Filter;
 use super::frames::{Form, FramesOptions, SUFFIX};
-use super::hello::{Fsync, GetTask, StoreOptions, Task};
+use super::hello::{Fsync, GetTask, PartialDir, StoreOptions, Task};
 use super::outlet::Outlet;
 use super::remote_path;
 use super::scan::{self, Root};
@@ -125,6 +127,15 @@ impl Reachable<'_> {
         store.habits.link_dest.iter().filter_map(|dir| open(dir).transpose()).collect()
     }
 
+    /// Opens the folder of `--partial-dir`, if it is one for all files.
+    fn partials(&self, store: &StoreOptions) -> Result<Option<Tree>> {
+        match self {
+            Self::Everything => open_partials(store),
+            Self::Within(served, _) => served.partials(store),
+            Self::Busy => Err(Error::Local(BUSY.into())),
+        }
+    }
+
     fn roots(&self, sources: &[PathBuf], recursive: bool, of_stored: bool, follow: bool) -> (Vec<Root>, Vec<String>) {
         if matches!(self, Self::Within(..)) && sources.len() > SOURCES_MAX {
             return (
@@ -160,6 +171,9 @@ const TOLD_MAX: Duration = Duration::from_secs(10);
 /// Maximum number of sources of one client of a shared server; each keeps a folder open.
 const SOURCES_MAX: usize = 256;
 /// What a server answers that never leaves its folder.
+/// What is said to those who want a copy to yield of which another program has the connection.
+pub const NO_ROUND_TRIPS: &str = "--bwlimit auto has to see the round trips of the connection, which belongs to the \
+    remote shell; give a rate, as in --bwlimit 2M, or copy with `narrows serve --listen` and a narrows:// address";
 const NOT_FOLLOWED: &str = "a server does not follow symbolic links (-L); copy them as links";
 pub(super) const BUSY: &str = "the server has too many copies; try again later";
 
@@ -201,7 +215,8 @@ pub fn run(
             } else {
                 target.and_then(|target| {
                     let opened = reachable.target(&target, single, &store)?;
-                    Ok(Opened { beside: reachable.beside(&target, &store)?, ..opened })
+                    let (beside, partials) = (reachable.beside(&target, &store)?, reachable.partials(&store)?);
+                    Ok(Opened { beside, partials, ..opened })
                 })
             };
             put(opened, store, link, manner, reachable, control)
@@ -241,15 +256,15 @@ pub fn put(
                 Err(e) => refuse(e, link, receive),
             };
         }
-        Ok(Opened { into: Into::Tree(tree, rename), sources, beside, .. }) => {
+        Ok(Opened { into: Into::Tree(tree, rename), sources, beside, partials, .. }) => {
             let store = EntryStore::new(tree, rename, Permitted::Anything, options, notes, Observers::none());
-            store.map(|store| {
+            store.and_then(|store| {
                 store.protect(sources);
-                let store = store.beside(beside);
-                match reachable {
+                let store = store.beside(beside).partials(partials)?;
+                Ok(match reachable {
                     Reachable::Within(served, client) => store.sharing(served.memory_of(*client)),
                     Reachable::Everything | Reachable::Busy => store,
-                }
+                })
             })
         }
         Err(e) => Err(e),
@@ -318,6 +333,8 @@ pub struct Opened {
     pub sources: Vec<(u64, u64)>,
     /// Earlier copies, whose files become hard links.
     pub beside: Vec<Tree>,
+    /// The folder in which files live until they are whole, if it is one for all.
+    pub partials: Option<Tree>,
 }
 
 /// Kind of a target.
@@ -330,8 +347,8 @@ pub enum Into {
 
 impl From<(Tree, Option<Vec<u8>>)> for Opened {
     fn from((tree, rename): (Tree, Option<Vec<u8>>)) -> Self {
-        let (sources, beside) = (Vec::new(), Vec::new());
-        Self { into: Into::Tree(tree, rename), name: PathBuf::new(), is_new: false, sources, beside }
+        let (sources, beside, partials) = (Vec::new(), Vec::new(), None);
+        Self { into: Into::Tree(tree, rename), name: PathBuf::new(), is_new: false, sources, beside, partials }
     }
 }
 
@@ -364,8 +381,8 @@ pub fn open_target(target: &Path, single: bool, dry_run: bool, makes_parents: bo
         Some(_) if dry_run => return Ok(Opened::from((Tree::empty().blame(Error::Local)?, Some(name)))),
         Some(special) => {
             let into = Into::Special(special);
-            let (sources, beside) = (Vec::new(), Vec::new());
-            return Ok(Opened { into, name: target.to_path_buf(), is_new: false, sources, beside });
+            let (sources, beside, partials) = (Vec::new(), Vec::new(), None);
+            return Ok(Opened { into, name: target.to_path_buf(), is_new: false, sources, beside, partials });
         }
         None => {}
     }
@@ -386,6 +403,25 @@ pub fn open_beside(target: &Path, dir: &Path) -> Result<Option<Tree>> {
     let dir = target.join(dir);
     let cannot = format!("cannot open {} (--link-dest)", shown(dir.as_os_str().as_bytes()));
     found(Tree::open(&dir)).blame_for(Error::Local, cannot)
+}
+
+/// Opens the folder of `--partial-dir`, if it is one for all files. If only the folder itself is missing, it is
+/// made; in a dry run there is none then.
+pub fn open_partials(store: &StoreOptions) -> Result<Option<Tree>> {
+    let Some(PartialDir::At(dir)) = &store.habits.partial_dir else { return Ok(None) };
+    let cannot = cannot_partials(dir);
+    if !store.dry_run {
+        match rustix::fs::mkdir(dir, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(e) => return Err(io::Error::from(e)).blame_for(Error::Local, cannot),
+        }
+    }
+    found(Tree::open(dir)).blame_for(Error::Local, cannot)
+}
+
+/// Beginning of the message about a folder of `--partial-dir`.
+pub(super) fn cannot_partials(dir: &Path) -> String {
+    format!("cannot use {} (--partial-dir)", shown(dir.as_os_str().as_bytes()))
 }
 
 /// Whether the source decides if the target becomes a file or a folder: no folder exists there, and
@@ -418,7 +454,12 @@ fn get(
         reachable.roots(sources, what.recursive || habits.files.is_some(), what.frames, habits.follow);
     let listed = habits.files.as_ref().map(|files| Listed::new(files, what.recursive)).transpose();
     let listed = listed.map_err(|text| Error::Protocol(text.into()))?;
-    let link = if habits.rate > 0 { link.limited(habits.rate) } else { link };
+    let link = match reachable {
+        Reachable::Within(..) if habits.yields => link.yielding(),
+        _ if habits.yields => return Err(Error::Usage(NO_ROUND_TRIPS.into())),
+        _ if habits.rate > 0 => link.limited(habits.rate),
+        _ => link,
+    };
     unopened.extend(failed);
     let filter = Filter::new(&what.exclude)?.of_stored(what.frames);
     let quiet = SourceOptions {
@@ -438,6 +479,7 @@ fn get(
             one_file_system: habits.one_file_system,
             checksum: habits.checksum,
             listed,
+            ..Picks::default()
         },
         itemized: false,
         removes: habits.remove_sources,

@@ -10,7 +10,9 @@ use rustix::fs::{AtFlags, FileType, Mode};
 use rustix::io::Errno;
 
 use super::error::{Blame, Error, Result, cannot_store};
+use super::hello::{PartialDir, StoreOptions};
 use super::scan::{self, Root};
+use super::serve::cannot_partials;
 use super::store::shared_memory;
 use super::tree::{Tree, found, split};
 use narrows_host::shares::{Share, Shares};
@@ -136,6 +138,25 @@ impl Served {
         let path: std::path::PathBuf = parts.iter().collect();
         let path = inside(&path).map_err(|e| e.context(&cannot))?;
         let mut tree = self.tree.try_clone().blame(Error::Local)?;
+        found(tree.at(&path)).map_err(told).blame_for(Error::Local, &cannot)
+    }
+
+    /// Opens the folder of `--partial-dir`, as [`super::serve::open_partials`].
+    pub fn partials(&self, store: &StoreOptions) -> Result<Option<Tree>> {
+        let Some(PartialDir::At(dir)) = &store.habits.partial_dir else { return Ok(None) };
+        let cannot = cannot_partials(dir);
+        let path = inside(dir).map_err(|e| e.context(&cannot))?;
+        if path.is_empty() {
+            return Err(Error::Usage("the served folder itself is none for --partial-dir".into()));
+        }
+        let mut tree = self.tree.try_clone().blame(Error::Local)?;
+        if !store.dry_run {
+            let (parent, name) = tree.parent(&path).map_err(told).blame_for(Error::Local, &cannot)?;
+            match rustix::fs::mkdirat(&parent, &name, Mode::RWXU) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(e) => return Err(io::Error::from(e)).blame_for(Error::Local, &cannot),
+            }
+        }
         found(tree.at(&path)).map_err(told).blame_for(Error::Local, &cannot)
     }
 

@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::io::{self, Read};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -55,6 +56,8 @@ pub struct Progress {
     pub files: u64,
     /// Their length in bytes.
     pub bytes: u64,
+    /// Bytes that were read to compare files by their contents.
+    pub bytes_compared: u64,
     /// Files that are unchanged at the receiver.
     pub files_same: u64,
     /// Their length in bytes.
@@ -149,6 +152,8 @@ struct Shared {
     images: bool,
     on_removed: Option<OnWords>,
     answers_within: Option<Duration>,
+    /// Bytes that the scan has read for digests.
+    compared: Arc<AtomicU64>,
 }
 
 #[derive(Default)]
@@ -229,6 +234,7 @@ impl EntrySource {
             images,
             on_removed,
             answers_within,
+            compared: Arc::clone(&picks.compared),
         });
         let thread = |name: &str| std::thread::Builder::new().name(name.into());
         let roots = match input {
@@ -301,7 +307,10 @@ impl EntrySource {
     /// A function that returns the current progress.
     pub fn progress(&self) -> impl Fn() -> Progress + Send + Sync + use<> {
         let shared = Arc::clone(&self.shared);
-        move || shared.lock().progress.clone()
+        move || {
+            let bytes_compared = shared.compared.load(Ordering::Relaxed);
+            Progress { bytes_compared, ..shared.lock().progress.clone() }
+        }
     }
 }
 
@@ -663,6 +672,20 @@ mod tests {
         let progress = asked.progress()();
         assert_eq!((progress.removed, progress.not_removed.as_deref()), (u64::MAX, Some("too\\nmany")));
         [plain, asked].iter().for_each(EntrySource::stop);
+    }
+
+    #[test]
+    fn what_is_read_to_compare_contents_is_counted() {
+        let home = tempfile::tempdir().unwrap();
+        for (name, len) in [("a", 3 << 20), ("b", 5), ("c", 0)] {
+            std::fs::write(home.path().join(name), vec![7; len]).unwrap();
+        }
+        let roots = [Root::open(&home.path().join(""), true).unwrap()];
+        for (checksum, bytes) in [(false, 0), (true, (3 << 20) + 5)] {
+            let picks = Picks { checksum, ..Picks::default() };
+            walk_picked(&roots, &Filter::new(&[]).unwrap(), &picks, |_| true);
+            assert_eq!(picks.compared.load(Ordering::Relaxed), bytes);
+        }
     }
 
     /// The other end of a source, as far as a test plays it.

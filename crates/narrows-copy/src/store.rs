@@ -5,13 +5,14 @@ use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use narrows::entry::{Answer, Entry, Record, RecordParser};
 use narrows::stream::Notes;
 use rustix::fs::OFlags;
 
-use super::error::Result;
+use super::error::{Blame, Error, Result};
 use super::frames::Decoder;
 use super::hello::StoreOptions;
 use super::meta::{self, Losses, Ownership};
@@ -27,6 +28,7 @@ mod content;
 mod folder;
 mod framed;
 mod habits;
+mod home;
 mod in_way;
 mod observers;
 pub(crate) mod partial;
@@ -45,6 +47,7 @@ use clock::Clocks;
 use content::OpenFile;
 use framed::Here;
 use habits::Beside;
+use home::Home;
 use in_way::Waiting;
 pub use observers::Observers;
 pub use permitted::Permitted;
@@ -57,7 +60,11 @@ pub use stored::Stored;
 
 /// The sink for the engine. A clone of it is kept by the caller of [`EntryStore::finish`].
 #[derive(Clone)]
-pub struct EntryStore(Arc<Mutex<Store>>);
+pub struct EntryStore {
+    store: Arc<Mutex<Store>>,
+    /// Bytes that were read to compare files by their contents. Meanwhile the store is locked.
+    compared: Arc<AtomicU64>,
+}
 
 struct Store {
     parser: RecordParser,
@@ -78,6 +85,10 @@ struct Target {
     waiting: Vec<Waiting>,
     /// Earlier copies, whose files become hard links.
     beside: Vec<Beside>,
+    /// Hashes of the paths of backups that this copy has made, which it is not to remove.
+    backups: HashSet<u64>,
+    /// Where files live until they are whole.
+    home: Home,
     /// The name for a single file instead of its own.
     rename: Option<Vec<u8>>,
     /// The target while it is open whether it becomes a file or a folder: the first entry decides.
@@ -114,6 +125,10 @@ struct Target {
     /// Memory limit for everything that is kept.
     room: Room,
     clocks: Clocks,
+    /// Bytes that were read to compare files by their contents.
+    compared: Arc<AtomicU64>,
+    /// Something got a name, or lost it, which is not on the disk yet.
+    has_named: bool,
     /// One folder of each other file system below the root.
     mounted: Vec<OwnedFd>,
     stored: Stored,
@@ -134,12 +149,15 @@ impl EntryStore {
         notes: Notes,
         observers: Observers,
     ) -> Result<Self> {
+        let compared = Arc::new(AtomicU64::new(0));
         let target = Target {
             tree,
             permitted,
             seen: HashSet::new(),
             removal: options.delete.as_ref().map(|asked| Removal::new(asked, &options)).transpose()?,
             beside: Vec::new(),
+            backups: HashSet::new(),
+            home: Home::new(options.habits.partial_dir.as_ref()),
             in_way: HashSet::new(),
             waiting: Vec::new(),
             rename,
@@ -163,6 +181,8 @@ impl EntryStore {
             folders: Vec::new(),
             room: Room::alone(),
             clocks: Clocks::default(),
+            compared: Arc::clone(&compared),
+            has_named: false,
             mounted: Vec::new(),
             stored: Stored::default(),
             keeps_existing: false,
@@ -170,7 +190,8 @@ impl EntryStore {
             observers,
         };
         let answers = Answers::new(notes);
-        Ok(Self(Arc::new(Mutex::new(Store { parser: RecordParser::default(), target, answers }))))
+        let store = Arc::new(Mutex::new(Store { parser: RecordParser::default(), target, answers }));
+        Ok(Self { store, compared })
     }
 
     /// Lets the first entry decide about `target`, where no folder exists: a single file is stored
@@ -215,6 +236,17 @@ impl EntryStore {
         self
     }
 
+    /// Files live in this folder until they are whole, wherever their targets are.
+    ///
+    /// # Errors
+    /// Others can change what is in it.
+    pub fn partials(self, folder: Option<Tree>) -> Result<Self> {
+        if let Some(folder) = folder {
+            self.lock().target.home = Home::apart(Arc::clone(folder.root_shared())).blame(Error::Local)?;
+        }
+        Ok(self)
+    }
+
     /// Uses a share of memory that other copies use too.
     pub fn sharing(self, memory: Share) -> Self {
         self.lock().target.room = Room::of(memory);
@@ -222,7 +254,7 @@ impl EntryStore {
     }
 
     fn lock(&self) -> MutexGuard<'_, Store> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Ends the copy after all data was received: flushes the rest to the disk, creates hard links,
@@ -273,11 +305,22 @@ impl EntryStore {
 
     /// The current progress.
     pub fn stored(&self) -> Stored {
-        let store = self.lock();
-        let target = &store.target;
-        let in_hand = target.open.as_ref().map_or(0, |open| open.at);
-        let bytes_done = target.stored.bytes + target.batch.bytes() + in_hand;
-        Stored { losses: target.losses.words(), bytes_done, ..target.stored.clone() }
+        Stored { bytes_compared: self.compared(), ..self.lock().target.progress() }
+    }
+
+    /// The current progress, unless a file is being compared or flushed just now.
+    pub fn stored_now(&self) -> Option<Stored> {
+        let store = match self.store.try_lock() {
+            Ok(store) => store,
+            Err(TryLockError::Poisoned(store)) => store.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        Some(Stored { bytes_compared: self.compared(), ..store.target.progress() })
+    }
+
+    /// Bytes that were read to compare files by their contents.
+    pub fn compared(&self) -> u64 {
+        self.compared.load(Ordering::Relaxed)
     }
 }
 
@@ -303,6 +346,12 @@ impl Write for EntryStore {
 }
 
 impl Target {
+    fn progress(&self) -> Stored {
+        let in_hand = self.open.as_ref().map_or(0, |open| open.at);
+        let bytes_done = self.stored.bytes + self.batch.bytes() + in_hand;
+        Stored { losses: self.losses.words(), bytes_done, ..self.stored.clone() }
+    }
+
     fn take(&mut self, record: Record<'_>, answers: &mut Answers) {
         match record {
             Record::Entry(entry) => {

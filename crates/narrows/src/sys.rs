@@ -137,8 +137,10 @@ mod unix {
         pub(crate) notsent_bytes: u32,
         /// Largest segment that is sent.
         pub(crate) segment_bytes: u32,
-        /// Smoothed round trip.
+        /// Smoothed round trip, and the shortest one of the last minutes.
         pub(crate) rtt_us: u32,
+        pub(crate) rtt_min_us: u32,
+        pub(crate) acked_bytes: u64,
         pub(crate) data_segments_sent: u32,
         pub(crate) segments_sent_again: u32,
     }
@@ -356,6 +358,8 @@ mod unix {
                 notsent_bytes: raw.notsent_bytes,
                 segment_bytes: raw.words[2],
                 rtt_us: raw.words[15],
+                rtt_min_us: raw.min_rtt_us,
+                acked_bytes: raw.rates_and_bytes[2],
                 data_segments_sent: raw.data_segs[1],
                 segments_sent_again: raw.words[23],
             })

@@ -20,6 +20,7 @@ mod noise;
 pub(crate) mod outbox;
 mod plain;
 mod read;
+mod scavenger;
 #[cfg(feature = "tls")]
 pub mod tls;
 mod write;
@@ -131,6 +132,16 @@ impl Link {
     pub fn limited(mut self, rate: u64) -> Self {
         if let Some(write) = &mut self.write {
             write.set_limit(rate);
+        }
+        self
+    }
+
+    /// Writes as much as the path takes beside all other traffic, and no more: delays and losses of a single
+    /// TCP connection, or of a bond of one, tell how much that is. Of other links nothing is known, and they are slow.
+    #[must_use]
+    pub fn yielding(mut self) -> Self {
+        if let Some(write) = &mut self.write {
+            write.yields();
         }
         self
     }

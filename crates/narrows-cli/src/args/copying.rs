@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result};
 use clap::Args as ClapArgs;
-use narrows_copy::hello::{Backup, LINK_DEST_MAX, SourceHabits, StoreHabits};
+use narrows_copy::hello::{Backup, Confirmed, LINK_DEST_MAX, NameSet, PartialDir, SourceHabits, StoreHabits};
 use narrows_copy::scan::Picks;
 
 /// Longest list of --files-from, in bytes: what fits into one request with its escapes.
@@ -55,6 +55,9 @@ pub(crate) struct HabitArgs {
     /// With --backup: keep it in DIR, a folder below the target
     #[arg(long, value_name = "DIR", requires = "backup")]
     pub(crate) backup_dir: Option<PathBuf>,
+    /// Keep files that are not whole in DIR: a folder beside each file, made when needed, or an absolute path
+    #[arg(long, value_name = "DIR")]
+    pub(crate) partial_dir: Option<PathBuf>,
     /// Make files that are the same in DIR hard links to those; relative to the target; may be repeated
     #[arg(long, value_name = "DIR")]
     pub(crate) link_dest: Vec<PathBuf>,
@@ -64,9 +67,10 @@ pub(crate) struct HabitArgs {
     /// Print a line for each change, in the form of rsync
     #[arg(short = 'i', long)]
     pub(crate) itemize_changes: bool,
-    /// Send at most RATE: a number of KiB per second, or with K, M or G [0: as fast as possible]
+    /// Send at most RATE: a number of KiB per second, or with K, M or G; auto yields to other traffic (narrows://
+    /// only) [0: as fast as possible]
     #[arg(long, value_name = "RATE", value_parser = parse_rate)]
-    pub(crate) bwlimit: Option<u64>,
+    pub(crate) bwlimit: Option<Rate>,
     /// Ignore the file with default options
     #[arg(long)]
     pub(crate) no_config: bool,
@@ -78,11 +82,22 @@ pub(crate) struct HabitArgs {
     /// Names of entries that would be removed, if they are asked about first.
     #[arg(skip)]
     pub(crate) removals: Option<Removals>,
+    /// The names that were shown, and that may be removed.
+    #[arg(skip)]
+    pub(crate) confirmed: Option<Confirmed>,
 }
 
-/// The first names of entries that would be removed, and how many there are.
+/// The entries that would be removed.
 #[derive(Clone, Default)]
-pub(crate) struct Removals(pub(crate) Arc<Mutex<(Vec<String>, u64)>>);
+pub(crate) struct Removals(pub(crate) Arc<Mutex<Removed>>);
+
+/// The first names of entries that would be removed, how many there are, and all names as a set.
+#[derive(Clone, Default)]
+pub(crate) struct Removed {
+    pub(crate) first: Vec<String>,
+    pub(crate) count: u64,
+    pub(crate) all: NameSet,
+}
 
 impl HabitArgs {
     /// The options that this copy was given and that only narrows at both ends can follow.
@@ -95,17 +110,23 @@ impl HabitArgs {
             (self.files_from.is_some(), "--files-from"),
             (self.mkpath, "--mkpath"),
             (self.backup, "--backup"),
+            (self.partial_dir.is_some(), "--partial-dir"),
             (!self.link_dest.is_empty(), "--link-dest"),
             (self.remove_source_files, "--remove-source-files"),
             (self.itemize_changes, "--itemize-changes"),
-            (self.rate() > 0, "--bwlimit"),
+            (self.rate() > 0 || self.yields(), "--bwlimit"),
         ];
         options.into_iter().find(|(asked, _)| *asked).map(|(_, name)| name)
     }
 
     /// Most bytes per second; 0 is no limit.
     pub(crate) fn rate(&self) -> u64 {
-        self.bwlimit.unwrap_or(0)
+        if let Some(Rate::Most(rate)) = self.bwlimit { rate } else { 0 }
+    }
+
+    /// Whether the copy yields to all other traffic.
+    pub(crate) fn yields(&self) -> bool {
+        self.bwlimit == Some(Rate::Auto)
     }
 
     /// Checks what clap cannot.
@@ -119,7 +140,18 @@ impl HabitArgs {
         if self.link_dest.len() > LINK_DEST_MAX {
             return misuse(format!("--link-dest may be given at most {LINK_DEST_MAX} times"));
         }
+        self.partials().map(drop).or_else(misuse)?;
         self.kept().map_or(Ok(()), |backup| backup.check().or_else(misuse))
+    }
+
+    /// Where files live until they are whole.
+    fn partials(&self) -> Result<Option<PartialDir>, String> {
+        self.partial_dir.as_deref().map_or(Ok(None), PartialDir::new)
+    }
+
+    /// The pattern of folders with such files, which are not copied.
+    pub(crate) fn pattern_of_partials(&self) -> Option<String> {
+        self.partials().ok().flatten()?.pattern()
     }
 
     fn kept(&self) -> Option<Backup> {
@@ -137,6 +169,7 @@ impl HabitArgs {
             link_dest: self.link_dest.clone(),
             itemize,
             one_file_system: self.one_file_system,
+            partial_dir: self.partials().ok().flatten(),
         }
     }
 
@@ -149,12 +182,14 @@ impl HabitArgs {
             remove_sources: self.remove_source_files,
             files,
             rate: self.rate(),
+            yields: self.yields(),
         }
     }
 
     /// What the scan on this host picks, apart from a list.
     pub(crate) fn picks(&self) -> Picks {
-        Picks { follow: self.copy_links, one_file_system: self.one_file_system, checksum: self.checksum, listed: None }
+        let (follow, one_file_system, checksum) = (self.copy_links, self.one_file_system, self.checksum);
+        Picks { follow, one_file_system, checksum, ..Picks::default() }
     }
 
     /// The paths of --files-from, without comments and empty lines.
@@ -195,13 +230,22 @@ fn parse_port(text: &str) -> Result<u16, String> {
     port.ok_or_else(|| format!("'{text}' is no port"))
 }
 
+/// The value of --bwlimit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rate {
+    /// Bytes per second; 0 is no limit.
+    Most(u64),
+    /// Whatever others leave of the link.
+    Auto,
+}
+
 /// Parses a rate as rsync does: KiB per second, or bytes with a suffix (K, M, G: powers of 1024; KB, MB,
-/// GB: powers of 1000).
-fn parse_rate(text: &str) -> Result<u64, String> {
+/// GB: powers of 1000); or `auto`.
+fn parse_rate(text: &str) -> Result<Rate, String> {
     if text == "auto" {
-        return Err("'auto' is not supported: name a rate such as 500K or 2M".into());
+        return Ok(Rate::Auto);
     }
-    let bad = || format!("'{text}' is not a rate such as 500 (KiB per second), 500K or 1.5M");
+    let bad = || format!("'{text}' is not a rate such as 500 (KiB per second), 500K, 1.5M or auto");
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').len();
     let (number, unit) = text.split_at(digits);
     let unit = unit.to_ascii_lowercase();
@@ -217,7 +261,7 @@ fn parse_rate(text: &str) -> Result<u64, String> {
     };
     let rate: f64 = number.parse().map_err(|_| bad())?;
     // Rounded up, since 0 would be no limit.
-    if (0.0..1e15).contains(&rate) { Ok((rate * factor).ceil() as u64) } else { Err(bad()) }
+    if (0.0..1e15).contains(&rate) { Ok(Rate::Most((rate * factor).ceil() as u64)) } else { Err(bad()) }
 }
 
 #[cfg(test)]
@@ -235,9 +279,10 @@ mod tests {
             ("3KiB", 3072),
             ("0.1b", 1),
         ] {
-            assert_eq!(parse_rate(text), Ok(rate), "{text}");
+            assert_eq!(parse_rate(text), Ok(Rate::Most(rate)), "{text}");
         }
-        for bad in ["", "M", "1X", "-1", "auto", "1e3", "9999999999999999999"] {
+        assert_eq!(parse_rate("auto"), Ok(Rate::Auto));
+        for bad in ["", "M", "1X", "-1", "automatic", "1e3", "9999999999999999999"] {
             assert!(parse_rate(bad).is_err(), "{bad}");
         }
     }

@@ -36,7 +36,8 @@ use narrows_copy::place::Place;
 use narrows_copy::remote_path;
 use narrows_copy::scan::{self, Listed, Picks, Root, TargetFolder};
 use narrows_copy::serve::{
-    AS_IT_COMES, Into, Opened, carrier_options, is_undecided, open_beside, open_roots, open_target,
+    AS_IT_COMES, Into, NO_ROUND_TRIPS, Opened, carrier_options, is_undecided, open_beside, open_partials, open_roots,
+    open_target,
 };
 use narrows_copy::source::{EntrySource, Input, SourceOptions};
 use narrows_copy::store::{EntryStore, Observers, Permitted};
@@ -280,7 +281,7 @@ fn put(args: &CpArgs, sources: &[PathBuf], target: &Place, tell: &Tell) -> Resul
     }
     let listed = listed.map(|files| Listed::new(&files, args.recursive)).transpose();
     let picks = Picks { listed: listed.map_err(narrows::Error::misuse)?, ..args.habits.picks() };
-    let input = Input::Paths { roots, unopened, filter: Filter::new(&patterns(args))? };
+    let input = Input::Paths { roots, unopened, filter: Filter::new(&patterns_of_source(args))? };
     send_picked(args, input, picks, single, target, tell)
 }
 
@@ -301,6 +302,7 @@ fn open_local(args: &CpArgs, target: &Place, single: bool, input: &mut Input) ->
     let Place::Local(path) = target else { return Ok(None) };
     let mut opened = open_target(path, single, args.dry_run, args.habits.mkpath)?;
     opened.beside = beside(args, path)?;
+    opened.partials = open_partials(&store_options(args, true))?;
     if let (Into::Tree(folder, None), Input::Paths { roots, .. }) = (&opened.into, input) {
         let folder = Arc::new(TargetFolder::new(folder, opened.is_new, roots)?);
         roots.iter_mut().for_each(|root| root.goes_to(&folder));
@@ -455,8 +457,8 @@ fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<O
     let paths: Vec<PathBuf> = sources.iter().map(|s| source_path(s.path())).collect();
     let several = matches!(from, Place::Ssh { .. }) && paths.iter().any(|path| remote_path::has_pattern(path));
     let single = paths.len() == 1 && !args.recursive && !several && files.is_none();
-    let patterns = patterns(args);
-    let is_filtered = !patterns.is_empty();
+    let patterns = patterns_of_source(args);
+    let is_filtered = !(args.exclude.is_empty() && args.include.is_empty());
     // Reports a bad pattern before anything is done, with the error text of this end.
     Filter::new(&patterns)?;
     let may_be_file = paths.len() == 1 && !several && scan::top(&paths[0]).is_some();
@@ -500,8 +502,9 @@ fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<O
     };
     let form = if args.store_compressed { Form::Decoded } else { Form::Raw };
     let options_of_store = StoreOptions { form, ..store_options(args, false) };
+    let partials = open_partials(&options_of_store)?;
     let mut store = EntryStore::new(tree, rename, permitted, options_of_store, notes, observers)?;
-    store = store.beside(beside(args, target)?);
+    store = store.beside(beside(args, target)?).partials(partials)?;
     if undecided {
         store = store.undecided(target.to_path_buf());
     }
@@ -578,13 +581,24 @@ fn start(
     opened: Option<Opened>,
     seen: impl Fn() -> Seen + Send + 'static,
 ) -> Result<(Carrier, Link, Option<Grower>)> {
+    if args.habits.yields() && matches!(place, Place::Ssh { .. }) {
+        return Err(narrows::Error::misuse(NO_ROUND_TRIPS).into());
+    }
     let trust = trust(args, place)?;
     let shell = carrier::shell_for(&args.shell, place)?;
     let reach = Reach { shell: &shell, program: &args.remote_narrows, trust: trust.as_ref() };
     let (carrier, link, growth) = Carrier::start(place, &reach, task, opened)?;
-    let limits = matches!(task, Task::Put { .. }) && args.habits.rate() > 0;
-    let link = if limits { link.limited(args.habits.rate()) } else { link };
-    let grower = growth.map(|growth| Grower::start(growth.bond.clone(), args.carriers, seen, move || growth.open()));
+    let sends = matches!(task, Task::Put { .. });
+    // A copy within this host has no link.
+    let yields = args.habits.yields() && matches!(place, Place::Direct { .. });
+    let link = match args.habits.rate() {
+        _ if sends && yields => link.yielding(),
+        rate if sends && rate > 0 => link.limited(rate),
+        _ => link,
+    };
+    // Several connections would be several flows, and each would take a part of the link.
+    let carriers = if yields { 1 } else { args.carriers };
+    let grower = growth.map(|growth| Grower::start(growth.bond.clone(), carriers, seen, move || growth.open()));
     Ok((carrier, link, grower))
 }
 
@@ -643,6 +657,7 @@ fn store_options(args: &CpArgs, within_host: bool) -> StoreOptions {
             exclude: patterns(args),
             max: args.max_delete,
             names: names_wanted(args) || itemizes(args) || args.habits.removals.is_some(),
+            confirmed: args.habits.confirmed,
         }),
         names: names_wanted(args),
         set_id: args.set_id || within_host,
@@ -683,4 +698,9 @@ fn is_inside(path: &Path, folder: &Path) -> bool {
 fn patterns(args: &CpArgs) -> Vec<String> {
     let include = args.include.iter().map(|p| format!("!{p}"));
     args.exclude.iter().cloned().chain(include).collect()
+}
+
+/// The same, and that of folders with files that are not whole.
+fn patterns_of_source(args: &CpArgs) -> Vec<String> {
+    patterns(args).into_iter().chain(args.habits.pattern_of_partials()).collect()
 }

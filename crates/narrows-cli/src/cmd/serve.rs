@@ -37,7 +37,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
 fn stdio(as_is: bool) -> Result<()> {
     let (input, output) = (files::stdin()?, files::stdout()?);
     let (task, session) = match hello::read(&input)? {
-        Request::Copy(task, session) => (task, session),
+        Request::Copy(task, session) => (*task, session),
         Request::Join(session) => return Ok(carriers::join(session, &input, &output)?),
         Request::Measure(task) => {
             return match measure::serve(task, Link::pipes(output, input), None, &|| false) {

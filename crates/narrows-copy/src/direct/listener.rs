@@ -275,7 +275,7 @@ impl Server {
         };
         let mut state = self.lock();
         let (task, session) = match request {
-            Request::Copy(task, session) => (task, session),
+            Request::Copy(task, session) => (*task, session),
             // A carrier that arrives too late is dropped: the copy is over, or continues without
             // it.
             Request::Join(session) => {

@@ -5,8 +5,10 @@ use std::path::PathBuf;
 
 use serde_json::{Map, Value, json};
 
+use super::partial_dir::PartialDir;
 use super::{escaped, needed, path, wrong};
 use crate::error::Result;
+use crate::filter;
 
 /// Most paths of `--files-from` in one request; the length of the request limits them too.
 pub(super) const FILES_MAX: usize = 1 << 20;
@@ -30,6 +32,8 @@ pub struct StoreHabits {
     pub itemize: bool,
     /// Folders in which another file system is mounted come without what is in them.
     pub one_file_system: bool,
+    /// Where files that are not whole yet live, if not beside their targets.
+    pub partial_dir: Option<PartialDir>,
 }
 
 /// Where `--backup` keeps what is replaced or removed.
@@ -57,6 +61,8 @@ pub struct SourceHabits {
     pub files: Option<Vec<PathBuf>>,
     /// Most bytes per second on the link; 0 is no limit.
     pub rate: u64,
+    /// The copy yields to all other traffic on the link.
+    pub yields: bool,
 }
 
 impl StoreHabits {
@@ -69,7 +75,7 @@ impl StoreHabits {
         if !self.is_asked() {
             return Value::Null;
         }
-        json!({
+        let mut words = json!({
             "update": self.update,
             "checksum": self.checksum,
             "make_parents": self.make_parents,
@@ -77,13 +83,18 @@ impl StoreHabits {
             "link_dest": self.link_dest.iter().map(|p| escaped(p)).collect::<Vec<_>>(),
             "itemize": self.itemize,
             "one_file_system": self.one_file_system,
-        })
+        });
+        // A server that does not know a member refuses it, so what is not asked for is not named.
+        if let Some(dir) = &self.partial_dir {
+            words["partial_dir"] = escaped(dir.path()).into();
+        }
+        words
     }
 
     pub(super) fn from_json(words: &Value) -> Result<Self> {
         let Some(words) = members(
             words,
-            &["update", "checksum", "make_parents", "backup", "link_dest", "itemize", "one_file_system"],
+            &["update", "checksum", "make_parents", "backup", "link_dest", "itemize", "one_file_system", "partial_dir"],
         )?
         else {
             return Ok(Self::default());
@@ -97,6 +108,10 @@ impl StoreHabits {
             None | Some(Value::Null) => None,
             Some(words) => Some(Backup::from_json(words)?),
         };
+        let partial_dir = match words.get("partial_dir") {
+            None | Some(Value::Null) => None,
+            Some(dir) => PartialDir::new(&path(dir)?).or_else(wrong)?,
+        };
         Ok(Self {
             update: flag("update"),
             checksum: flag("checksum"),
@@ -105,6 +120,7 @@ impl StoreHabits {
             link_dest,
             itemize: flag("itemize"),
             one_file_system: flag("one_file_system"),
+            partial_dir,
         })
     }
 }
@@ -161,18 +177,22 @@ impl Backup {
         own
     }
 
-    /// The patterns, as of `.gitignore`, of the backups themselves, which `--delete` leaves alone.
-    pub(crate) fn patterns(&self) -> Vec<String> {
-        let escape = |text: &str| {
-            let special = |c: char| "\\*?[]!# ".contains(c);
-            text.chars().fold(String::new(), |all, c| {
-                if special(c) { all + "\\" + &c.to_string() } else { all + &c.to_string() }
-            })
-        };
-        match self.dir.as_ref().and_then(|dir| self.dir_path(dir).ok()) {
-            Some(dir) => vec![format!("/{}", escape(&String::from_utf8_lossy(&dir)))],
-            None => vec![format!("*{}", escape(&self.suffix))],
-        }
+    /// The pattern, as of `.gitignore`, of backups beside what they are backups of, which `--delete` leaves
+    /// alone unless the patterns of the copy say otherwise.
+    pub(crate) fn pattern_beside(&self) -> Option<String> {
+        self.dir.is_none().then(|| format!("*{}", filter::escaped(&self.suffix)))
+    }
+
+    /// Path of the folder of backups below the target, if they have one.
+    pub(crate) fn folder(&self) -> Option<Vec<u8>> {
+        self.dir_path(self.dir.as_ref()?).ok()
+    }
+
+    /// Whether a file that is to be removed is a backup of an earlier copy: there are no backups of backups,
+    /// which would get a longer name with every copy.
+    pub(crate) fn is_one(&self, path: &[u8]) -> bool {
+        let name = crate::tree::split(path).1;
+        self.dir.is_none() && name.len() > self.suffix.len() && name.ends_with(self.suffix.as_bytes())
     }
 }
 
@@ -186,18 +206,22 @@ impl SourceHabits {
         if !self.is_asked() {
             return Value::Null;
         }
-        json!({
+        let mut words = json!({
             "follow": self.follow,
             "one_file_system": self.one_file_system,
             "checksum": self.checksum,
             "remove_sources": self.remove_sources,
             "files": self.files.as_ref().map(|files| files.iter().map(|p| escaped(p)).collect::<Vec<_>>()),
             "rate": self.rate,
-        })
+        });
+        if self.yields {
+            words["yields"] = true.into();
+        }
+        words
     }
 
     pub(super) fn from_json(words: &Value) -> Result<Self> {
-        let known = ["follow", "one_file_system", "checksum", "remove_sources", "files", "rate"];
+        let known = ["follow", "one_file_system", "checksum", "remove_sources", "files", "rate", "yields"];
         let Some(words) = members(words, &known)? else { return Ok(Self::default()) };
         let flag = |name: &str| words.get(name).and_then(Value::as_bool).unwrap_or(false);
         let files = match words.get("files") {
@@ -211,6 +235,7 @@ impl SourceHabits {
             remove_sources: flag("remove_sources"),
             files,
             rate: words.get("rate").and_then(Value::as_u64).unwrap_or(0),
+            yields: flag("yields"),
         })
     }
 }
@@ -264,8 +289,13 @@ mod tests {
         }
         assert_eq!(backup("~", None).path_of(b"a/b"), b"a/b~");
         assert_eq!(backup("", Some("./old/")).path_of(b"a/b"), b"old/a/b");
-        assert_eq!(backup(".x", Some("old")).patterns(), ["/old"]);
-        assert_eq!(backup(".*", None).patterns(), ["*.\\*"]);
+        let places = |b: &Backup| (b.pattern_beside(), b.folder());
+        assert_eq!(places(&backup(".x", Some("./old/"))), (None, Some(b"old".to_vec())));
+        assert_eq!(places(&backup(".*", None)), (Some("*.\\*".into()), None));
+        for (path, is_one) in [("a/b~", true), ("b~", true), ("a~/b", false), ("a/~", false)] {
+            assert_eq!(backup("~", None).is_one(path.as_bytes()), is_one, "{path}");
+            assert!(!backup("~", Some("old")).is_one(path.as_bytes()), "{path}");
+        }
     }
 
     #[test]
@@ -278,8 +308,11 @@ mod tests {
             link_dest: vec!["../yesterday".into(), "/abs".into()],
             itemize: true,
             one_file_system: true,
+            partial_dir: Some(PartialDir::Beside("a b/%".into())),
         };
         assert_eq!(StoreHabits::from_json(&store.to_json()).unwrap(), store);
+        let older = StoreHabits { partial_dir: None, ..store };
+        assert!(older.to_json().get("partial_dir").is_none(), "an older server would refuse it");
         let source = SourceHabits {
             follow: true,
             one_file_system: true,
@@ -287,12 +320,20 @@ mod tests {
             remove_sources: true,
             files: Some(vec!["a b/%".into(), "c/".into()]),
             rate: 1 << 40,
+            yields: true,
         };
         assert_eq!(SourceHabits::from_json(&source.to_json()).unwrap(), source);
+        let older = SourceHabits { yields: false, ..source };
+        assert!(older.to_json().get("yields").is_none(), "an older server would refuse it");
         assert_eq!(StoreHabits::from_json(&Value::Null).unwrap(), StoreHabits::default());
-        for bad in
-            [json!({ "later": true }), json!([]), json!({ "link_dest": vec!["x"; 21] }), json!({ "backup": true })]
-        {
+        for bad in [
+            json!({ "later": true }),
+            json!([]),
+            json!({ "link_dest": vec!["x"; 21] }),
+            json!({ "backup": true }),
+            json!({ "partial_dir": "../x" }),
+            json!({ "partial_dir": true }),
+        ] {
             assert!(StoreHabits::from_json(&bad).is_err(), "{bad}");
         }
         for bad in [json!({ "later": true }), json!(7), json!({ "files": [""] }), json!({ "files": [7] })] {

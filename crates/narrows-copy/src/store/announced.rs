@@ -13,8 +13,9 @@ use rustix::io::Errno;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::answers::Answers;
+use super::home::Home;
 use super::in_way::in_way;
-use super::{Target, framed, habits, partial};
+use super::{Target, framed, habits};
 use crate::delta::DELTA_MIN;
 use crate::frames::Form;
 use crate::meta;
@@ -60,6 +61,8 @@ impl Target {
             Some("--delete is for folders")
         } else if entry.kind != EntryKind::Folder && !self.seen.insert(xxh3_64(&entry.path)) {
             Some("another source has an entry of that name")
+        } else if self.home.covers(&entry.path, entry.kind == EntryKind::Folder) {
+            Some("its folder is that of --partial-dir")
         } else if check_path(&entry.path).is_err() {
             Some("its name is too long to end in .nrw")
         } else if self.entries > ENTRIES_MAX || !self.room.take(&entry) {
@@ -224,9 +227,10 @@ impl Target {
                 }
                 if is_same {
                     self.bring_up_to_date(entry, &stat, &folder, &name);
-                    if self.is_resumable(stat.st_size) && !self.options.dry_run {
+                    let is_long = self.is_resumable(stat.st_size) || !matches!(self.home, Home::Beside);
+                    if is_long && !self.options.dry_run {
                         // Another copy has stored the file since this partial file was left.
-                        partial::remove_stale(&folder, &partial::name(&name, 0));
+                        self.home.forget(&folder, &name, false);
                     }
                     if linked {
                         self.linked.insert(id, (entry.path.clone(), (stat.st_dev, stat.st_ino)));
@@ -252,8 +256,7 @@ impl Target {
         }
         let in_chunks = len.is_some_and(|len| len >= DELTA_MIN);
         if in_chunks && !earlier {
-            let partial = rustix::fs::statat(&folder, partial::name(&name, 0), AtFlags::SYMLINK_NOFOLLOW);
-            earlier = partial.is_ok_and(|s| self.is_resumable(s.st_size));
+            earlier = self.is_resumable(self.home.left_len(&folder, &name));
         }
         Ok(match len {
             Some(_) if earlier && in_chunks => Wanted::Chunks,

@@ -168,6 +168,7 @@ impl Target {
         let name = OsStr::from_bytes(split(&file.path).1);
         match kept.and_then(|()| file.partial.rename(name, !self.keeps_existing)) {
             Ok(()) => {
+                self.has_named = true;
                 self.stored.files += 1;
                 self.stored.bytes += file.len;
                 if !self.itemizes() {
@@ -190,7 +191,7 @@ impl Target {
     /// Flushes the names of stored entries to the disk, on every file system with folders of the
     /// copy.
     pub(super) fn sync_names(&mut self, answers: &mut Answers) {
-        if self.options.fsync == Fsync::None || self.stored.files == 0 {
+        if self.options.fsync == Fsync::None || !std::mem::take(&mut self.has_named) {
             return;
         }
         let mut synced = Vec::new();

@@ -13,7 +13,8 @@ use super::answers::Answers;
 use super::batch::WholeFile;
 use super::framed::{Framed, Here, RESUMED_MIN, stored_len};
 use super::habits::{Beside, beside_files};
-use super::partial::{self, PRIVATE, Partial};
+use super::home::Home;
+use super::partial::{PRIVATE, Partial};
 use super::plan::DeltaPlan;
 use super::{Target, stream};
 use crate::delta::{DELTA_MIN, read_at};
@@ -206,11 +207,11 @@ impl OpenFile {
     /// Whether another copy stored the file meanwhile.
     fn is_stored(&self) -> bool {
         let name = split(&self.entry.path).1;
-        let there = rustix::fs::statat(self.partial.folder(), name, AtFlags::SYMLINK_NOFOLLOW);
+        let there = rustix::fs::statat(self.partial.to(), name, AtFlags::SYMLINK_NOFOLLOW);
         let len = if let EntryKind::File { len, .. } = self.entry.kind { len } else { 0 };
         there.is_ok_and(|s| {
             let same_len = match self.framed {
-                Some(Framed::AsItCame(_)) => stored_len(self.partial.folder(), OsStr::from_bytes(name)) == Some(len),
+                Some(Framed::AsItCame(_)) => stored_len(self.partial.to(), OsStr::from_bytes(name)) == Some(len),
                 _ => s.st_size as u64 == len,
             };
             same_len && meta::same_time(&s, &self.entry)
@@ -309,7 +310,7 @@ impl Target {
                 return None;
             }
             let path = entry.path.clone();
-            let files = earlier_files(&mut self.tree, &mut self.beside, &path)?;
+            let files = earlier_files(&mut self.tree, &mut self.beside, &self.home, &path)?;
             let memory = self.room.reserve(DeltaPlan::len_max(&files))?;
             vacant.insert(DeltaPlan::new(files).taking(memory));
         }
@@ -318,7 +319,7 @@ impl Target {
 
     /// What is there of a file that was announced: the remains of an earlier copy, and an earlier version.
     pub(super) fn earlier_files(&mut self, id: u64) -> Option<Vec<OwnedFd>> {
-        earlier_files(&mut self.tree, &mut self.beside, &self.pending.get(&id)?.path)
+        earlier_files(&mut self.tree, &mut self.beside, &self.home, &self.pending.get(&id)?.path)
     }
 
     /// Begins the content of a file.
@@ -349,12 +350,12 @@ impl Target {
             EntryKind::Stream => stream::create(folder, &name, entry),
             // Shorter files are not resumed, so the next copy need not find them by name.
             EntryKind::File { len, .. } if len < DELTA_MIN && self.named_later != Some(false) => {
-                match Partial::nameless(&folder) {
+                match Partial::nameless(&self.home, &folder) {
                     Some(partial) if *self.named_later.get_or_insert_with(|| partial.can_be_named()) => Ok(partial),
-                    _ => Partial::create(folder, &name, PRIVATE),
+                    _ => Partial::create_in(&self.home, folder, &name, PRIVATE),
                 }
             }
-            _ => Partial::create(folder, &name, PRIVATE),
+            _ => Partial::create_in(&self.home, folder, &name, PRIVATE),
         }
     }
 
@@ -404,9 +405,9 @@ impl Target {
     }
 }
 
-fn earlier_files(tree: &mut Tree, beside: &mut [Beside], path: &[u8]) -> Option<Vec<OwnedFd>> {
+fn earlier_files(tree: &mut Tree, beside: &mut [Beside], home: &Home, path: &[u8]) -> Option<Vec<OwnedFd>> {
     let (folder, name) = tree.parent(path).ok()?;
-    let mut files: Vec<OwnedFd> = partial::hold_stale(&folder, &name).into_iter().collect();
+    let mut files = home.held(&folder, &name);
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let old = rustix::fs::openat(&folder, &name, flags, Mode::empty()).ok();
     files.extend(

@@ -26,6 +26,7 @@ impl Target {
     pub(super) fn make_folder(&mut self, id: u64, mut entry: Entry, answers: &mut Answers) -> io::Result<()> {
         let is_mount = meta::take_mount(&mut entry);
         let there = self.folder(&entry.path)?;
+        self.has_named |= there.is_none();
         match &there {
             None => {
                 let name = shown(&entry.path) + "/";
@@ -111,6 +112,7 @@ impl Target {
                 self.stale(&folder, OsStr::from_bytes(name));
             }
         }
+        self.home.sweep(&folder);
         Ok(())
     }
 

@@ -31,7 +31,7 @@ impl Target {
     pub(super) fn has_content(&mut self, path: &[u8], digest: Option<&[u8; DIGEST_LEN]>) -> bool {
         let Some(digest) = digest else { return false };
         let opened = self.tree.open_below(path, OFlags::RDONLY | OFlags::NONBLOCK);
-        opened.and_then(hash::of_file).is_ok_and(|own| own == *digest)
+        opened.and_then(|file| hash::of_file(file, &self.compared)).is_ok_and(|own| own == *digest)
     }
 
     /// Makes the entry a hard link to the same file of an earlier copy, if one of `--link-dest` has it.
@@ -43,7 +43,8 @@ impl Target {
     ) -> Option<Stat> {
         let EntryKind::File { len, .. } = entry.kind else { return None };
         let (dry_run, ownership, checksum) = (self.options.dry_run, self.ownership, self.options.habits.checksum);
-        self.beside.iter_mut().find_map(|Beside(tree)| {
+        let compared = &self.compared;
+        let made = self.beside.iter_mut().find_map(|Beside(tree)| {
             let (folder, name) = tree.parent(&entry.path).ok()?;
             let stat = rustix::fs::statat(&folder, &name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
             let is_same = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
@@ -52,14 +53,16 @@ impl Target {
                 && meta::xattrs(&folder, &name) == entry.xattrs;
             let mut content = || {
                 let opened = tree.open_below(&entry.path, OFlags::RDONLY | OFlags::NONBLOCK);
-                opened.and_then(hash::of_file).is_ok_and(|own| Some(&own) == digest)
+                opened.and_then(|file| hash::of_file(file, compared)).is_ok_and(|own| Some(&own) == digest)
             };
             if !is_same || checksum && !content() {
                 return None;
             }
             // On another file system, or without the right to link it, the file is copied.
             (dry_run || rustix::fs::linkat(&folder, &name, &to.0, &to.1, AtFlags::empty()).is_ok()).then_some(stat)
-        })
+        });
+        self.has_named |= made.is_some();
+        made
     }
 
     /// Whether an earlier copy has a version of the file that is worth comparing.
@@ -93,6 +96,14 @@ impl Target {
             return Err(cannot(io::Error::other("a folder has the name of the backup")));
         }
         let is_kept = before.is_ok_and(|s| (s.st_dev, s.st_ino) == (there.st_dev, there.st_ino));
+        self.has_named = true;
+        if self.removal.is_some() {
+            // What this copy keeps is not to be removed by it.
+            if !self.room.take_hash() {
+                return Err(cannot(io::Error::other("there are too many")));
+            }
+            self.backups.insert(xxh3_64(&own));
+        }
         if !moves && !is_kept {
             let linked = partial::make(&to, &to_name, |partial| {
                 rustix::fs::linkat(&folder, &name, &to, partial, AtFlags::empty())

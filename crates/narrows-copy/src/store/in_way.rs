@@ -141,6 +141,7 @@ impl Target {
         }
         if !self.options.dry_run {
             self.set_aside(path, true)?;
+            self.has_named = true;
             let (folder, _) = self.tree.parent(path)?;
             let removed = rustix::fs::unlinkat(&folder, OsStr::from_bytes(split(path).1), AtFlags::empty());
             // A backup has taken it away.

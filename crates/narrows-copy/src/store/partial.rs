@@ -1,5 +1,5 @@
-//! Temporary files in the folders of their targets: nameless, or with names that the next copy
-//! finds again.
+//! Temporary files in the folders of their targets, or in their home: nameless, or with names that
+//! the next copy finds again.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -7,10 +7,11 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, RenameFlags};
+use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use super::announced::is_there;
+use super::home::Home;
 use crate::partial_name::{HASH_LEN, PREFIX, SUFFIX};
 
 /// Maximum number of concurrent copies to the same name that are provided for.
@@ -24,7 +25,13 @@ pub(crate) const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
 
 /// A temporary file; removed unless it is renamed or kept.
 pub(crate) struct Partial {
+    /// The folder that it is in.
     folder: Arc<OwnedFd>,
+    /// The folder of its target.
+    to: Arc<OwnedFd>,
+    home: Home,
+    /// It is in its home, under the name of its target.
+    is_home: bool,
     /// `None` if it has no name yet and vanishes with its descriptor.
     name: Option<OsString>,
     pub(crate) file: OwnedFd,
@@ -32,13 +39,39 @@ pub(crate) struct Partial {
 }
 
 impl Partial {
-    /// Creates a temporary file for `target` and locks it.
+    /// Creates a temporary file for `target` beside it and locks it.
     pub(crate) fn create(folder: Arc<OwnedFd>, target: &OsStr, mode: Mode) -> io::Result<Self> {
+        Self::create_in(&Home::Beside, folder, target, mode)
+    }
+
+    /// The same in a home; `to` is the folder of the target.
+    pub(super) fn create_in(home: &Home, to: Arc<OwnedFd>, target: &OsStr, mode: Mode) -> io::Result<Self> {
+        for _ in 0..TRIES {
+            let (folder, is_home) = match home.make(&to)? {
+                Some(folder) => (folder, true),
+                None => (Arc::clone(&to), false),
+            };
+            match Self::create_at(home, (folder, is_home), Arc::clone(&to), target, mode) {
+                // Another copy has removed the home, which was empty.
+                Err(e) if is_home && e.kind() == io::ErrorKind::NotFound => {}
+                created => return created,
+            }
+        }
+        Err(io::Error::other("other copies are writing this file"))
+    }
+
+    fn create_at(
+        home: &Home,
+        (folder, is_home): (Arc<OwnedFd>, bool),
+        to: Arc<OwnedFd>,
+        target: &OsStr,
+        mode: Mode,
+    ) -> io::Result<Self> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         // All predictable names may be taken, by other copies or by somebody who wants copies to
         // fail.
         for attempt in (0..TRIES).chain(random_attempt()) {
-            let name = name(target, attempt);
+            let name = name_in(is_home, target, attempt);
             let create = || rustix::fs::openat(&folder, &name, flags, mode);
             let created = match create() {
                 Err(Errno::EXIST) if remove_stale(&*folder, &name) => create(),
@@ -51,7 +84,15 @@ impl Partial {
                     let _ = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
                     // Another copy may have removed it as stale before it was locked.
                     if is_named(&folder, &name, &file) {
-                        return Ok(Self { folder, name: Some(name), file, kept: false });
+                        return Ok(Self {
+                            folder,
+                            to,
+                            home: home.clone(),
+                            is_home,
+                            name: Some(name),
+                            file,
+                            kept: false,
+                        });
                     }
                 }
                 Err(Errno::EXIST) => {}
@@ -64,10 +105,11 @@ impl Partial {
     /// Creates a file that has no name until it is complete, for files that the next copy does not
     /// resume. `None` if that is not possible or fails; [`Partial::create`] then reports the
     /// reason.
-    pub(super) fn nameless(folder: &Arc<OwnedFd>) -> Option<Self> {
+    pub(super) fn nameless(home: &Home, folder: &Arc<OwnedFd>) -> Option<Self> {
         let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
         let file = rustix::fs::openat(folder, ".", flags, PRIVATE).ok()?;
-        Some(Self { folder: Arc::clone(folder), name: None, file, kept: false })
+        let (home, is_home, name) = (home.clone(), false, None);
+        Some(Self { folder: Arc::clone(folder), to: Arc::clone(folder), home, is_home, name, file, kept: false })
     }
 
     /// Whether nameless files in this folder can be given a name later.
@@ -98,9 +140,11 @@ impl Partial {
             if !is_named(&self.folder, self.name(), &self.file) {
                 return Err(io::Error::other("another copy removed its temporary file"));
             }
-            match rename(&self.folder, self.name(), target, replaces) {
+            match rename_to(&self.folder, self.name(), &self.to, target, replaces) {
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists && self.is_same_as(target) => {
-                    return Ok(rustix::fs::unlinkat(&self.folder, self.name(), AtFlags::empty())?);
+                    rustix::fs::unlinkat(&self.folder, self.name(), AtFlags::empty())?;
+                    self.home.tidy(&self.to);
+                    return Ok(());
                 }
                 renamed => renamed?,
             }
@@ -114,7 +158,7 @@ impl Partial {
     /// from the same pack has.
     fn is_same_as(&self, target: &OsStr) -> bool {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let Ok(there) = rustix::fs::openat(&self.folder, target, flags, Mode::empty()) else { return false };
+        let Ok(there) = rustix::fs::openat(&self.to, target, flags, Mode::empty()) else { return false };
         let len = |fd: &OwnedFd| {
             rustix::fs::fstat(fd).ok().filter(|s| s.st_mode & libc::S_IFMT == libc::S_IFREG).map(|s| s.st_size)
         };
@@ -135,7 +179,7 @@ impl Partial {
     }
 
     fn link(&self, name: &OsStr) -> Result<(), Errno> {
-        rustix::fs::linkat(CWD, self.by_descriptor(), &self.folder, name, AtFlags::SYMLINK_FOLLOW)
+        rustix::fs::linkat(CWD, self.by_descriptor(), &self.to, name, AtFlags::SYMLINK_FOLLOW)
     }
 
     /// Gives a nameless file a temporary name, since only a file with a name can replace another. A
@@ -162,8 +206,9 @@ impl Partial {
 
     /// Removes the remains of an earlier copy, or of a concurrent one that has ended since.
     pub(super) fn remove_earlier(&self, target: &OsStr) {
-        if !self.name.as_deref().is_some_and(is_first) {
-            remove_stale(&*self.folder, &name(target, 0));
+        // Its own name is that of the remains, which there are not.
+        if !(matches!(self.home, Home::Beside) && self.name.as_deref().is_some_and(is_first)) {
+            self.home.forget(&self.to, target, true);
         }
     }
 
@@ -172,20 +217,47 @@ impl Partial {
         self.name.as_deref().unwrap_or_default()
     }
 
-    /// The folder of the file.
-    pub(super) fn folder(&self) -> &OwnedFd {
-        &self.folder
+    /// The folder of the target.
+    pub(super) fn to(&self) -> &OwnedFd {
+        &self.to
     }
 
     /// Keeps the file for the next run, unless the remains of an earlier copy, one of `bases`, are
     /// longer.
-    pub(super) fn keep<'a>(&mut self, target: &OsStr, mut bases: impl Iterator<Item = &'a OwnedFd>) {
+    pub(super) fn keep<'a>(&mut self, target: &OsStr, bases: impl Iterator<Item = &'a OwnedFd>) {
         let Some(own) = &self.name else { return };
-        let first = name(target, 0);
+        let bases: Vec<_> = bases.collect();
+        if !self.is_home
+            && let Home::Apart(folder) = &self.home
+            && self.copy_to(folder, target, &bases).is_ok()
+        {
+            return;
+        }
+        let first = name_in(self.is_home, target, 0);
         let len = |file: &OwnedFd| rustix::fs::fstat(file).map_or(0, |s| s.st_size);
-        self.kept = is_first(own)
-            || bases.any(|base| is_named(&self.folder, &first, base) && len(base) < len(&self.file))
-                && rename(&self.folder, own, &first, true).is_ok();
+        let is_longer = bases.iter().any(|base| is_named(&self.folder, &first, base) && len(base) < len(&self.file));
+        self.kept = *own == first || rename(&self.folder, own, &first, is_longer).is_ok();
+    }
+
+    /// Keeps it in a folder of another file system.
+    fn copy_to(&self, folder: &Arc<OwnedFd>, target: &OsStr, bases: &[&OwnedFd]) -> io::Result<()> {
+        let there = (Arc::clone(folder), true);
+        let mut copy = Self::create_at(&self.home, there, Arc::clone(folder), target, PRIVATE)?;
+        let (mut buffer, mut at) = (vec![0; COMPARED], 0);
+        loop {
+            let n = pread_all(&self.file, &mut buffer, at)?;
+            if n == 0 {
+                break;
+            }
+            let mut rest = &buffer[..n];
+            while !rest.is_empty() {
+                let n = rustix::io::pwrite(&copy.file, rest, at)?;
+                at += n as u64;
+                rest = &rest[n..];
+            }
+        }
+        copy.keep(target, bases.iter().copied());
+        if copy.kept { Ok(()) } else { Err(io::Error::other("another copy has kept it")) }
     }
 }
 
@@ -194,14 +266,20 @@ impl Drop for Partial {
         let Some(name) = self.name.as_ref().filter(|_| !self.kept) else { return };
         if is_named(&self.folder, name, &self.file) {
             let _ = rustix::fs::unlinkat(&self.folder, name, AtFlags::empty());
+            self.home.tidy(&self.to);
         }
     }
 }
 
+/// Renames within a folder.
 pub(super) fn rename(folder: &OwnedFd, from: &OsStr, to: &OsStr, replaces: bool) -> io::Result<()> {
-    let there = || rustix::fs::statat(folder, to, AtFlags::SYMLINK_NOFOLLOW).is_ok();
+    rename_to(folder, from, folder, to, replaces)
+}
+
+fn rename_to(folder: &OwnedFd, from: &OsStr, new: &OwnedFd, to: &OsStr, replaces: bool) -> io::Result<()> {
+    let there = || rustix::fs::statat(new, to, AtFlags::SYMLINK_NOFOLLOW).is_ok();
     if !replaces {
-        match rustix::fs::renameat_with(folder, from, folder, to, RenameFlags::NOREPLACE) {
+        match rustix::fs::renameat_with(folder, from, new, to, RenameFlags::NOREPLACE) {
             Err(Errno::EXIST) => return Err(is_there()),
             // Not every file system can.
             Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) if there() => return Err(is_there()),
@@ -209,7 +287,7 @@ pub(super) fn rename(folder: &OwnedFd, from: &OsStr, to: &OsStr, replaces: bool)
             result => return Ok(result?),
         }
     }
-    match rustix::fs::renameat(folder, from, folder, to) {
+    match rustix::fs::renameat(folder, from, new, to) {
         Err(Errno::ISDIR) => Err(io::Error::other("a folder of that name is in the way")),
         result => Ok(result?),
     }
@@ -253,7 +331,12 @@ pub(super) fn make(
     }
 }
 
-/// The current name; empty if it has none.
+/// The name of a temporary file: in its home, the first one has that of its target.
+fn name_in(is_home: bool, target: &OsStr, attempt: u32) -> OsString {
+    if is_home && attempt == 0 { target.to_owned() } else { name(target, attempt) }
+}
+
+/// The name of a temporary file beside its target.
 pub(super) fn name(target: &OsStr, attempt: u32) -> OsString {
     let hash = blake3::hash(target.as_bytes()).to_hex();
     let mut name = PREFIX.to_vec();
@@ -276,10 +359,10 @@ pub(super) fn remove_stale(folder: impl AsFd, name: &OsStr) -> bool {
     open_stale(&folder, name).is_some_and(|_held| rustix::fs::unlinkat(&folder, name, AtFlags::empty()).is_ok())
 }
 
-/// Opens and locks the remains of an earlier copy to this target. They keep their name until there
-/// is more, so that another interruption loses nothing.
-pub(super) fn hold_stale(folder: &OwnedFd, target: &OsStr) -> Option<OwnedFd> {
-    open_stale(folder, &name(target, 0))
+/// Opens and locks the remains of an earlier copy. They keep their name until there is more, so that another
+/// interruption loses nothing.
+pub(super) fn hold_stale(folder: &OwnedFd, name: &OsStr) -> Option<OwnedFd> {
+    open_stale(folder, name)
 }
 
 /// Whether the open file still has this name.
@@ -298,6 +381,11 @@ fn open_stale(folder: impl AsFd, name: &OsStr) -> Option<OwnedFd> {
         Err(Errno::NOENT) => return None,
         opened => opened.or_else(|_| open(OFlags::RDONLY)).ok()?,
     };
+    // Anything may have such a name; only a file is a remain.
+    let kind = FileType::from_raw_mode(rustix::fs::fstat(&file).ok()?.st_mode);
+    if kind != FileType::RegularFile {
+        return None;
+    }
     rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
     is_named(&folder, name, &file).then_some(file)
 }
@@ -310,7 +398,7 @@ mod tests {
 
     fn nameless(folder: &Path, content: &str) -> Option<Partial> {
         let folder = Arc::new(OwnedFd::from(fs::File::open(folder).unwrap()));
-        let partial = Partial::nameless(&folder)?;
+        let partial = Partial::nameless(&Home::Beside, &folder)?;
         rustix::io::write(&partial.file, content.as_bytes()).unwrap();
         partial.can_be_named().then_some(partial)
     }

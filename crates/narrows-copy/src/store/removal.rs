@@ -21,7 +21,7 @@ use super::{Target, partial};
 use crate::error::Result;
 use crate::filter::Filter;
 use crate::frames::Form;
-use crate::hello::{Backup, Delete, StoreOptions};
+use crate::hello::{Backup, Confirmed, Delete, NameSet, StoreOptions};
 use crate::partial_name::is_partial;
 use crate::tree::{open_on_same_device, split};
 use crate::{e_text, shown};
@@ -33,8 +33,12 @@ const DEPTH_MAX: usize = 128;
 /// State for the removal that is collected while the copy runs.
 pub(super) struct Removal {
     filter: Filter,
+    /// Path of the folder of backups.
+    backups: Option<Vec<u8>>,
     max: Option<u64>,
     names: bool,
+    /// What the user has seen and agreed to; nothing else is removed.
+    confirmed: Option<Confirmed>,
     /// Hashes of the paths of the folders that arrived. As for other entries, a collision only
     /// keeps a file that could be removed.
     came: HashSet<u64>,
@@ -54,13 +58,16 @@ struct Covered {
 
 impl Removal {
     pub(super) fn new(asked: &Delete, options: &StoreOptions) -> Result<Self> {
+        let backup = options.habits.backup.as_ref();
         // Backups of earlier copies stay, unless the patterns of the copy say otherwise.
-        let backups = options.habits.backup.iter().flat_map(Backup::patterns);
-        let patterns: Vec<_> = backups.chain(asked.exclude.iter().cloned()).collect();
+        let beside = backup.and_then(Backup::pattern_beside);
+        let patterns: Vec<_> = beside.into_iter().chain(asked.exclude.iter().cloned()).collect();
         Ok(Self {
             filter: Filter::new(&patterns)?.of_stored(options.form == Form::AsTheyCame),
+            backups: backup.and_then(Backup::folder),
             max: asked.max,
             names: asked.names,
+            confirmed: asked.confirmed,
             came: HashSet::new(),
             covered: Vec::new(),
             protected: HashSet::new(),
@@ -73,9 +80,15 @@ impl Removal {
         self.came.contains(&path)
     }
 
-    /// Whether a pattern protects this path.
+    /// Whether a pattern protects this path, or it is one of a backup.
     pub(super) fn protects(&self, path: &[u8], is_folder: bool) -> bool {
-        self.filter.leaves_out(path, is_folder)
+        self.filter.leaves_out(path, is_folder) || self.is_of_backups(path)
+    }
+
+    /// Whether this path is in the folder of backups, or that itself.
+    fn is_of_backups(&self, path: &[u8]) -> bool {
+        let rest = self.backups.as_ref().and_then(|folder| path.strip_prefix(&folder[..]));
+        rest.is_some_and(|rest| matches!(rest, [] | [b'/', ..]))
     }
 
     /// Notes that the folder `path` arrived; `there` is its `stat` if it existed before. A folder
@@ -94,6 +107,8 @@ impl Removal {
 enum Stop {
     /// The limit of `--max-delete` would be exceeded.
     TooMany,
+    /// There are more than anybody has agreed to.
+    NoRoom,
     /// A signal arrived, or the sender is gone.
     Interrupted,
 }
@@ -101,7 +116,7 @@ enum Stop {
 /// Mode of a sweep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Doing {
-    /// Only count, to check the limit.
+    /// Only count, to check the limit, and what the user has agreed to.
     Count,
     /// Only report, in a dry run.
     Name,
@@ -135,17 +150,31 @@ impl Target {
     fn sweep(&mut self, removal: &Removal, answers: &mut Answers) -> Result<(), Stop> {
         let too_many = removal.max.map(|max| format!("it would be more than {max}, the limit of --max-delete"));
         let doing = if self.options.dry_run { Doing::Name } else { Doing::Remove };
-        if doing == Doing::Remove
-            && let Some(why) = &too_many
-            && let Err(stop) = Sweep::new(self, removal, answers, Doing::Count).run()
-        {
-            if stop == Stop::TooMany {
-                self.remove_nothing(why, answers);
-                return Ok(());
+        let mut agreed = None;
+        if doing == Doing::Remove && (removal.max.is_some() || removal.confirmed.is_some()) {
+            let mut sweep = Sweep::new(self, removal, answers, Doing::Count);
+            let result = sweep.run();
+            let mut found = sweep.found;
+            let is_other = result.is_ok() && removal.confirmed.is_some_and(|confirmed| found.confirmed() != confirmed);
+            match (result, too_many.as_deref()) {
+                (Err(Stop::TooMany), Some(why)) => {
+                    self.remove_nothing(why, answers);
+                    return Ok(());
+                }
+                (Err(Stop::NoRoom), _) => {
+                    self.remove_nothing("it would be far more than was shown", answers);
+                    return Ok(());
+                }
+                _ if is_other => {
+                    self.remove_nothing(OTHERS, answers);
+                    return Ok(());
+                }
+                (result, _) => result?,
             }
-            return Err(stop);
+            agreed = removal.confirmed.map(|_| found);
         }
         let mut sweep = Sweep::new(self, removal, answers, doing);
+        sweep.agreed = agreed;
         let result = sweep.run();
         let count = sweep.count;
         self.place_waiting(answers);
@@ -162,6 +191,9 @@ impl Target {
     }
 }
 
+/// Why nothing is removed if the user has agreed to something else.
+const OTHERS: &str = "what would go is not what was shown, since something changed meanwhile; run it again and look";
+
 struct Sweep<'a> {
     target: &'a mut Target,
     removal: &'a Removal,
@@ -169,6 +201,10 @@ struct Sweep<'a> {
     doing: Doing,
     /// Number of entries that were removed, or would be.
     count: u64,
+    /// Their names, if they are compared with what the user has agreed to.
+    found: NameSet,
+    /// The names that the user has agreed to.
+    agreed: Option<NameSet>,
 }
 
 /// An open folder.
@@ -182,7 +218,7 @@ struct Place<'a> {
 
 impl<'a> Sweep<'a> {
     fn new(target: &'a mut Target, removal: &'a Removal, answers: &'a mut Answers, doing: Doing) -> Self {
-        Self { target, removal, answers, doing, count: 0 }
+        Self { target, removal, answers, doing, count: 0, found: NameSet::default(), agreed: None }
     }
 
     fn run(&mut self) -> Result<(), Stop> {
@@ -202,7 +238,7 @@ impl<'a> Sweep<'a> {
         }
         for covered in &removal.covered {
             // The sender should not have sent this folder, as its content is protected.
-            if removal.filter.leaves_out_folder(&covered.path) {
+            if removal.filter.leaves_out_folder(&covered.path) || removal.is_of_backups(&covered.path) {
                 continue;
             }
             if let Err(e) = self.covered(covered, root)? {
@@ -259,7 +295,7 @@ impl<'a> Sweep<'a> {
 
     fn is_known(&self, path: &[u8]) -> bool {
         let hash = xxh3_64(path);
-        self.target.seen.contains(&hash) || self.removal.came.contains(&hash)
+        self.target.seen.contains(&hash) || self.target.backups.contains(&hash) || self.removal.came.contains(&hash)
     }
 
     /// Removes an entry that the sources do not have; returns whether it is gone.
@@ -274,7 +310,11 @@ impl<'a> Sweep<'a> {
             Err(e) => return self.cannot_remove(place.id, &path, &e.into()),
         };
         let is_folder = kind == FileType::Directory;
-        if self.removal.filter.leaves_out(&path, is_folder) {
+        if self.removal.protects(&path, is_folder) {
+            return Ok(false);
+        }
+        // With the folder that contains it, it goes.
+        if is_folder && place.depth == 0 && self.target.home.is_at(&path) {
             return Ok(false);
         }
         if kind == FileType::RegularFile && is_partial(name.as_bytes()) {
@@ -325,7 +365,17 @@ impl<'a> Sweep<'a> {
         if self.doing != Doing::Name && self.removal.max.is_some_and(|max| self.count >= max) {
             return Err(Stop::TooMany);
         }
-        let is_kept = !is_folder && self.target.options.habits.backup.is_some();
+        let name = || shown(path) + if is_folder { "/" } else { "" };
+        let counts_names = self.doing == Doing::Count && self.removal.confirmed.is_some();
+        if counts_names && !(self.target.room.take_hash() && self.found.add(&name())) {
+            return Err(Stop::NoRoom);
+        }
+        if self.doing == Doing::Remove && self.agreed.as_mut().is_some_and(|agreed| !agreed.has(&name())) {
+            let e = io::Error::other("it came after the question whether to remove the others");
+            return self.cannot_remove(place.id, path, &e);
+        }
+        let backup = self.target.options.habits.backup.as_ref();
+        let is_kept = !is_folder && backup.is_some_and(|backup| !backup.is_one(path));
         if self.doing == Doing::Remove && is_kept {
             if let Err(e) = self.target.set_aside(path, true) {
                 return self.cannot_remove(place.id, path, &e);
@@ -339,17 +389,18 @@ impl<'a> Sweep<'a> {
             }
         }
         self.count += 1;
+        self.target.has_named |= self.doing == Doing::Remove;
         if self.doing != Doing::Count {
-            self.tell(path, is_folder)?;
+            let name = if self.removal.names { name() } else { String::new() };
+            self.tell(name)?;
         }
         // A backup beside it keeps the folder.
         let in_place = self.target.options.habits.backup.as_ref().is_some_and(|backup| backup.dir.is_none());
         Ok(!(is_kept && in_place))
     }
 
-    fn tell(&mut self, path: &[u8], is_folder: bool) -> Result<(), Stop> {
+    fn tell(&mut self, name: String) -> Result<(), Stop> {
         self.target.stored.removed += 1;
-        let name = if self.removal.names { shown(path) + if is_folder { "/" } else { "" } } else { String::new() };
         match &self.target.observers.on_removed {
             Some(on_removed) => on_removed(&name),
             None => self.answers.removed(name),
@@ -424,161 +475,4 @@ fn has_other_names(folder: &OwnedFd, name: &OsStr, inode: (u64, u64)) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::fs;
-    use std::io::Write;
-    use std::path::Path;
-    use std::sync::{Arc, Mutex};
-
-    use narrows::entry::{DIGEST_LEN, EndState, Entry, EntryKind, RecordWriter};
-    use narrows::stream::Notes;
-
-    use super::super::{EntryStore, Observers, Permitted, Stored};
-    use super::*;
-    use crate::hello::{Fsync, StoreHabits};
-    use crate::tree::Tree;
-
-    fn entry(path: &str, kind: EntryKind) -> Entry {
-        Entry { path: path.into(), kind, mode: 0o755, uid: 0, gid: 0, mtime_s: 0, mtime_ns: 0, xattrs: Vec::new() }
-    }
-
-    /// A simulated sender.
-    #[derive(Default)]
-    struct Peer {
-        writer: RecordWriter,
-        out: Vec<u8>,
-    }
-
-    impl Peer {
-        fn sends(mut self, path: &str, kind: EntryKind) -> Self {
-            self.writer.entry(&entry(path, kind), &mut self.out).unwrap();
-            self
-        }
-
-        fn folder(self, path: &str) -> Self {
-            self.sends(path, EntryKind::Folder)
-        }
-
-        fn file(self, path: &str) -> Self {
-            self.sends(path, EntryKind::File { len: 0, linked: false })
-        }
-
-        fn content(mut self, id: u64, state: EndState) -> Self {
-            self.writer.begin(id, &mut self.out);
-            self.writer.end(state, blake3::hash(&[]).as_bytes(), &mut self.out);
-            self
-        }
-
-        fn finish(mut self) -> Vec<u8> {
-            self.writer.finish(&mut self.out);
-            self.out
-        }
-    }
-
-    /// Takes what a peer sends into `root`; before the end something happens to that.
-    fn store(root: &Path, sources: &[&str], bytes: &[u8], happens: impl FnOnce()) -> (Stored, Vec<String>) {
-        let delete = Delete { exclude: vec!["/kept".into()], max: None, names: true };
-        let options = StoreOptions {
-            fsync: Fsync::None,
-            devices: false,
-            dry_run: false,
-            owner: None,
-            delete: Some(delete),
-            names: false,
-            set_id: false,
-            form: Form::Raw,
-            images: false,
-            habits: StoreHabits::default(),
-        };
-        let sources: Vec<_> = sources.iter().map(Into::into).collect();
-        let permitted = Permitted::tops(&sources, true);
-        let told = Arc::new(Mutex::new(Vec::new()));
-        let heard = Arc::clone(&told);
-        let on_failure = Box::new(move |text: &str| heard.lock().unwrap().push(text.to_owned()));
-        let observers = Observers { on_failure, on_file: Box::new(|_| ()), on_removed: Some(Box::new(|_| ())) };
-        let tree = Tree::open(root).unwrap();
-        let mut store = EntryStore::new(tree, None, permitted, options, Notes::default(), observers).unwrap();
-        store.write_all(bytes).unwrap();
-        happens();
-        // After an interrupted copy this is an error.
-        let _ = store.finish();
-        let told = told.lock().unwrap().clone();
-        (store.stored(), told)
-    }
-
-    fn folder_with(paths: &[&str]) -> tempfile::TempDir {
-        let dir = tempfile::tempdir().unwrap();
-        for path in paths {
-            let path = dir.path().join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, "precious").unwrap();
-        }
-        dir
-    }
-
-    #[test]
-    fn a_copy_that_is_not_whole_removes_nothing_whatever_the_peer_says() {
-        let whole = || Peer::default().folder("").file("f");
-        let cut = whole().content(1, EndState::Whole).out;
-        let mut failed = whole().content(1, EndState::Whole);
-        failed.writer.failed("gone", &mut failed.out);
-        for (what, bytes, removes) in [
-            ("whole", whole().content(1, EndState::Whole).finish(), true),
-            ("changed while it was read", whole().content(1, EndState::Changed).finish(), true),
-            ("cut off", cut, false),
-            ("a file that was announced and did not come", whole().finish(), false),
-            ("a file that stops without a word", whole().content(1, EndState::Partial).finish(), false),
-            ("a failure", failed.finish(), false),
-            ("no folder", Peer::default().finish(), false),
-        ] {
-            let dir = folder_with(&["old"]);
-            let (stored, _) = store(dir.path(), &["x/"], &bytes, || ());
-            assert_eq!(dir.path().join("old").exists(), !removes, "{what}");
-            assert_eq!(stored.removed, u64::from(removes), "{what}");
-            assert_eq!(stored.not_removed.is_some(), !removes && what != "cut off", "{what}");
-        }
-        let (wrong_digest, dir) = (&[7; DIGEST_LEN], folder_with(&["old"]));
-        let mut peer = whole();
-        peer.writer.begin(1, &mut peer.out);
-        peer.writer.end(EndState::Whole, wrong_digest, &mut peer.out);
-        let (stored, _) = store(dir.path(), &["x/"], &peer.finish(), || ());
-        assert!(dir.path().join("old").exists() && stored.not_removed.is_some());
-    }
-
-    #[test]
-    fn a_peer_cannot_have_removed_what_it_was_not_asked_for() {
-        let dir = folder_with(&["asked/old", "beside/precious", "top"]);
-        let bytes = Peer::default().folder("asked").folder("beside").finish();
-        let (stored, _) = store(dir.path(), &["x/asked"], &bytes, || ());
-        assert!(stored.failed == 1 && dir.path().join("asked/old").exists());
-        let bytes = Peer::default().folder("asked").finish();
-        store(dir.path(), &["x/asked"], &bytes, || ());
-        assert!(!dir.path().join("asked/old").exists());
-        assert!(dir.path().join("beside/precious").exists() && dir.path().join("top").exists());
-        // Excluded folders are not sent; one that does send them gets nothing in them removed.
-        let dir = folder_with(&["kept/precious", "kept/in/precious", "old"]);
-        let bytes = Peer::default().folder("").folder("kept").folder("kept/in").finish();
-        let (stored, _) = store(dir.path(), &["x/"], &bytes, || ());
-        assert!(stored.removed == 1 && !dir.path().join("old").exists());
-        assert!(dir.path().join("kept/precious").exists() && dir.path().join("kept/in/precious").exists());
-    }
-
-    #[test]
-    fn a_folder_that_is_replaced_meanwhile_loses_nothing() {
-        let dir = folder_with(&["t/a/old", "t/b/old", "t/old", "outside/precious", "other/precious"]);
-        let at = |path: &str| dir.path().join(path);
-        let bytes = Peer::default().folder("").folder("a").folder("b").finish();
-        let (stored, told) = store(&at("t"), &["x/"], &bytes, || {
-            fs::rename(at("t/a"), at("was a")).unwrap();
-            std::os::unix::fs::symlink("../outside", at("t/a")).unwrap();
-            fs::rename(at("t/b"), at("was b")).unwrap();
-            fs::rename(at("other"), at("t/b")).unwrap();
-        });
-        for path in ["outside/precious", "t/b/precious", "was a/old", "was b/old"] {
-            assert!(at(path).exists(), "{path}");
-        }
-        assert!(!at("t/old").exists(), "the rest goes on");
-        assert!(stored.failed >= 2 && told.iter().any(|t| t.contains("anything in b: it was replaced")), "{told:?}");
-        assert!(told.iter().any(|t| t.contains("anything in a:")), "{told:?}");
-    }
-}
+mod tests;

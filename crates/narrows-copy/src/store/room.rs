@@ -55,6 +55,11 @@ impl Room {
         })
     }
 
+    /// Reserves memory for the hash of a path.
+    pub(super) fn take_hash(&mut self) -> bool {
+        self.take_len(HASH_LEN)
+    }
+
     /// Reserves memory for a path to which hard links may follow.
     pub(super) fn take_link(&mut self, path: &[u8]) -> bool {
         self.take_len(2 * size_of::<(u64, Vec<u8>, (u64, u64))>() + path.len() + ALLOCATION)

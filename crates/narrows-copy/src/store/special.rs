@@ -98,6 +98,7 @@ impl Target {
         meta::apply_by_name(&folder, &partial, entry, self.ownership, &mut self.losses);
         let kept = self.set_aside(&entry.path, false);
         let renamed = kept.and_then(|()| partial::rename(&folder, &partial, &name, !self.keeps_existing));
+        self.has_named = true;
         if renamed.is_err() {
             let _ = rustix::fs::unlinkat(&folder, &partial, AtFlags::empty());
         }
@@ -143,6 +144,7 @@ impl Target {
             partial::make(&to, &name, |partial| rustix::fs::linkat(&from, &from_name, &to, partial, AtFlags::empty()))?;
         let kept = self.set_aside(path, false);
         let renamed = kept.and_then(|()| partial::rename(&to, &partial, &name, !self.keeps_existing));
+        self.has_named = true;
         if renamed.is_err() {
             let _ = rustix::fs::unlinkat(&to, &partial, AtFlags::empty());
         } else {

@@ -11,6 +11,8 @@ pub struct Stored {
     pub files_same: u64,
     /// Their length in bytes.
     pub bytes_same: u64,
+    /// Bytes that were read to compare files by their contents.
+    pub bytes_compared: u64,
     /// Totals of files and bytes of the copy, once the sender has announced them.
     pub total: Option<(u64, u64)>,
     /// Bytes of content that arrived or were present, including those of incomplete files.

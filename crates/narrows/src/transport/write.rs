@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::disk::Disk;
 use super::limit::Limit;
+use super::scavenger::Path;
 #[cfg(feature = "tls")]
 use super::tls;
 use super::{Meter, bond, meter};
@@ -48,12 +49,22 @@ impl WriteHalf {
         self.limit = Some(Limit::new(rate));
     }
 
+    /// Yields to all other traffic on the path.
+    pub(super) fn yields(&mut self) {
+        self.limit = Some(Limit::yielding());
+    }
+
     pub(super) fn bond(bond: bond::Outgoing) -> Self {
         Self::new(Writer::Bond(bond), true)
     }
 
     /// Writes what fits; `WouldBlock` if nothing does (then call [`WriteHalf::wait_writable`]).
     pub(crate) fn write_some(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        if self.limit.as_ref().is_some_and(Limit::wants_look)
+            && let Some(path) = self.path()
+        {
+            self.limit.iter_mut().for_each(|limit| limit.look(path));
+        }
         let Some(limit) = &mut self.limit else { return self.write_now(bufs) };
         let mut left = limit.allowed();
         if left == 0 {
@@ -199,6 +210,21 @@ impl WriteHalf {
         }
         let info = self.tcp_socket().and_then(|s| sys::tcp_info(s.as_fd()));
         info.map_or(0, |i| 1000 * i.rwnd_limited_us)
+    }
+
+    /// What the system knows of the path (TCP only).
+    pub(super) fn path(&self) -> Option<Path> {
+        if let Writer::Bond(b) = &self.kind {
+            return b.path();
+        }
+        let info = sys::tcp_info(self.tcp_socket()?.as_fd())?;
+        Some(Path {
+            rtt_ns: 1000 * u64::from(info.rtt_us),
+            rtt_min_ns: 1000 * u64::from(info.rtt_min_us),
+            segment_bytes: info.segment_bytes,
+            sent_again: info.segments_sent_again,
+            acked: info.acked_bytes,
+        })
     }
 
     /// Segments with data that were sent, and how many of them again (TCP only).

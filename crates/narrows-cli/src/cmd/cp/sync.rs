@@ -7,10 +7,11 @@ use std::process::ExitCode;
 use std::sync::PoisonError;
 
 use anyhow::Result;
+use narrows_copy::hello::CONFIRMED_MAX;
 
 use super::stdio::Dash;
 use super::{SOME_FAILED, copy, normal, recording};
-use crate::args::copying::{Removals, contents_of};
+use crate::args::copying::{Removals, Removed, contents_of};
 use crate::args::sync::SyncArgs;
 use crate::args::{CpArgs, VerbosityArgs};
 use crate::report;
@@ -35,14 +36,18 @@ pub(crate) fn run(args: &SyncArgs) -> Result<ExitCode> {
     if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
         return misuse("sync removes what SRC does not have: give --yes, or look first with -n");
     }
-    let Some((names, count)) = removals(&mirror)? else { return Ok(ExitCode::from(SOME_FAILED)) };
-    if count > 0 && !is_wanted(&names, count)? {
+    let Some(mut found) = removals(&mirror)? else { return Ok(ExitCode::from(SOME_FAILED)) };
+    if found.count > CONFIRMED_MAX as u64 {
+        return misuse("more would be removed than anybody can look through: give --yes");
+    }
+    if found.count > 0 && !is_wanted(&found.first, found.count)? {
         report::note("nothing was done");
         return Ok(ExitCode::FAILURE);
     }
-    // Nothing goes that was not counted.
-    let max = mirror.max_delete.map_or(count, |max| max.min(count));
-    super::run(&CpArgs { max_delete: Some(max), ..mirror })
+    // Nothing goes that was not found.
+    let mut agreed = mirror;
+    agreed.habits.confirmed = Some(found.all.confirmed());
+    super::run(&agreed)
 }
 
 /// The source as what is in it: with a slash behind it. The name of a host alone means the user's folder
@@ -56,8 +61,8 @@ fn contents(source: &OsStr) -> OsString {
     if is_host_alone { source.to_owned() } else { contents_of(source.as_ref()).into_os_string() }
 }
 
-/// The first names of what would be removed, and how much that is; `None` if it cannot be told.
-fn removals(mirror: &CpArgs) -> Result<Option<(Vec<String>, u64)>> {
+/// What would be removed; `None` if it cannot be told.
+fn removals(mirror: &CpArgs) -> Result<Option<Removed>> {
     let removals = Removals::default();
     let mut look = CpArgs { dry_run: true, max_delete: None, ..normal(mirror)? };
     look.habits.removals = Some(removals.clone());
@@ -75,9 +80,11 @@ fn removals(mirror: &CpArgs) -> Result<Option<(Vec<String>, u64)>> {
 /// Keeps a name for the question.
 pub(super) fn collect(removals: &Removals, name: &str) {
     let mut found = removals.0.lock().unwrap_or_else(PoisonError::into_inner);
-    found.1 += 1;
-    if found.0.len() < SHOWN_MAX {
-        found.0.push(name.to_owned());
+    found.count += 1;
+    // With more than it takes, nobody is asked.
+    found.all.add(name);
+    if found.first.len() < SHOWN_MAX {
+        found.first.push(name.to_owned());
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use super::segments::{GREETING, HEADER_LEN, SEGMENT_MAX};
 use super::{Shared, WRITE, wait};
 use crate::transport::WriteHalf;
+use crate::transport::scavenger::Path;
 
 /// Longest wait to tell the carriers the end. One that accepts nothing more is not told; its peer
 /// sees it close.
@@ -137,6 +138,11 @@ impl Outgoing {
     /// Of a single carrier only: it has opened before others are added.
     pub(in crate::transport) fn rtt_ns(&self) -> Option<u64> {
         if let [part] = &self.parts[..] { part.half.rtt_ns() } else { None }
+    }
+
+    /// Of a single carrier only: several would be several flows beside one of others.
+    pub(in crate::transport) fn path(&self) -> Option<Path> {
+        if let [part] = &self.parts[..] { part.half.path() } else { None }
     }
 
     pub(in crate::transport) fn receiver_limited_ns(&self) -> u64 {
