@@ -1,5 +1,6 @@
 //! A limit on the rate of a link, as `--bwlimit` sets it: a fixed one, or one that yields to others.
 
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use super::scavenger::{Path, Scavenger};
@@ -20,7 +21,21 @@ pub(super) struct Limit {
     /// Bytes that may be written; it grows with time, up to those of [`BURST`].
     allowed: f64,
     counted: Instant,
+    carried: Cell<Carried>,
     yields: Option<Yielding>,
+}
+
+/// A limit looks like a link of its rate to what measures links: else a sender would take the link for as
+/// fast as it is for others, and compress for that.
+#[derive(Debug, Clone, Copy)]
+struct Carried {
+    /// When the rest was last computed.
+    at: Instant,
+    /// Bytes that were written and that a link of this rate would still hold.
+    held: f64,
+    /// Whether the true link held some.
+    unsent: bool,
+    busy_ns: f64,
 }
 
 /// What makes a limit yield.
@@ -34,15 +49,37 @@ struct Yielding {
 impl Limit {
     /// A limit of `rate` bytes per second.
     pub(super) fn new(rate: u64) -> Self {
-        Self { rate: rate.max(1) as f64, allowed: LEAST, counted: Instant::now(), yields: None }
+        Self::of(rate.max(1) as f64, Instant::now(), None)
     }
 
     /// A limit that yields to all other traffic, as far as looks at the path show it.
     pub(super) fn yielding() -> Self {
         let (scavenger, begun) = (Scavenger::new(), Instant::now());
         let rate = scavenger.rate();
-        let yields = Some(Yielding { scavenger, begun, looked: None, written: 0 });
-        Self { rate, allowed: LEAST, counted: begun, yields }
+        Self::of(rate, begun, Some(Yielding { scavenger, begun, looked: None, written: 0 }))
+    }
+
+    fn of(rate: f64, now: Instant, yields: Option<Yielding>) -> Self {
+        let carried = Cell::new(Carried { at: now, held: 0.0, unsent: false, busy_ns: 0.0 });
+        Self { rate, allowed: LEAST, counted: now, carried, yields }
+    }
+
+    /// Bytes that a link of this rate would hold, where the true one holds `unsent`, and the total time in
+    /// which it would have been busy.
+    pub(super) fn progress(&self, unsent: u64) -> (u64, u64) {
+        let carried = self.carry(Instant::now(), 0, unsent > 0);
+        (unsent.max(carried.held as u64), carried.busy_ns as u64)
+    }
+
+    fn carry(&self, now: Instant, written: usize, unsent: bool) -> Carried {
+        let mut c = self.carried.get();
+        let passed_s = now.duration_since(c.at).as_secs_f64();
+        let left = c.held.min(self.rate * passed_s);
+        c.busy_ns += 1e9 * if c.unsent { passed_s } else { left / self.rate };
+        c.held += written as f64 - left;
+        (c.at, c.unsent) = (now, unsent);
+        self.carried.set(c);
+        c
     }
 
     /// Whether it is time for a look at the path.
@@ -85,6 +122,8 @@ impl Limit {
     /// Counts written bytes.
     pub(super) fn wrote(&mut self, bytes: usize) {
         self.allowed -= bytes as f64;
+        let unsent = self.carried.get().unsent;
+        self.carry(Instant::now(), bytes, unsent);
         if let Some(yields) = &mut self.yields {
             yields.written += bytes as u64;
         }
@@ -111,6 +150,24 @@ mod tests {
         assert_eq!(limit.allowed(), 0);
         let mut fast = Limit::new(u64::MAX);
         assert!(fast.allowed() >= LEAST as usize && fast.pause() == Duration::ZERO);
+    }
+
+    /// So a sender compresses for the rate that it may use.
+    #[test]
+    fn it_looks_like_a_link_of_its_rate() {
+        let limit = Limit::new(1_000_000);
+        let begun = limit.carried.get().at;
+        let after = |ms: u64| begun + Duration::from_millis(ms);
+        limit.carry(begun, 50_000, false);
+        let c = limit.carry(after(20), 0, false);
+        assert_eq!((c.held.round(), c.busy_ns.round()), (30_000.0, 20e6));
+        // Idle once that has left.
+        let c = limit.carry(after(100), 10_000, false);
+        assert_eq!((c.held.round(), c.busy_ns.round()), (10_000.0, 50e6));
+        // A true link that is slower is busy as long as it holds bytes.
+        limit.carry(after(100), 0, true);
+        let c = limit.carry(after(300), 0, false);
+        assert_eq!((c.held.round(), c.busy_ns.round()), (0.0, 250e6));
     }
 
     #[test]

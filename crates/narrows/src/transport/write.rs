@@ -172,7 +172,10 @@ impl WriteHalf {
             let (unsent, busy_ns) = d.progress();
             return (unsent, Some(busy_ns));
         }
-        (self.unsent(), None)
+        let unsent = self.unsent();
+        let Some(limit) = &self.limit else { return (unsent, None) };
+        let (held, busy_ns) = limit.progress(unsent);
+        (held, Some(busy_ns))
     }
 
     /// Bytes that the far end has not acknowledged (TCP only).
