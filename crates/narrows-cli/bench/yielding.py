@@ -145,7 +145,7 @@ def about(words: list[str]) -> dict[str, object]:
         "commit": git.stdout.strip(),
         "machine": models[0] if models else platform.machine(),
         "cores": os.cpu_count(),
-        "kernel": platform.release(),
+        "kernel": platform.release().split("-")[0],
     }
 
 
