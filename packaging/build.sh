@@ -21,8 +21,7 @@ else
 fi
 
 # What is needed of libraries is what is said here.
-newest=$(for file in "$BUILT/narrows" "$BUILT"/libnarrows_*.so; do [ ! -f "$file" ] || objdump -T "$file"; done |
-	sed -n 's/.*[( ]GLIBC_\([0-9.]*\).*/\1/p' | sort -Vu | tail -n 1)
+newest=$(needed_glibc)
 echo "built for glibc $newest or later"
 if [ "${GLIBC:-}" != system ] && [ "$(printf '%s\n' "$newest" $glibc | sort -V | tail -n 1)" != $glibc ]; then
 	fail "the programs need glibc $newest instead of $glibc"

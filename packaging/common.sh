@@ -34,6 +34,13 @@ needs() {
 	done
 }
 
+# The newest glibc whose symbols the programs and libraries use.
+needed_glibc() {
+	for file in "$BUILT/narrows" "$BUILT"/libnarrows_*.so; do
+		[ ! -f "$file" ] || objdump -T "$file"
+	done | sed -n 's/.*[( ]GLIBC_\([0-9.]*\).*/\1/p' | sort -Vu | tail -n 1
+}
+
 # Copies a program or library without its debug information, which goes to $debug, a folder as
 # /usr/lib/debug, by its build id.
 split() {

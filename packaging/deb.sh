@@ -20,6 +20,7 @@ export DPKG_DEB_THREADS_MAX=1
 
 temporary=$(mktemp -d)
 trap 'rm -rf "$temporary"' EXIT
+newest=$(needed_glibc)
 # Where dpkg-shlibdeps expects the trees of packages.
 work=$temporary/debian
 debug=$temporary/debug
@@ -49,6 +50,7 @@ if [ -d $units ]; then
 	done
 fi
 
+install -D -m 644 -t "$tree/usr/share/doc/narrows/examples" packaging/examples/*
 tree=$work/libnarrows-dev
 make -s -C bindings/c install CARGO=false BUILT="$(cd "$BUILT" && pwd)" DESTDIR="$tree" PREFIX=/usr \
 	LIBDIR="/usr/lib/$multiarch" INCLUDEDIR=/usr/include STRIP=true
@@ -64,13 +66,16 @@ mv "$debug" "$work/narrows-dbgsym/usr/lib/debug"
 
 # --- the control files ---
 
-# Libraries that the programs of a package need, as dpkg finds them.
+# Libraries that the programs of a package need, as dpkg finds them; but of the C library the version
+# whose symbols they use, since dpkg asks for that of this system where one library took in others, and
+# before Debian 11 libgcc-s1 was libgcc1.
 shared() {
 	package=$1
 	shift
 	mkdir -p "$work/$package/DEBIAN"
 	printf 'Source: narrows\n\nPackage: %s\nArchitecture: any\nDescription: x\n' "$package" >"$work/control"
-	(cd "$temporary" && dpkg-shlibdeps -O "$@" | sed -n 's/^shlibs:Depends=//p')
+	(cd "$temporary" && dpkg-shlibdeps -O "$@" | sed -n 's/^shlibs:Depends=//p' |
+		sed "s/libc6 (>= [0-9.]*)/libc6 (>= $newest)/; s/libgcc-s1 ([^)]*)/& | libgcc1/")
 }
 
 # The copyright and the changelog, as Debian has them, the control file from stdin, and the package.

@@ -78,6 +78,7 @@ fuzz_target!(|data: &[u8]| {
         names: false,
         set_id: false,
         form: Form::Raw,
+        images: false,
         habits: StoreHabits::default(),
     };
     let notes = Notes::default();

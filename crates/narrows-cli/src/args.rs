@@ -39,6 +39,22 @@ pub(crate) mod train;
 pub(crate) mod tunnel;
 pub(crate) mod watch;
 
+const STATUSES_HEADING: &str = "EXIT STATUS";
+const STATUSES: &str = "\
+EXIT STATUS
+  0  success
+  1  input, output, network or peer failed
+  2  wrong usage
+  3  a stream or a file is damaged";
+const CP_STATUSES: &str = "\
+EXIT STATUS
+  0  everything is copied, and what is not in the source is removed
+  1  this end or the other failed, or the answer was no
+  2  no file was copied, or wrong usage
+  3  some entries could not be copied or removed, and each was reported; or nothing was removed, which was reported
+  4  some files changed while they were read
+  5  the other end could not be reached, or it or the link was lost; the same command goes on";
+
 const HELP: &str = "\
 EXIT STATUS
   0  success; `send` succeeds only after the receiver has confirmed that everything is stored
@@ -228,7 +244,25 @@ pub(crate) fn of_process(with_defaults: impl FnOnce(Vec<OsString>) -> anyhow::Re
         ));
         std::process::exit(2);
     }
-    Args::try_parse_from(words).unwrap_or_else(|e| habits::refuse(&e))
+    let found = command().try_get_matches_from(words).unwrap_or_else(|e| habits::refuse(&e));
+    Args::from_arg_matches(&found).unwrap_or_else(|e| e.exit())
+}
+
+/// The parser of all commands. What has no exit statuses of its own has those of most.
+pub(crate) fn command() -> clap::Command {
+    Args::command().mut_subcommands(|command| {
+        let help = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
+        let statuses = match command.get_name() {
+            "sync" => CP_STATUSES,
+            "completions" | "man" | "run" => return command,
+            _ => STATUSES,
+        };
+        if help.contains(STATUSES_HEADING) {
+            return command;
+        }
+        let help = [help.trim_end(), statuses].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>();
+        command.after_long_help(help.join("\n\n"))
+    })
 }
 
 /// Whether the command line is `narrows [OPTIONS] [FILE...]`: its first word is no command and asks
@@ -837,6 +871,6 @@ mod tests {
     #[test]
     fn the_flags_are_consistent() {
         use clap::CommandFactory;
-        Args::command().debug_assert();
+        command().debug_assert();
     }
 }

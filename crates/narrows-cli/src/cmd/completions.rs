@@ -1,13 +1,11 @@
 //! `narrows completions`: a script for a shell.
 
 use anyhow::Result;
-use clap::CommandFactory;
 use clap_complete::shells::{Bash, Fish, Zsh};
 use clap_complete::{Generator, generate};
 
-use crate::args::Args;
 use crate::args::shell::{CompletionsArgs, Shell};
-use crate::report;
+use crate::{args, report};
 
 /// Runs `narrows completions`.
 pub(crate) fn run(args: &CompletionsArgs) -> Result<()> {
@@ -22,6 +20,6 @@ pub(crate) fn run(args: &CompletionsArgs) -> Result<()> {
 fn script(shell: impl Generator) -> Vec<u8> {
     // In memory: a failing write would be a panic.
     let mut script = Vec::new();
-    generate(shell, &mut Args::command(), "narrows", &mut script);
+    generate(shell, &mut args::command(), "narrows", &mut script);
     script
 }

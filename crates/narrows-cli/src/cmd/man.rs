@@ -6,16 +6,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use chrono::DateTime;
-use clap::CommandFactory;
 use narrows_host::whole;
 
-use crate::args::Args;
 use crate::args::shell::ManArgs;
-use crate::{manual, report};
+use crate::{args, manual, report};
 
 /// Runs `narrows man`.
 pub(crate) fn run(args: &ManArgs) -> Result<()> {
-    let pages = manual::pages(Args::command(), &date()?)?;
+    let pages = manual::pages(args::command(), &date()?)?;
     let Some(folder) = &args.folder else {
         let page = pages.first().context("there is no page")?;
         return report::out(page.text.trim_end());
