@@ -21,8 +21,8 @@ else
 fi
 
 # What is needed of libraries is what is said here.
-newest=$(needed_glibc)
+newest=$(needed_glibc "$BUILT/narrows" "$BUILT"/libnarrows_*.so)
 echo "built for glibc $newest or later"
-if [ "${GLIBC:-}" != system ] && [ "$(printf '%s\n' "$newest" $glibc | sort -V | tail -n 1)" != $glibc ]; then
+if [ "${GLIBC:-}" != system ] && ! at_most "$newest" $glibc; then
 	fail "the programs need glibc $newest instead of $glibc"
 fi

@@ -6,6 +6,8 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 target=${CARGO_TARGET_DIR:-$root/target}
 # The newest glibc that the programs may need: that of Debian 10 and RHEL 8, of 2018.
 glibc=2.28
+# The environment of cargo-zigbuild and zig.
+zig=$target/zig
 triple=$(rustc -vV | sed -n 's/^host: //p')
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$root/Cargo.toml" | head -n 1)
 # Folder of the built programs, and of the packages.
@@ -34,11 +36,28 @@ needs() {
 	done
 }
 
-# The newest glibc whose symbols the programs and libraries use.
+# The newest glibc whose symbols these programs and libraries use.
 needed_glibc() {
-	for file in "$BUILT/narrows" "$BUILT"/libnarrows_*.so; do
+	for file; do
 		[ ! -f "$file" ] || objdump -T "$file"
 	done | sed -n 's/.*[( ]GLIBC_\([0-9.]*\).*/\1/p' | sort -Vu | tail -n 1
+}
+
+# Whether version $1 is at most version $2.
+at_most() {
+	[ "$(printf '%s\n' "$1" "$2" | sort -V | tail -n 1)" = "$2" ]
+}
+
+# Installs the C library into $1, with further words for make. It is linked by what linked the programs: with
+# zig against the old glibc, with its own unwinder in place of libgcc_s.
+install_c_library() {
+	tree=$1
+	shift
+	linker=cc
+	if at_most "$(needed_glibc "$BUILT/narrows")" $glibc && [ -x "$zig/bin/python" ]; then
+		linker="$zig/bin/python -m ziglang cc -target ${triple%%-*}-linux-gnu.$glibc -lunwind"
+	fi
+	make -s -C "$root/bindings/c" install CARGO=false DESTDIR="$tree" CC="$linker" LDFLAGS=-Wl,--build-id=sha1 "$@"
 }
 
 # Copies a program or library without its debug information, which goes to $debug, a folder as
@@ -91,10 +110,9 @@ build_environment() {
 	unset CARGO_BUILD_RUSTFLAGS CARGO_ENCODED_RUSTFLAGS
 }
 
-# cargo-zigbuild and zig, in the virtual environment $zig. Without them, or with GLIBC=system, the programs
+# Makes the virtual environment $zig. Without them, or with GLIBC=system, the programs
 # are linked against the C library of this system.
 install_zig() {
-	zig=$target/zig
 	if [ "${GLIBC:-}" != system ] && ! cmp -s packaging/requirements.txt "$zig/requirements.txt"; then
 		rm -rf "$zig"
 		if "${PYTHON:-python3}" -m venv "$zig" &&

@@ -20,7 +20,6 @@ export DPKG_DEB_THREADS_MAX=1
 
 temporary=$(mktemp -d)
 trap 'rm -rf "$temporary"' EXIT
-newest=$(needed_glibc)
 # Where dpkg-shlibdeps expects the trees of packages.
 work=$temporary/debian
 debug=$temporary/debug
@@ -52,8 +51,11 @@ fi
 
 install -D -m 644 -t "$tree/usr/share/doc/narrows/examples" packaging/examples/*
 tree=$work/libnarrows-dev
-make -s -C bindings/c install CARGO=false BUILT="$(cd "$BUILT" && pwd)" DESTDIR="$tree" PREFIX=/usr \
-	LIBDIR="/usr/lib/$multiarch" INCLUDEDIR=/usr/include STRIP=true
+install_c_library "$tree" BUILT="$(cd "$BUILT" && pwd)" PREFIX=/usr LIBDIR="/usr/lib/$multiarch" \
+	INCLUDEDIR=/usr/include STRIP=true
+newest=$(needed_glibc "$BUILT/narrows" "$BUILT/libnarrows_preload.so" "$BUILT/libnarrows_hdf5.so" \
+	"$tree/usr/lib/$multiarch/$soname")
+echo "packages for glibc $newest or later"
 $strip_archive "$tree/usr/lib/$multiarch/libnarrows.a"
 split "$tree/usr/lib/$multiarch/$soname" "$work/$library/usr/lib/$multiarch/$soname" 644
 rm "$tree/usr/lib/$multiarch/$soname"

@@ -20,12 +20,13 @@ lay_out "$tree"
 split "$BUILT/libnarrows_c.so" "$work/libnarrows_c.so" 755
 mkdir "$work/c"
 cp "$work/libnarrows_c.so" "$BUILT/libnarrows_c.a" "$work/c"
-make -s -C bindings/c install CARGO=false BUILT="$work/c" DESTDIR="$tree" PREFIX= \
-	STRIP="$strip_archive"
+install_c_library "$tree" BUILT="$work/c" PREFIX= STRIP="$strip_archive"
 # Where it is unpacked is not known here; pkg-config finds it by the place of the file.
 # shellcheck disable=SC2016
 sed -i 's|^prefix=.*|prefix=${pcfiledir}/../..|; s|^libdir=.*|libdir=${prefix}/lib|; s|^includedir=.*|includedir=${prefix}/include|' \
 	"$tree/lib/pkgconfig/narrows.pc"
+needed=$(needed_glibc "$tree/bin/narrows" "$tree"/lib/*.so.? "$tree"/lib/narrows/*.so "$tree"/lib/narrows/hdf5/*.so)
+echo "tarball for glibc $needed or later"
 doc=$tree/share/doc/narrows
 install -D -m 644 -t "$doc" README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT
 if [ -f "$OUT/narrows.cdx.json" ]; then
