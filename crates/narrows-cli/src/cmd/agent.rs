@@ -34,7 +34,10 @@ pub(crate) fn run(args: &AgentArgs) -> Result<()> {
     let settings = Settings { service, always: true, descriptors_max, gateway, policy, talks: !args.quiet };
     let mut agent = Agent::open(settings).map_err(|e| match e.kind() {
         ErrorKind::AddrInUse => {
-            anyhow!("this user already has an agent for {service}: another `narrows agent`, or a `narrows run`")
+            anyhow!(
+                "this user already has an agent for {service}: another `narrows agent`, or a `narrows run`; end it \
+                     (narrows status lists it), or set NARROWS_PORT to another port at both ends"
+            )
         }
         _ => anyhow::Error::from(e).context("cannot start the agent"),
     })?;
