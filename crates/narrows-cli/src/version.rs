@@ -12,11 +12,14 @@ const FEATURES: [&str; 3] = ["mount", "older-codecs", "tls"];
 const BUILD: &str = if cfg!(debug_assertions) { ", not optimised" } else { "" };
 
 /// What `-V` prints behind the program's name: version, commit and features.
-pub(crate) fn short() -> String {
-    let commit = env!("NARROWS_COMMIT");
-    // As long as git makes them, and some more.
-    let short = commit.get(..12).unwrap_or(commit);
-    format!("{} (commit {short}; {})", env!("CARGO_PKG_VERSION"), FEATURES.join(", "))
+pub(crate) fn short() -> &'static str {
+    static TEXT: LazyLock<String> = LazyLock::new(|| {
+        let commit = env!("NARROWS_COMMIT");
+        // As long as git makes them, and some more.
+        let short = commit.get(..12).unwrap_or(commit);
+        format!("{} (commit {short}; {})", env!("CARGO_PKG_VERSION"), FEATURES.join(", "))
+    });
+    &TEXT
 }
 
 /// The version, and behind it the commit, the target and what is built in, a line each.
