@@ -257,3 +257,34 @@ def test_other_messages_and_wrong_use() -> None:
     for wrong in ({"policy": "best"}, {"level": 77}):
         with pytest.raises(narrows.MisuseError):
             narrows.asgi.NarrowsMiddleware(app, **wrong)
+
+
+def test_what_the_application_sent_stays_its_own() -> None:
+    """The same message for every request; and headers that would contradict the encoded body."""
+    headers = [(b"Content-Length", b"%d" % len(PAGE)), (b"Repr-Digest", b"sha-256=:x:"), (b"Content-MD5", b"x")]
+    start = {"type": "http.response.start", "status": 200, "headers": headers}
+    before = {**start, "headers": list(headers)}
+
+    async def app(scope, receive, send) -> None:
+        await send(start)
+        await send({"type": "http.response.body", "body": PAGE})
+
+    def ask(accept: bytes) -> tuple[dict[bytes, bytes], bytes]:
+        sent = []
+
+        async def send(message) -> None:
+            sent.append(message)
+
+        scope = {"type": "http", "method": "GET", "headers": [(b"accept-encoding", accept)]}
+        asyncio.run(narrows.asgi.NarrowsMiddleware(app)(scope, None, send))
+        return {k.lower(): v for k, v in sent[0]["headers"]}, sent[1]["body"]
+
+    for _ in range(2):
+        told, body = ask(b"narrows")
+        assert told[b"content-encoding"] == b"narrows" and narrows.decompress(body) == PAGE
+        assert not {b"repr-digest", b"content-md5"} & told.keys(), "they are about other bytes"
+        told, body = ask(b"gzip")
+        assert b"content-encoding" not in told and body == PAGE and start == before
+    headers[0] = (b"Transfer-Encoding", b"chunked")
+    told, body = ask(b"narrows")
+    assert told[b"content-encoding"] == b"narrows" and b"content-length" not in told, "two lengths of one message"

@@ -29,6 +29,8 @@ _SIZE_MIN = 500
 _INLINE = 256 * 1024
 # Ways to send a file past the middleware.
 _PAST = ("http.response.pathsend", "http.response.zerocopysend")
+# Headers about bytes that are no more those that are sent.
+_OF_BYTES = (b"content-length", b"accept-ranges", b"content-digest", b"repr-digest", b"digest", b"content-md5")
 
 
 class NarrowsMiddleware:
@@ -93,7 +95,8 @@ class _Response:
         start = self._start
         if start is not None and may_be_encoded(start):
             headers: _Headers = [(k.lower(), v) for k, v in start.get("headers", ())]
-            start["headers"] = headers
+            # Its own: applications may send the same message again.
+            self._start = {**start, "headers": headers}
             # Caches keep one response for each kind of client.
             vary(headers)
             if self._asked and more:
@@ -147,14 +150,14 @@ def encoded(headers: _Headers, length: int | None) -> None:
     """Describes the encoded body."""
     kept = []
     for name, value in headers:
-        # The bytes that these two are about are no more those that are sent.
-        if name in (b"content-length", b"accept-ranges"):
+        if name in _OF_BYTES:
             continue
         if name == b"etag" and not value.startswith(b"W/"):
             value = b"W/" + value
         kept.append((name, value))
     kept.append((b"content-encoding", b"narrows"))
-    if length is not None:
+    # A message with both would be cut at two places.
+    if length is not None and all(name != b"transfer-encoding" for name, _ in kept):
         kept.append((b"content-length", b"%d" % length))
     headers[:] = kept
 
