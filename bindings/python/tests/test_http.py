@@ -288,3 +288,19 @@ def test_what_the_application_sent_stays_its_own() -> None:
     headers[0] = (b"Transfer-Encoding", b"chunked")
     told, body = ask(b"narrows")
     assert told[b"content-encoding"] == b"narrows" and b"content-length" not in told, "two lengths of one message"
+
+
+@pytest.mark.parametrize("length", [len(PAGE) - 1, len(PAGE) + 1, 2 * len(PAGE)])
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_a_part_of_a_response_is_not_sent_as_the_whole(length, pieces) -> None:
+    """As of a file that gets shorter while it is sent: servers compare lengths, which are gone with the coding."""
+    async def app(scope, receive, send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % length)]})
+        for i in range(pieces):
+            body = PAGE if i == 0 else b""
+            await send({"type": "http.response.body", "body": body, "more_body": i + 1 < pieces})
+
+    with serving(narrows.asgi.NarrowsMiddleware(app)) as address:
+        with httpx.Client(base_url=address, transport=narrows.httpx.Transport(), timeout=LIMIT_S) as client:
+            with pytest.raises(httpx.HTTPError):
+                client.get("/")

@@ -72,6 +72,8 @@ class _Response:
         self._policy, self._level, self._minimum_size = policy, level, minimum_size
         self._start: _Message | None = None
         self._compressor: Compressor | None = None
+        # Bytes that the application is still to send, if it said how many.
+        self._left: int | None = None
 
     async def send(self, message: _Message) -> None:
         kind = message["type"]
@@ -101,14 +103,20 @@ class _Response:
             vary(headers)
             if self._asked and more:
                 self._compressor = Compressor(self._policy, level=self._level)
+                self._left = stated(headers)
                 encoded(headers, None)
-            elif self._asked and len(body) >= self._minimum_size:
+            elif self._asked and len(body) >= self._minimum_size and stated(headers) in (None, len(body)):
                 wire = await _run(len(body), lambda: compress(body, self._policy, level=self._level, threads=1))
                 if len(wire) < len(body):
                     encoded(headers, len(wire))
                     message = {**message, "body": wire}
         await self._begin()
         if (compressor := self._compressor) is not None:
+            if self._left is not None:
+                self._left -= len(body)
+                if self._left < 0 or self._left > 0 and not more:
+                    # As servers do, which have nothing to compare with any more.
+                    raise RuntimeError("the body of the response is not as long as its Content-Length")
             mode = Compressor.FLUSH_BLOCK if more else Compressor.FLUSH_FRAME
             wire = await _run(len(body), lambda: compressor.compress(body, mode))
             message = {**message, "body": wire}
@@ -137,6 +145,12 @@ def may_be_encoded(start: _Message) -> bool:
         if name == b"cache-control" and b"no-transform" in value.lower():
             return False
     return True
+
+
+def stated(headers: _Headers) -> int | None:
+    """The length that the application says the body has."""
+    found = [value for name, value in headers if name == b"content-length"]
+    return int(found[0]) if found and found[0].isdigit() else None
 
 
 def vary(headers: _Headers) -> None:
