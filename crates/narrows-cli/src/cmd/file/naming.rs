@@ -1,5 +1,6 @@
 //! Which files a command line means, and the names of what is made of them.
 
+use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -72,6 +73,20 @@ fn is_meant(args: &FileArgs, path: &Path) -> bool {
 pub(super) fn check(args: &FileArgs, inputs: &[PathBuf]) -> Result<()> {
     if args.output.is_some() && inputs.len() > 1 {
         return Err(narrows::Error::misuse("-o takes one input file; leave it out, or use -c").into());
+    }
+    if !args.force {
+        // The second one finds the output of the first one there.
+        return Ok(());
+    }
+    let mut made = HashMap::new();
+    for input in inputs {
+        let Some(output) = output(args, input).ok().flatten() else { continue };
+        let name = output.display().to_string();
+        if let Some(other) = made.insert(output, input).filter(|other| *other != input) {
+            let (other, input) = (other.display(), input.display());
+            let text = format!("{other} and {input} would both become {name}; do them one by one");
+            return Err(narrows::Error::misuse(text).into());
+        }
     }
     Ok(())
 }
