@@ -111,7 +111,7 @@ impl Values {
     /// The value is longer than `len_max` and looks like an encoded one.
     pub fn encode<'c>(&self, raw: &[u8], contexts: &'c mut ValueContexts) -> Result<Option<&'c [u8]>> {
         let ValueConfig { method, len_min, len_max, .. } = self.config;
-        let fits = (len_min..=len_max).contains(&raw.len());
+        let fits = (len_min.max(1)..=len_max).contains(&raw.len());
         if fits && method.codec != CodecId::STORE && self.shrink(raw, contexts) {
             return Ok(Some(&contexts.out));
         }
@@ -399,6 +399,10 @@ mod tests {
         }
         let store = self::values("store", None);
         assert_eq!(encoded(&store, &text(1000)), None);
+        for method in ["lz4", "zlib", "zstd"] {
+            let all = Values::new(ValueConfig { len_min: 0, ..self::values(method, None).config }).unwrap();
+            assert_eq!(encoded(&all, b""), None);
+        }
     }
 
     #[test]
