@@ -5,6 +5,7 @@ import contextlib
 import os
 import random
 import shutil
+import socket
 import subprocess
 import threading
 import time
@@ -439,6 +440,40 @@ def test_small_replies_do_not_fill_the_memory(path: str, plain: redis.Redis) -> 
     with narrows.redis.Redis(**options(path), values=Values(max_length=1 << 10)) as client:
         client.rpush("l", *[document(i) for i in range(100)])
         assert client.lrange("l", 0, -1) == [document(i) for i in range(100)]
+
+
+def test_a_reply_that_makes_no_sense_leaves_those_behind_it_to_their_commands() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, contextlib.ExitStack() as stack:
+
+        def serve() -> None:
+            accepted, _ = listener.accept()
+            with accepted:
+                while asked := accepted.recv(65536):
+                    if b"MGET" in asked:
+                        accepted.sendall(b"*1\r\n$1\r\na\r\n")
+                        # Nobody waits for this one if the first reply ended the pipeline.
+                        time.sleep(0.2)
+                        accepted.sendall(b"$1\r\nx\r\n")
+                    elif b"GET" in asked:
+                        accepted.sendall(b"$1\r\ny\r\n")
+                    else:
+                        accepted.sendall(b"+OK\r\n" * asked.count(b"*"))
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        stack.callback(thread.join, LIMIT_S)
+        client = stack.enter_context(
+            narrows.redis.Redis(
+                port=listener.getsockname()[1],
+                socket_timeout=LIMIT_S,
+                retry=Retry(NoBackoff(), 0),
+                protocol=2,
+            )
+        )
+        with client.pipeline(transaction=False) as pipe:
+            replies = pipe.mget("a", "b").get("x").execute(raise_on_error=False)
+        assert isinstance(replies[0], ValueError) and replies[1] == b"x"
+        assert client.get("y") == b"y"
 
 
 def test_what_was_popped_is_not_lost_by_a_bad_value(client: narrows.redis.Redis, plain: redis.Redis) -> None:

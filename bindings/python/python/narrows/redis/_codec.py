@@ -111,7 +111,7 @@ class Codec:
                 if before is not None:
                     reply = before(reply, **options)
                 return reply if args is None else reads(_Reply(self, total or Total()), reply, args)
-            except (NarrowsError, UnicodeDecodeError, MemoryError) as error:
+            except Exception as error:
                 if isinstance(error, NarrowsError):
                     # Of what was popped this is all that is left.
                     error.stored = reply
