@@ -141,6 +141,7 @@ def test_damaged_values_and_wrong_use() -> None:
         {"policy": "balance"},
         {"policy": "fixed:zstd:link"},
         {"policy": "fixed:nothing"},
+        {"policy": "fixed:lepton"},
         {"level": 77},
         {"min_length": 47},
         {"max_length": 1 << 30},

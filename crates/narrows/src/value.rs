@@ -85,11 +85,14 @@ impl Values {
     /// Checks the configuration.
     ///
     /// # Errors
-    /// A length beyond the format's, a dictionary for a method that has none, or two dictionaries of
-    /// one name.
+    /// A length beyond the format's, a method for images, a dictionary for a method that has none, or
+    /// two dictionaries of one name.
     pub fn new(mut config: ValueConfig) -> Result<Self> {
         if config.len_max > VALUE_MAX {
             return Err(Error::misuse(format!("no value has more than {VALUE_MAX} bytes")));
+        }
+        if config.method.codec == CodecId::LEPTON {
+            return Err(Error::misuse("values are not encoded as images"));
         }
         let takes_one = [CodecId::STORE, CodecId::LZ4, CodecId::ZSTD].contains(&config.method.codec);
         if config.dictionary.is_some() && !takes_one {
@@ -192,6 +195,10 @@ impl Values {
         };
         if !exists {
             return Err(damaged("its form does not exist"));
+        }
+        if codec == CodecId::LEPTON {
+            // The library behind it is for files of its own making, and a store is written by others.
+            return Err(Error::unsupported("the value is a recompressed image, which is not decoded here"));
         }
         let mut dictionary = None;
         if is_named {
@@ -440,6 +447,15 @@ mod tests {
                 assert!(decoded(&values, &flipped).is_err(), "{method} {bit}");
             }
         }
+    }
+
+    #[test]
+    fn images_are_refused() {
+        let mut value = encoded(&values("zlib", None), &text(500)).unwrap();
+        value[VALUE_MAGIC.len()] = CodecId::LEPTON.0;
+        assert_eq!(decoded(&values("zstd", None), &value).unwrap_err().kind, ErrorKind::Unsupported);
+        let config = ValueConfig { method: Method::LEPTON, ..values("zstd", None).config };
+        assert_eq!(Values::new(config).unwrap_err().kind, ErrorKind::Misuse);
     }
 
     #[test]
