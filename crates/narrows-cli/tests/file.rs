@@ -278,7 +278,7 @@ fn two_inputs_do_not_become_one_output_although_files_may_be_overwritten() {
     good(home.path(), &["--format", "zstd", "x/a"]);
     good(home.path(), &["y/a", "-o", "x/a.nrw"]);
     fs::remove_file(at("x/a")).unwrap();
-    let output = run(home.path(), &["-d", "-f", "--rm", "x/a.zst", "x/a.nrw"]);
+    let output = run(home.path(), &["-d", "-f", "--rm", "x/a.zst", "./y/../x/a.nrw"]);
     assert_eq!(output.status.code(), Some(2), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(at("x/a.zst").exists() && at("x/a.nrw").exists());
     good(home.path(), &["-f", "y/a", "y/a", "-c"]);

@@ -9,7 +9,7 @@ use anyhow::{Result, anyhow};
 use narrows_file::foreign::Format;
 
 use crate::args::file::{FileArgs, FormatArg};
-use crate::files::is_dash;
+use crate::files::{folder_of, is_dash};
 use crate::place;
 use crate::report;
 
@@ -82,7 +82,10 @@ pub(super) fn check(args: &FileArgs, inputs: &[PathBuf]) -> Result<()> {
     for input in inputs {
         let Some(output) = output(args, input).ok().flatten() else { continue };
         let name = output.display().to_string();
-        if let Some(other) = made.insert(output, input).filter(|other| *other != input) {
+        // One folder may have several paths.
+        let folder = folder_of(&output).canonicalize();
+        let place = folder.ok().zip(output.file_name()).map_or(output.clone(), |(folder, name)| folder.join(name));
+        if let Some(other) = made.insert(place, input).filter(|other| *other != input) {
             let (other, input) = (other.display(), input.display());
             let text = format!("{other} and {input} would both become {name}; do them one by one");
             return Err(narrows::Error::misuse(text).into());
