@@ -19,7 +19,7 @@ const LEN_MIN: usize = 64;
 /// Least of all that may be set, for the same reason.
 const LEN_MIN_MIN: usize = 48;
 /// Longer values stay as they are and are not decoded: a server that serves one is busy with it for some
-/// 50 ms, and a hostile value of a few KB decodes to as much.
+/// 50 ms, and a hostile value of 14 bytes decodes to as much.
 const LEN_MAX: usize = 64 << 20;
 /// Up to this length in bytes the interpreter's lock is kept: zstd takes some 20 us, less than
 /// another thread needs to take the lock.
@@ -42,6 +42,7 @@ const BRIEF: usize = 8 << 10;
 pub(crate) struct Values {
     values: value::Values,
     policy: String,
+    max_length: usize,
 }
 
 thread_local! {
@@ -93,7 +94,13 @@ impl Values {
             // Makes the dictionary's tables while nobody can fork.
             let _ = with_contexts(|c| values.encode(&sample, c).map(|value| value.map(<[u8]>::to_vec)));
         }
-        Ok(Self { values, policy })
+        Ok(Self { values, policy, max_length })
+    }
+
+    /// Longest value that is decoded, in bytes.
+    #[getter]
+    fn max_length(&self) -> usize {
+        self.max_length
     }
 
     /// What to store for a value, an object with the buffer protocol: the encoded value, or the bytes

@@ -257,3 +257,50 @@ def test_other_messages_and_wrong_use() -> None:
     for wrong in ({"policy": "best"}, {"level": 77}):
         with pytest.raises(narrows.MisuseError):
             narrows.asgi.NarrowsMiddleware(app, **wrong)
+
+
+def test_what_the_application_sent_stays_its_own() -> None:
+    """The same message for every request; and headers that would contradict the encoded body."""
+    headers = [(b"Content-Length", b"%d" % len(PAGE)), (b"Repr-Digest", b"sha-256=:x:"), (b"Content-MD5", b"x")]
+    start = {"type": "http.response.start", "status": 200, "headers": headers}
+    before = {**start, "headers": list(headers)}
+
+    async def app(scope, receive, send) -> None:
+        await send(start)
+        await send({"type": "http.response.body", "body": PAGE})
+
+    def ask(accept: bytes) -> tuple[dict[bytes, bytes], bytes]:
+        sent = []
+
+        async def send(message) -> None:
+            sent.append(message)
+
+        scope = {"type": "http", "method": "GET", "headers": [(b"accept-encoding", accept)]}
+        asyncio.run(narrows.asgi.NarrowsMiddleware(app)(scope, None, send))
+        return {k.lower(): v for k, v in sent[0]["headers"]}, sent[1]["body"]
+
+    for _ in range(2):
+        told, body = ask(b"narrows")
+        assert told[b"content-encoding"] == b"narrows" and narrows.decompress(body) == PAGE
+        assert not {b"repr-digest", b"content-md5"} & told.keys(), "they are about other bytes"
+        told, body = ask(b"gzip")
+        assert b"content-encoding" not in told and body == PAGE and start == before
+    headers[0] = (b"Transfer-Encoding", b"chunked")
+    told, body = ask(b"narrows")
+    assert told[b"content-encoding"] == b"narrows" and b"content-length" not in told, "two lengths of one message"
+
+
+@pytest.mark.parametrize("length", [len(PAGE) - 1, len(PAGE) + 1, 2 * len(PAGE)])
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_a_part_of_a_response_is_not_sent_as_the_whole(length, pieces) -> None:
+    """As of a file that gets shorter while it is sent: servers compare lengths, which are gone with the coding."""
+    async def app(scope, receive, send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % length)]})
+        for i in range(pieces):
+            body = PAGE if i == 0 else b""
+            await send({"type": "http.response.body", "body": body, "more_body": i + 1 < pieces})
+
+    with serving(narrows.asgi.NarrowsMiddleware(app)) as address:
+        with httpx.Client(base_url=address, transport=narrows.httpx.Transport(), timeout=LIMIT_S) as client:
+            with pytest.raises(httpx.HTTPError):
+                client.get("/")

@@ -5,6 +5,7 @@ import contextlib
 import os
 import random
 import shutil
+import socket
 import subprocess
 import threading
 import time
@@ -140,6 +141,7 @@ def test_damaged_values_and_wrong_use() -> None:
         {"policy": "balance"},
         {"policy": "fixed:zstd:link"},
         {"policy": "fixed:nothing"},
+        {"policy": "fixed:lepton"},
         {"level": 77},
         {"min_length": 47},
         {"max_length": 1 << 30},
@@ -393,6 +395,95 @@ def test_damaged_values_name_their_key(client: narrows.redis.Redis, plain: redis
                 pipe.get("bad")
             assert pipe.get("good") == b"g"
     assert client.get("good") == b"g"
+
+
+def test_small_replies_do_not_fill_the_memory(path: str, plain: redis.Redis) -> None:
+    values = Values(max_length=1 << 20)
+    bomb = Values("fixed:constant").encode(bytes(1 << 20))
+    false = bomb[:-1] + b"x"
+    assert len(bomb) < 20
+    plain.rpush("l", *[bomb] * 20)
+    plain.hset("h", mapping={str(i): bomb for i in range(20)})
+    plain.mset({f"k{i}": bomb for i in range(20)} | {f"f{i}": false for i in range(20)} | {"good": "g"})
+
+    async def by_asyncio(transaction: bool) -> list[Any]:
+        async with narrows.redis.asyncio.Redis(**async_options(path), values=values) as client:
+            async with client.pipeline(transaction=transaction) as pipe:
+                for i in range(20):
+                    pipe.get(f"k{i}")
+                return await pipe.execute(raise_on_error=False)
+
+    with narrows.redis.Redis(**options(path), values=values) as client:
+        for call in (
+            lambda: client.lrange("l", 0, -1),
+            lambda: client.hgetall("h"),
+            lambda: client.mget([f"k{i}" for i in range(20)]),
+        ):
+            with pytest.raises(narrows.LimitError, match="ask for fewer at a time"):
+                call()
+        assert client.lrange("l", 0, 0) == [bytes(1 << 20)]
+        for transaction in (False, True):
+            with client.pipeline(transaction=transaction) as pipe:
+                for i in range(20):
+                    pipe.get(f"k{i}")
+                ours = pipe.execute(raise_on_error=False)
+                for replies in (ours, asyncio.run(by_asyncio(transaction))):
+                    kinds = [type(reply) for reply in replies]
+                    assert 0 < kinds.count(bytes) < 5 and set(kinds) == {bytes, narrows.LimitError}
+                # Values that only say that they are long take as much time, and fail.
+                for i in range(20):
+                    pipe.get(f"f{i}")
+                kinds = [type(reply) for reply in pipe.execute(raise_on_error=False)]
+                assert 0 < kinds.count(narrows.CorruptError) < 5 and narrows.LimitError in kinds
+                assert pipe.get("good").execute() == [b"g"]
+    # Many values that are as long as others are no attack.
+    plain.delete("l")
+    with narrows.redis.Redis(**options(path), values=Values(max_length=1 << 10)) as client:
+        client.rpush("l", *[document(i) for i in range(100)])
+        assert client.lrange("l", 0, -1) == [document(i) for i in range(100)]
+
+
+def test_a_reply_that_makes_no_sense_leaves_those_behind_it_to_their_commands() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, contextlib.ExitStack() as stack:
+
+        def serve() -> None:
+            accepted, _ = listener.accept()
+            with accepted:
+                while asked := accepted.recv(65536):
+                    if b"MGET" in asked:
+                        accepted.sendall(b"*1\r\n$1\r\na\r\n")
+                        # Nobody waits for this one if the first reply ended the pipeline.
+                        time.sleep(0.2)
+                        accepted.sendall(b"$1\r\nx\r\n")
+                    elif b"GET" in asked:
+                        accepted.sendall(b"$1\r\ny\r\n")
+                    else:
+                        accepted.sendall(b"+OK\r\n" * asked.count(b"*"))
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        stack.callback(thread.join, LIMIT_S)
+        client = stack.enter_context(
+            narrows.redis.Redis(
+                port=listener.getsockname()[1],
+                socket_timeout=LIMIT_S,
+                retry=Retry(NoBackoff(), 0),
+                protocol=2,
+            )
+        )
+        with client.pipeline(transaction=False) as pipe:
+            replies = pipe.mget("a", "b").get("x").execute(raise_on_error=False)
+        assert isinstance(replies[0], ValueError) and replies[1] == b"x"
+        assert client.get("y") == b"y"
+
+
+def test_what_was_popped_is_not_lost_by_a_bad_value(client: narrows.redis.Redis, plain: redis.Redis) -> None:
+    damage(plain)
+    stored = [client.values.encode(document(1)), plain.get("bad"), b"raw"]
+    plain.rpush("q", *stored)
+    with pytest.raises(narrows.CorruptError) as raised:
+        client.lpop("q", 3)
+    assert raised.value.stored == stored and not plain.exists("q")
 
 
 def test_damaged_values_by_asyncio(path: str, plain: redis.Redis) -> None:

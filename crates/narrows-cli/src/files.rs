@@ -283,9 +283,9 @@ impl Target {
     }
 
     /// Opens an output whose name was made from that of an input. Others may be able to write in that folder,
-    /// so no link is followed and nothing is written in place.
-    pub(crate) fn beside(path: &Path) -> Result<Self> {
-        let cannot = format!("cannot write {}", path.display());
+    /// so no link is followed and nothing is written in place. `shown`: the path in messages.
+    pub(crate) fn beside(path: &Path, shown: &Path) -> Result<Self> {
+        let cannot = format!("cannot write {}", shown.display());
         let permissions = match path.symlink_metadata() {
             Ok(data) if data.is_file() => Some(data.permissions()),
             Ok(data) if data.is_symlink() => None,

@@ -262,6 +262,60 @@ fn an_input_is_not_removed_where_no_file_was_made_of_it() {
 }
 
 #[test]
+fn two_inputs_do_not_become_one_output_although_files_may_be_overwritten() {
+    let home = folder();
+    let at = |name: &str| home.path().join(name);
+    for name in ["x", "y", "out"] {
+        fs::create_dir(at(name)).unwrap();
+    }
+    fs::write(at("x/a"), sample(3000)).unwrap();
+    fs::write(at("y/a"), "another one").unwrap();
+    for args in [&["x/a", "y/a"][..], &["-r", "x", "y"]] {
+        let output = run(home.path(), &[&["-f", "--rm", "--output-dir-flat", "out"], args].concat());
+        assert_eq!(output.status.code(), Some(2), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(at("x/a").exists() && at("y/a").exists());
+    }
+    good(home.path(), &["--format", "zstd", "x/a"]);
+    good(home.path(), &["y/a", "-o", "x/a.nrw"]);
+    fs::remove_file(at("x/a")).unwrap();
+    let output = run(home.path(), &["-d", "-f", "--rm", "x/a.zst", "./y/../x/a.nrw"]);
+    assert_eq!(output.status.code(), Some(2), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(at("x/a.zst").exists() && at("x/a.nrw").exists());
+    good(home.path(), &["-f", "y/a", "y/a", "-c"]);
+}
+
+#[test]
+fn a_link_that_takes_the_place_of_a_folder_does_not_lead_elsewhere() {
+    for (made, precious) in [(&["--mode", "archive"][..], "x"), (&["-f", "--mode", "archive"], "x"), (&["-d"], "x.nrw")]
+    {
+        let home = folder();
+        let at = |name: &str| home.path().join(name);
+        for name in ["tree/sub", "elsewhere"] {
+            fs::create_dir_all(at(name)).unwrap();
+        }
+        fs::write(at("tree/a"), sample(8 << 20)).unwrap();
+        fs::write(at("elsewhere/x"), sample(3000)).unwrap();
+        if made == ["-d"] {
+            fs::write(at("tree/a"), sample(32 << 20)).unwrap();
+            good(home.path(), &["--rm", "tree/a", "elsewhere/x"]);
+        }
+        fs::copy(at("elsewhere").join(precious), at("tree/sub").join(precious)).unwrap();
+        let mut command = narrows(home.path());
+        let args = [made, &["-r", "--rm", "tree"]].concat();
+        let child = command.current_dir(home.path()).args(args).stderr(Stdio::piped()).spawn().unwrap();
+        wait_until_it_writes_in(&at("tree"), 1, &child);
+        fs::rename(at("tree/sub"), at("tree/.sub")).unwrap();
+        std::os::unix::fs::symlink("../elsewhere", at("tree/sub")).unwrap();
+        let output = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains("tree/sub/x"), "{said}");
+        let left: Vec<_> = fs::read_dir(at("elsewhere")).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(left, [precious], "{made:?}");
+        assert!(!at("tree/a").exists() || made == ["-d"], "the rest was done");
+    }
+}
+
+#[test]
 fn damage_in_other_formats_is_not_skipped_and_has_a_status_of_its_own() {
     let home = folder();
     fs::write(home.path().join("a"), sample(300_000)).unwrap();

@@ -12,7 +12,7 @@ use narrows::frame::REACH_MAX_HARD;
 use narrows::policy::PolicySpec;
 use narrows::stream::{self, Control, Notes, ReceiveOptions, SendOptions};
 use narrows::transport::Link;
-use rustix::fs::Mode;
+use rustix::fs::{FileType, Mode};
 use rustix::io::Errno;
 
 use super::error::{Blame, Error, Result, cannot_store, is_link_lost};
@@ -415,6 +415,13 @@ pub fn open_partials(store: &StoreOptions) -> Result<Option<Tree>> {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(e) => return Err(io::Error::from(e)).blame_for(Error::Local, cannot),
         }
+    }
+    // Somebody else's link could lead to another folder of this user, whose files would go. Who may change
+    // folders above could do so in any case.
+    let link = rustix::fs::lstat(dir).ok().filter(|s| FileType::from_raw_mode(s.st_mode) == FileType::Symlink);
+    let own = [rustix::process::geteuid().as_raw(), 0];
+    if link.is_some_and(|s| !own.contains(&s.st_uid)) {
+        return Err(Error::Local(format!("{cannot}: it is a link of another user").into()));
     }
     found(Tree::open(dir)).blame_for(Error::Local, cannot)
 }

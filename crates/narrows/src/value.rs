@@ -85,11 +85,14 @@ impl Values {
     /// Checks the configuration.
     ///
     /// # Errors
-    /// A length beyond the format's, a dictionary for a method that has none, or two dictionaries of
-    /// one name.
+    /// A length beyond the format's, a method for images, a dictionary for a method that has none, or
+    /// two dictionaries of one name.
     pub fn new(mut config: ValueConfig) -> Result<Self> {
         if config.len_max > VALUE_MAX {
             return Err(Error::misuse(format!("no value has more than {VALUE_MAX} bytes")));
+        }
+        if config.method.codec == CodecId::LEPTON {
+            return Err(Error::misuse("values are not encoded as images"));
         }
         let takes_one = [CodecId::STORE, CodecId::LZ4, CodecId::ZSTD].contains(&config.method.codec);
         if config.dictionary.is_some() && !takes_one {
@@ -111,7 +114,7 @@ impl Values {
     /// The value is longer than `len_max` and looks like an encoded one.
     pub fn encode<'c>(&self, raw: &[u8], contexts: &'c mut ValueContexts) -> Result<Option<&'c [u8]>> {
         let ValueConfig { method, len_min, len_max, .. } = self.config;
-        let fits = (len_min..=len_max).contains(&raw.len());
+        let fits = (len_min.max(1)..=len_max).contains(&raw.len());
         if fits && method.codec != CodecId::STORE && self.shrink(raw, contexts) {
             return Ok(Some(&contexts.out));
         }
@@ -192,6 +195,10 @@ impl Values {
         };
         if !exists {
             return Err(damaged("its form does not exist"));
+        }
+        if codec == CodecId::LEPTON {
+            // The library behind it is for files of its own making, and a store is written by others.
+            return Err(Error::unsupported("the value is a recompressed image, which is not decoded here"));
         }
         let mut dictionary = None;
         if is_named {
@@ -399,6 +406,10 @@ mod tests {
         }
         let store = self::values("store", None);
         assert_eq!(encoded(&store, &text(1000)), None);
+        for method in ["lz4", "zlib", "zstd"] {
+            let all = Values::new(ValueConfig { len_min: 0, ..self::values(method, None).config }).unwrap();
+            assert_eq!(encoded(&all, b""), None);
+        }
     }
 
     #[test]
@@ -436,6 +447,15 @@ mod tests {
                 assert!(decoded(&values, &flipped).is_err(), "{method} {bit}");
             }
         }
+    }
+
+    #[test]
+    fn images_are_refused() {
+        let mut value = encoded(&values("zlib", None), &text(500)).unwrap();
+        value[VALUE_MAGIC.len()] = CodecId::LEPTON.0;
+        assert_eq!(decoded(&values("zstd", None), &value).unwrap_err().kind, ErrorKind::Unsupported);
+        let config = ValueConfig { method: Method::LEPTON, ..values("zstd", None).config };
+        assert_eq!(Values::new(config).unwrap_err().kind, ErrorKind::Misuse);
     }
 
     #[test]

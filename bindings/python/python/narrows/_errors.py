@@ -9,11 +9,13 @@ class NarrowsError(Exception):
     """Base of all errors of this module.
 
     ``wire_offset``: offset in bytes of the faulty frame in the encoded stream. ``frame``: number of
-    that frame, from 0. Both are ``None`` if there is no such frame.
+    that frame, from 0. Both are ``None`` if there is no such frame. ``stored``: what a server answered
+    whose values cannot be decoded, with their stored bytes; ``None`` elsewhere.
     """
 
     wire_offset: int | None = None
     frame: int | None = None
+    stored: object = None
 
 
 class CorruptError(NarrowsError, OSError):

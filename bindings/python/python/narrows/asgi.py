@@ -29,6 +29,8 @@ _SIZE_MIN = 500
 _INLINE = 256 * 1024
 # Ways to send a file past the middleware.
 _PAST = ("http.response.pathsend", "http.response.zerocopysend")
+# Headers about bytes that are no more those that are sent.
+_OF_BYTES = (b"content-length", b"accept-ranges", b"content-digest", b"repr-digest", b"digest", b"content-md5")
 
 
 class NarrowsMiddleware:
@@ -70,6 +72,8 @@ class _Response:
         self._policy, self._level, self._minimum_size = policy, level, minimum_size
         self._start: _Message | None = None
         self._compressor: Compressor | None = None
+        # Bytes that the application is still to send, if it said how many.
+        self._left: int | None = None
 
     async def send(self, message: _Message) -> None:
         kind = message["type"]
@@ -93,19 +97,26 @@ class _Response:
         start = self._start
         if start is not None and may_be_encoded(start):
             headers: _Headers = [(k.lower(), v) for k, v in start.get("headers", ())]
-            start["headers"] = headers
+            # Its own: applications may send the same message again.
+            self._start = {**start, "headers": headers}
             # Caches keep one response for each kind of client.
             vary(headers)
             if self._asked and more:
                 self._compressor = Compressor(self._policy, level=self._level)
+                self._left = stated(headers)
                 encoded(headers, None)
-            elif self._asked and len(body) >= self._minimum_size:
+            elif self._asked and len(body) >= self._minimum_size and stated(headers) in (None, len(body)):
                 wire = await _run(len(body), lambda: compress(body, self._policy, level=self._level, threads=1))
                 if len(wire) < len(body):
                     encoded(headers, len(wire))
                     message = {**message, "body": wire}
         await self._begin()
         if (compressor := self._compressor) is not None:
+            if self._left is not None:
+                self._left -= len(body)
+                if self._left < 0 or self._left > 0 and not more:
+                    # As servers do, which have nothing to compare with any more.
+                    raise RuntimeError("the body of the response is not as long as its Content-Length")
             mode = Compressor.FLUSH_BLOCK if more else Compressor.FLUSH_FRAME
             wire = await _run(len(body), lambda: compressor.compress(body, mode))
             message = {**message, "body": wire}
@@ -136,6 +147,12 @@ def may_be_encoded(start: _Message) -> bool:
     return True
 
 
+def stated(headers: _Headers) -> int | None:
+    """The length that the application says the body has."""
+    found = [value for name, value in headers if name == b"content-length"]
+    return int(found[0]) if found and found[0].isdigit() else None
+
+
 def vary(headers: _Headers) -> None:
     found = [value for name, value in headers if name == b"vary"]
     known = {item.strip().lower() for value in found for item in value.split(b",")}
@@ -147,14 +164,14 @@ def encoded(headers: _Headers, length: int | None) -> None:
     """Describes the encoded body."""
     kept = []
     for name, value in headers:
-        # The bytes that these two are about are no more those that are sent.
-        if name in (b"content-length", b"accept-ranges"):
+        if name in _OF_BYTES:
             continue
         if name == b"etag" and not value.startswith(b"W/"):
             value = b"W/" + value
         kept.append((name, value))
     kept.append((b"content-encoding", b"narrows"))
-    if length is not None:
+    # A message with both would be cut at two places.
+    if length is not None and all(name != b"transfer-encoding" for name, _ in kept):
         kept.append((b"content-length", b"%d" % length))
     headers[:] = kept
 

@@ -32,11 +32,13 @@ use crate::progress::Bar;
 use crate::report;
 use crate::transfer::Transfer;
 
+mod held;
 mod keep;
 mod naming;
 mod object;
 mod tally;
 
+use held::Held;
 use keep::Keep;
 use tally::Tally;
 
@@ -115,13 +117,15 @@ impl Work<'_> {
         let trace = self.pipe.and_then(|pipe| pipe.trace.as_deref());
         files::refuse_same(input, [written, trace])?;
         let replaces = output.as_deref().filter(|o| !is_dash(o)).map_or(Ok(true), |output| self.may_replace(output))?;
+        let held = Held::of(args, input)?;
+        let really = |path: &Path| held.as_ref().map_or_else(|| path.to_owned(), |held| held.path(path));
         let source = Source::open(Some(input))?;
         let witness = source.witness()?;
         let meta = named.then(|| source.metadata()).transpose()?;
         let makes_file = args.output.is_none() && !args.stdout && !args.test;
-        if let Some(meta) = meta.as_ref().filter(|_| makes_file && !args.force) {
+        if let Some(meta) = meta.as_ref().filter(|_| makes_file && (!args.force || held.is_some())) {
             // Where others may write, a link may have taken its place since it was looked at.
-            let there = input.symlink_metadata()?;
+            let there = really(input).symlink_metadata().with_context(|| format!("cannot read {}", input.display()))?;
             if !there.is_file() || (there.dev(), there.ino()) != (meta.dev(), meta.ino()) {
                 return Err(anyhow!("{} was replaced while it was opened", input.display()));
             }
@@ -132,7 +136,11 @@ impl Work<'_> {
         }
         let is_beside = output.is_some() && args.output.is_none();
         let output = output.unwrap_or_else(|| dash.to_owned());
-        let target = if is_beside { Target::beside(&output)? } else { Target::open(Some(&output))? };
+        let target = match is_beside {
+            true if args.output_dir_flat.is_none() => Target::beside(&really(&output), &output)?,
+            true => Target::beside(&output, &output)?,
+            false => Target::open(Some(&output))?,
+        };
         let target = target.replacing(replaces);
         if !decompresses && target.is_stdout() && io::stdout().is_terminal() && !args.force {
             return Err(anyhow!(
@@ -154,10 +162,10 @@ impl Work<'_> {
             (raw, Some(wire))
         };
         if removes {
-            if !witness.is_at(input) {
+            if !witness.is_at(&really(input)) {
                 return Err(anyhow!("{} changed while it was read, and is not removed", input.display()));
             }
-            fs::remove_file(input).with_context(|| format!("cannot remove {}", input.display()))?;
+            fs::remove_file(really(input)).with_context(|| format!("cannot remove {}", input.display()))?;
         }
         Ok(made.then(|| Done { raw_bytes, wire_bytes, output: Some(output.display().to_string()) }))
     }

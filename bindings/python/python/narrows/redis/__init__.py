@@ -17,7 +17,7 @@ import redis
 from redis.client import NEVER_DECODE
 
 from .._narrows import Values
-from ._codec import Codec, raised, settled
+from ._codec import Codec, joined, raised, settled
 
 __all__ = ["Pipeline", "Redis", "Values"]
 
@@ -30,7 +30,11 @@ class Redis(redis.Redis):
     value, such as ``STRLEN``, raise ``MisuseError``; ``plain`` has them.
 
     A value that is damaged raises ``narrows.CorruptError`` or another of the errors of
-    ``Values.decode``, which names the key; in a pipeline it stands in the place of the reply.
+    ``Values.decode``, which names the key; in a pipeline it stands in the place of the reply. Its
+    ``stored`` is the reply as it came: what a command such as ``LPOP`` took is not lost by one bad value.
+
+    The values of a reply, and of all replies of a pipeline, are in memory at once: more bytes than
+    ``max_length`` of ``values`` and a hundred times the stored ones raise ``narrows.LimitError``.
     """
 
     def __init__(self, *args: Any, values: Values | None = None, **kwargs: Any) -> None:
@@ -98,7 +102,12 @@ class Pipeline(redis.client.Pipeline):
 
     def _execute_transaction(self, connection: Any, commands: Any, raise_on_error: bool) -> Any:
         self._asked = commands
+        joined(commands)
         return super()._execute_transaction(connection, commands, raise_on_error)
+
+    def _execute_pipeline(self, connection: Any, commands: Any, raise_on_error: bool) -> Any:
+        joined(commands)
+        return super()._execute_pipeline(connection, commands, raise_on_error)  # type: ignore[no-untyped-call]
 
     def parse_response(self, connection: Any, command_name: Any, **options: Any) -> Any:
         # "_": what a transaction answers, among it values that are no text.

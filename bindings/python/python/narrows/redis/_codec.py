@@ -8,12 +8,17 @@ from typing import Any
 
 from redis.client import EMPTY_RESPONSE, NEVER_DECODE
 
-from .._errors import NarrowsError
+from .._errors import CorruptError, LimitError, NarrowsError
 from .._narrows import Values
-from ._commands import Args, check, reading, rule_of
+from ._commands import Args, Decoding, check, reading, rule_of
 
-# Under this name a command's arguments reach the function that decodes its reply.
+# Under this name a command's arguments reach the function that decodes its reply, ...
 _ARGS = "narrows_args"
+# ... and under this one the bytes of the replies that it belongs to.
+_TOTAL = "narrows_total"
+# Decoded bytes for a stored one, in all values of a reply that has more than `max_length`: lists of short
+# values seldom shrink to a tenth, while 14 hostile bytes decode to 64 MiB.
+_RATIO_MAX = 100
 
 
 class Failure:
@@ -25,6 +30,31 @@ class Failure:
 
     def __init__(self, error: Exception) -> None:
         self.error = error
+
+
+class Total:
+    """Bytes of all values of one reply or of one pipeline, which are in memory at once."""
+
+    __slots__ = ("raw", "stored")
+
+    def __init__(self) -> None:
+        self.stored = self.raw = 0
+
+    def decode(self, values: Values, stored: bytes) -> bytes:
+        self.stored += len(stored)
+        most = values.max_length + _RATIO_MAX * self.stored
+        if self.raw > most:
+            raise LimitError(
+                f"the values of the reply have more than {most} bytes; ask for fewer at a time, or raise max_length"
+            )
+        try:
+            value = values.decode(stored)
+        except CorruptError:
+            # It took the time of a whole one.
+            self.raw += min(_length_of(stored), values.max_length)
+            raise
+        self.raw += len(value)
+        return value
 
 
 class Codec:
@@ -71,33 +101,23 @@ class Codec:
 
     # --- replies ---
 
-    def _callback(self, reads: Callable[[Codec, Any, Args], Any], before: Any) -> Callable[..., Any]:
+    def _callback(self, reads: Callable[[Decoding, Any, Args], Any], before: Any) -> Callable[..., Any]:
         def decode(reply: Any, **options: Any) -> Any:
             args = options.pop(_ARGS, None)
+            total = options.pop(_TOTAL, None)
             if args is not None:
                 options.pop(NEVER_DECODE, None)
             try:
                 if before is not None:
                     reply = before(reply, **options)
-                return reply if args is None else reads(self, reply, args)
-            except (NarrowsError, UnicodeDecodeError) as error:
+                return reply if args is None else reads(_Reply(self, total or Total()), reply, args)
+            except Exception as error:
+                if isinstance(error, NarrowsError):
+                    # Of what was popped this is all that is left.
+                    error.stored = reply
                 return Failure(error)
 
         return decode
-
-    def value(self, stored: Any, key: Any, field: Any = None) -> Any:
-        if not isinstance(stored, bytes):
-            return stored
-        try:
-            value = self.values.decode(stored)
-        except NarrowsError as error:
-            place = f"the key {_shown(key)}"
-            if field is not None:
-                place = f"the field {_shown(field)} of {place}"
-            told = copy.copy(error)
-            told.args = (f"{place}: {error}",)
-            raise told from None
-        return value.decode(self._encoding, self._errors) if self.is_text else value
 
     def text(self, other: Any) -> Any:
         """What redis returns for everything that is no value."""
@@ -119,6 +139,48 @@ class Codec:
         if len(asked) != len(reply):
             return reply
         return [one if NEVER_DECODE in options else self.text(one) for one, options in zip(reply, asked, strict=True)]
+
+
+class _Reply:
+    """Decodes what one command was answered."""
+
+    __slots__ = ("_codec", "_total", "text")
+
+    def __init__(self, codec: Codec, total: Total) -> None:
+        self._codec, self._total, self.text = codec, total, codec.text
+
+    def value(self, stored: Any, key: Any, field: Any = None) -> Any:
+        if not isinstance(stored, bytes):
+            return stored
+        codec = self._codec
+        try:
+            value = self._total.decode(codec.values, stored)
+        except NarrowsError as error:
+            place = f"the key {_shown(key)}"
+            if field is not None:
+                place = f"the field {_shown(field)} of {place}"
+            told = copy.copy(error)
+            told.args = (f"{place}: {error}",)
+            raise told from None
+        return codec.text(value)
+
+
+def joined(commands: Iterable[tuple[Args, dict[str, Any]]]) -> None:
+    """Of the commands of a pipeline: all their replies are in memory at once."""
+    total = Total()
+    for _, options in commands:
+        if _ARGS in options:
+            options[_TOTAL] = total
+
+
+def _length_of(stored: bytes) -> int:
+    """The length in the header of a value."""
+    length = 0
+    for i, byte in enumerate(stored[5:10]):
+        length |= (byte & 0x7F) << 7 * i
+        if byte < 0x80:
+            break
+    return length
 
 
 def raised(reply: Any) -> Any:

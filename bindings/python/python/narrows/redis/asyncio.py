@@ -10,7 +10,7 @@ import redis.asyncio.client
 from redis.client import NEVER_DECODE
 
 from .._narrows import Values
-from ._codec import Codec, raised, settled
+from ._codec import Codec, joined, raised, settled
 
 __all__ = ["Pipeline", "Redis", "Values"]
 
@@ -87,7 +87,12 @@ class Pipeline(redis.asyncio.client.Pipeline):
 
     async def _execute_transaction(self, connection: Any, commands: Any, raise_on_error: bool) -> Any:
         self._asked = commands
+        joined(commands)
         return await super()._execute_transaction(connection, commands, raise_on_error)
+
+    async def _execute_pipeline(self, connection: Any, commands: Any, raise_on_error: bool) -> Any:
+        joined(commands)
+        return await super()._execute_pipeline(connection, commands, raise_on_error)
 
     async def parse_response(self, connection: Any, command_name: Any, **options: Any) -> Any:
         # "_": what a transaction answers, among it values that are no text.

@@ -1,5 +1,6 @@
 //! Which files a command line means, and the names of what is made of them.
 
+use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,7 +9,7 @@ use anyhow::{Result, anyhow};
 use narrows_file::foreign::Format;
 
 use crate::args::file::{FileArgs, FormatArg};
-use crate::files::is_dash;
+use crate::files::{folder_of, is_dash};
 use crate::place;
 use crate::report;
 
@@ -72,6 +73,23 @@ fn is_meant(args: &FileArgs, path: &Path) -> bool {
 pub(super) fn check(args: &FileArgs, inputs: &[PathBuf]) -> Result<()> {
     if args.output.is_some() && inputs.len() > 1 {
         return Err(narrows::Error::misuse("-o takes one input file; leave it out, or use -c").into());
+    }
+    if !args.force {
+        // The second one finds the output of the first one there.
+        return Ok(());
+    }
+    let mut made = HashMap::new();
+    for input in inputs {
+        let Some(output) = output(args, input).ok().flatten() else { continue };
+        let name = output.display().to_string();
+        // One folder may have several paths.
+        let folder = folder_of(&output).canonicalize();
+        let place = folder.ok().zip(output.file_name()).map_or(output.clone(), |(folder, name)| folder.join(name));
+        if let Some(other) = made.insert(place, input).filter(|other| *other != input) {
+            let (other, input) = (other.display(), input.display());
+            let text = format!("{other} and {input} would both become {name}; do them one by one");
+            return Err(narrows::Error::misuse(text).into());
+        }
     }
     Ok(())
 }
