@@ -870,7 +870,6 @@ mod tests {
 
     #[test]
     fn the_flags_are_consistent() {
-        use clap::CommandFactory;
         command().debug_assert();
     }
 }

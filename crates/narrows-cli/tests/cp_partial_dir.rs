@@ -106,6 +106,23 @@ fn a_link_in_the_place_of_the_folder_is_not_followed() {
     }
 }
 
+/// It could lead to another folder of this user.
+#[test]
+fn a_link_of_another_user_is_no_folder_for_all_files() {
+    let world = World::new();
+    source(&world);
+    let (link, private) = (world.path("link"), world.path("private"));
+    put(&private.join("a"), "precious", 1_400_000_000);
+    symlink(&private, &link).unwrap();
+    if std::os::unix::fs::lchown(&link, Some(65_534), None).is_err() {
+        return narrows_test::skip("a link of another user needs root");
+    }
+    let flag = format!("--partial-dir={}", link.display());
+    let output = world.cp(Way::Put, &["-a", &flag], &["from/"], "to");
+    assert!(code(&output) != 0 && stderr(&output).contains("link of another user"), "{}", stderr(&output));
+    assert_eq!(fs::read_to_string(private.join("a")).unwrap(), "precious");
+}
+
 #[test]
 fn a_copy_that_is_cut_off_leaves_its_file_in_the_folder_and_goes_on_from_there() {
     let world = World::new();
