@@ -10,10 +10,14 @@ from redis.client import EMPTY_RESPONSE, NEVER_DECODE
 
 from .._errors import NarrowsError
 from .._narrows import Values
-from ._commands import Args, check, reading, rule_of
+from ._commands import Args, check, reading, ruled
 
 # Under this name a command's arguments reach the function that decodes its reply.
 _ARGS = "narrows_args"
+# Shorter values are stored as they are by every client, whatever its `Values`, but for those that begin
+# as encoded ones.
+_LENGTH_MIN_MIN = 48
+_MAGIC = b"NRV\x1a"
 
 
 class Failure:
@@ -42,16 +46,14 @@ class Codec:
 
     def prepare(self, args: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, ...]:
         """The arguments to send; adds to the options what the reply needs."""
-        found = rule_of(args[0]) if args else None
+        found = ruled(args) if args else None
         if found is None:
             return args
-        name, rule = found
-        if name is not args[0]:
-            args = (name, *args[1:])
-        if rule.refuses is not None:
+        args, rule = found
+        if rule.refuses is not None and (rule.compares is None or not self._is_as_it_is(args, rule.compares)):
             check(rule, args)
         # SET returns a value only if it is asked to.
-        if rule.reads is not None and (name != "SET" or options.get("get")):
+        if rule.reads is not None and (args[0] != "SET" or options.get("get")):
             options[_ARGS] = args
             if self.is_text:
                 options[NEVER_DECODE] = []
@@ -62,6 +64,18 @@ class Codec:
             if place < len(sent):
                 sent[place] = self._encoded(sent[place])
         return tuple(sent)
+
+    def _is_as_it_is(self, args: Args, place: int) -> bool:
+        """Whether all clients store the value there as it is."""
+        value = args[place] if place < len(args) else None
+        if isinstance(value, (int, float)):
+            value = str(value)
+        if isinstance(value, str):
+            value = value.encode(self._encoding, self._errors)
+        if not isinstance(value, (bytes, memoryview)):
+            return False
+        stored = bytes(value)
+        return len(stored) < _LENGTH_MIN_MIN and not stored.startswith(_MAGIC)
 
     def _encoded(self, value: Any) -> Any:
         if isinstance(value, str):
