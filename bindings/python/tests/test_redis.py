@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import copy
 import os
+import pickle
 import random
 import shutil
 import subprocess
@@ -106,6 +108,22 @@ def test_values_with_a_dictionary(chance: random.Random) -> None:
             Values(policy).decode(stored)
         long = text(chance, 100_000)
         assert with_old.decode(with_old.encode(long)) == long
+
+
+def test_values_pickle_and_copy() -> None:
+    old, new = narrows.Dictionary(document(1)), narrows.Dictionary(document(2))
+    stored, long = Values(dictionary=old).encode(document(3)), document(4, 2000)
+    made = Values(level=3, dictionary=new, known=[old], min_length=100, max_length=1000)
+    ways = [pickle.loads(pickle.dumps(made, protocol)) for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1)]
+    for again in (*ways, copy.copy(made), copy.deepcopy(made), pickle.loads(pickle.dumps(ways[0]))):
+        assert type(again) is Values and repr(again) == repr(made)
+        assert again.encode(document(3)) == made.encode(document(3)) != document(3)
+        assert again.decode(stored) == document(3), "the dictionary of earlier values is lost"
+        short = b"word " * 19
+        assert again.encode(short) is short and again.encode(long) is long
+        with pytest.raises(narrows.LimitError):
+            again.decode(Values().encode(long))
+    assert repr(pickle.loads(pickle.dumps(Values("fixed:store")))) == repr(Values("fixed:store"))
 
 
 def test_values_that_look_encoded_and_the_way_back() -> None:
