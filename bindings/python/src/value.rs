@@ -6,7 +6,7 @@ use std::sync::Arc;
 use narrows::Error;
 use narrows::value::{self, ValueConfig, ValueContexts};
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyDict};
 
 use crate::buffer::Bytes;
 use crate::error::raised;
@@ -42,7 +42,7 @@ const BRIEF: usize = 8 << 10;
 pub(crate) struct Values {
     values: value::Values,
     policy: String,
-    max_length: usize,
+    config: ValueConfig,
 }
 
 thread_local! {
@@ -89,18 +89,18 @@ impl Values {
             len_max: max_length,
         };
         let sample = config.dictionary.as_ref().map(|d| d.content()[..d.content().len().min(BRIEF)].to_vec());
-        let values = value::Values::new(config).map_err(raised)?;
+        let values = value::Values::new(config.clone()).map_err(raised)?;
         if let Some(sample) = sample {
             // Makes the dictionary's tables while nobody can fork.
             let _ = with_contexts(|c| values.encode(&sample, c).map(|value| value.map(<[u8]>::to_vec)));
         }
-        Ok(Self { values, policy, max_length })
+        Ok(Self { values, policy, config })
     }
 
     /// Longest value that is decoded, in bytes.
     #[getter]
     fn max_length(&self) -> usize {
-        self.max_length
+        self.config.len_max
     }
 
     /// What to store for a value, an object with the buffer protocol: the encoded value, or the bytes
@@ -137,6 +137,17 @@ impl Values {
             made.map(Some)
         });
         Ok(raw?.unwrap_or_else(|| itself(py, stored, &bytes)))
+    }
+
+    /// Pickles and copies it by its arguments.
+    fn __getnewargs_ex__<'py>(&self, py: Python<'py>) -> PyResult<((String,), Bound<'py, PyDict>)> {
+        let named = PyDict::new(py);
+        let dictionary = |d: &Arc<_>| Dictionary(Arc::clone(d));
+        named.set_item("dictionary", self.config.dictionary.as_ref().map(dictionary))?;
+        named.set_item("known", self.config.known.iter().map(dictionary).collect::<Vec<_>>())?;
+        named.set_item("min_length", self.config.len_min)?;
+        named.set_item("max_length", self.config.len_max)?;
+        Ok(((self.policy.clone(),), named))
     }
 
     fn __repr__(&self) -> String {

@@ -1,14 +1,18 @@
-"""Errors of the module between processes."""
+"""Errors of the module: between processes, and without the libraries that parts of it need."""
 
 import concurrent.futures
 import copy
 import errno
 import multiprocessing
+import pathlib
 import pickle
+import subprocess
+import sys
+import tomllib
 
 import narrows
 import pytest
-from narrows import _errors
+from narrows import _errors, _extras
 
 WIRE = narrows.compress(bytes(range(256)) * 8, "fixed:zstd")
 
@@ -56,3 +60,34 @@ def test_errors_come_out_of_other_processes() -> None:
     with context.Pool(1) as pool:
         with pytest.raises(narrows.TruncatedError):
             pool.apply_async(truncated, (100,)).get(60)
+
+
+EXTRAS = [
+    ("narrows.redis", "redis", "redis"),
+    ("narrows.redis.asyncio", "redis", "redis"),
+    ("narrows.zmq", "zmq", "zmq"),
+    ("narrows.zmq.asyncio", "zmq", "zmq"),
+    ("narrows.httpx", "httpx", "http"),
+]
+
+
+@pytest.mark.parametrize("part, library, extra", EXTRAS)
+def test_a_missing_library_is_told_with_its_extra(part: str, library: str, extra: str) -> None:
+    project = pathlib.Path(__file__).parents[1] / "pyproject.toml"
+    (requirement,) = tomllib.loads(project.read_text())["project"]["optional-dependencies"][extra]
+    code = f"""
+import importlib, sys
+sys.modules[{library!r}] = None
+try:
+    importlib.import_module({part!r})
+except ModuleNotFoundError as error:
+    print(error.name, error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.startswith(f"{library} {part.removesuffix('.asyncio')} needs "), done.stdout
+    assert f"pip install '{requirement}'" in done.stdout and f"[{extra}]" in done.stdout
+
+
+def test_another_missing_module_keeps_its_error() -> None:
+    error = ModuleNotFoundError("No module named 'typing_extensions'", name="typing_extensions")
+    assert _extras.missing(error, "narrows.redis", "redis", "redis>=6") is error

@@ -80,6 +80,18 @@ def url(tmp_path_factory) -> Iterator[str]:
         ask.clear()
         return StreamingResponse(body())
 
+    async def events(request: Request) -> Response:
+        """Has nothing to say before the client has the headers."""
+        async def body():
+            for i in range(3):
+                async with asyncio.timeout(LIMIT_S):
+                    while not ask.is_set():
+                        await asyncio.sleep(0.01)
+                ask.clear()
+                yield f"data: event {i}\n\n"
+        ask.clear()
+        return StreamingResponse(body(), media_type="text/event-stream", headers={"ETag": '"1"'})
+
     async def go(request: Request) -> Response:
         ask.set()
         return PlainTextResponse("ok")
@@ -93,9 +105,9 @@ def url(tmp_path_factory) -> Iterator[str]:
 
     routes = [
         Route("/page", page, methods=["GET", "HEAD"]),
-        Route("/file", lambda r: FileResponse(path)),
+        Route("/file", lambda r: FileResponse(path, headers={"ETag": '"1"'}), methods=["GET", "HEAD"]),
         Route("/short", lambda r: PlainTextResponse("short")),
-        *(Route(f"/{f.__name__}", f) for f in (large, noise, pieces, talk, go, kept, nothing)),
+        *(Route(f"/{f.__name__}", f) for f in (large, noise, pieces, talk, events, go, kept, nothing)),
     ]
     # The one nearer to the application comes first; the other leaves what is encoded alone.
     middleware = [Middleware(GZipMiddleware), Middleware(narrows.asgi.NarrowsMiddleware, level=6)]
@@ -146,8 +158,6 @@ def test_what_stays_as_it_is(url) -> None:
         response = raw(url, path, "narrows")
         assert "content-encoding" not in response.headers, path
     assert raw(url, "/kept?header=Content-Encoding:own", "narrows").headers["content-encoding"] == "own"
-    head = raw(url, "/page", "narrows", "HEAD")
-    assert head.body == b"" and head.status_code == 200
     part = raw(url, "/file", "narrows", Range="bytes=10-19")
     assert part.status_code == 206 and part.body == PAGE[10:20]
 
@@ -176,6 +186,87 @@ def test_a_stream_arrives_as_it_is_sent(client) -> None:
         assert next(pieces) == b"the first part"
         assert client.get("/go").text == "ok"
         assert b"".join(pieces) == b", the second"
+
+
+@pytest.mark.parametrize("make", [narrows.httpx.Transport, lambda: None])
+def test_events_are_there_before_the_next_one(url, make) -> None:
+    transport = make()
+    with httpx.Client(base_url=url, transport=transport, timeout=LIMIT_S, trust_env=False) as client:
+        with client.stream("GET", "/events") as response:
+            assert response.headers["content-type"].startswith("text/event-stream")
+            assert response.headers["etag"] == ('W/"1"' if transport else '"1"')
+            pieces = response.iter_bytes()
+            for i in range(3):
+                assert client.get("/go").text == "ok"
+                assert next(pieces) == b"data: event %d\n\n" % i
+            assert b"".join(pieces) == b""
+
+
+def sent_by(*messages, accept: bytes = b"narrows", method: str = "GET") -> list:
+    """What the middleware sends, of an application that sends these."""
+    sent = []
+
+    async def app(scope, receive, send) -> None:
+        for message in messages:
+            await send(message)
+
+    async def send(message) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": method, "headers": [(b"accept-encoding", accept)]}
+    asyncio.run(narrows.asgi.NarrowsMiddleware(app)(scope, None, send))
+    return sent
+
+
+def test_headers_wait_only_where_the_body_decides() -> None:
+    def start(status: int = 200, **headers: str):
+        named = [(k.replace("_", "-").encode(), v.encode()) for k, v in headers.items()]
+        return {"type": "http.response.start", "status": status, "headers": named}
+
+    for status in (204, 206, 304):
+        assert len(sent_by(start(status))) == 1
+    for kept in ({"Content_Encoding": "own"}, {"Cache_Control": "no-transform"}):
+        assert len(sent_by(start(**kept))) == 1
+    (got,) = sent_by(start(304, ETag='"1"'))
+    assert got["headers"] == [(b"etag", b'W/"1"'), (b"vary", b"Accept-Encoding")]
+    for accept in (b"gzip", b"identity", b"*"):
+        for method in ("GET", "HEAD"):
+            (got,) = sent_by(start(ETag='"1"'), accept=accept, method=method)
+            assert got["headers"] == [(b"etag", b'"1"'), (b"vary", b"Accept-Encoding")]
+    assert sent_by(start(Content_Type="text/plain")) == []
+    (got,) = sent_by(start(Content_Type="Text/Event-Stream; charset=utf-8", Content_Length="9"))
+    assert dict(got["headers"])[b"content-encoding"] == b"narrows" and b"content-length" not in dict(got["headers"])
+    # One short piece: the headers have promised the coding.
+    body = {"type": "http.response.body", "body": b"data: x\n\n"}
+    events = sent_by(start(Content_Type="text/event-stream"), body)
+    assert narrows.decompress(events[1]["body"]) == b"data: x\n\n"
+    assert [m["type"] for m in sent_by(start(), {"type": "http.response.trailers"})] == [
+        "http.response.start", "http.response.trailers",
+    ]  # fmt: skip
+
+
+def test_head_agrees_with_get(url) -> None:
+    for path in ("/page", "/file", "/kept?header=Cache-Control:no-transform"):
+        for accept in ("narrows", "identity"):
+            get, head = raw(url, path, accept), raw(url, path, accept, "HEAD")
+            assert head.body == b"" and head.status_code == 200
+            assert head.headers.get("etag") == get.headers.get("etag"), (path, accept)
+            # Starlette's own middleware says it twice.
+            assert {*head.headers.get_list("vary", True)} == {*get.headers.get_list("vary", True)}, (path, accept)
+            # What only the body tells may be missing.
+            for name in ("content-length", "content-encoding"):
+                assert head.headers.get(name, "") in ("", get.headers.get(name)), (path, accept, name)
+    assert raw(url, "/page", "narrows", "HEAD").headers["etag"] == 'W/"1"'
+    first = raw(url, "/file", "narrows", "HEAD")
+    assert first.headers["etag"] == 'W/"1"' and "content-length" not in first.headers
+
+
+def test_head_of_a_short_body_stays_as_it_is() -> None:
+    headers = [(b"content-length", b"7"), (b"etag", b'"1"')]
+    start = {"type": "http.response.start", "status": 200, "headers": headers}
+    for method, body in (("HEAD", b""), ("GET", b"a short")):
+        sent = sent_by(start, {"type": "http.response.body", "body": body}, method=method)
+        assert sent[0]["headers"] == [*headers, (b"vary", b"Accept-Encoding")] and sent[1]["body"] == body
 
 
 def test_who_wants_the_bytes_as_they_are_gets_them(client) -> None:

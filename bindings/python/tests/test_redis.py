@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import copy
 import os
+import pickle
 import random
 import shutil
 import socket
@@ -107,6 +109,22 @@ def test_values_with_a_dictionary(chance: random.Random) -> None:
             Values(policy).decode(stored)
         long = text(chance, 100_000)
         assert with_old.decode(with_old.encode(long)) == long
+
+
+def test_values_pickle_and_copy() -> None:
+    old, new = narrows.Dictionary(document(1)), narrows.Dictionary(document(2))
+    stored, long = Values(dictionary=old).encode(document(3)), document(4, 2000)
+    made = Values(level=3, dictionary=new, known=[old], min_length=100, max_length=1000)
+    ways = [pickle.loads(pickle.dumps(made, protocol)) for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1)]
+    for again in (*ways, copy.copy(made), copy.deepcopy(made), pickle.loads(pickle.dumps(ways[0]))):
+        assert type(again) is Values and repr(again) == repr(made)
+        assert again.encode(document(3)) == made.encode(document(3)) != document(3)
+        assert again.decode(stored) == document(3), "the dictionary of earlier values is lost"
+        short = b"word " * 19
+        assert again.encode(short) is short and again.encode(long) is long
+        with pytest.raises(narrows.LimitError):
+            again.decode(Values().encode(long))
+    assert repr(pickle.loads(pickle.dumps(Values("fixed:store")))) == repr(Values("fixed:store"))
 
 
 def test_values_that_look_encoded_and_the_way_back() -> None:
@@ -539,6 +557,17 @@ def test_commands_on_stored_bytes_are_refused(client: narrows.redis.Redis, plain
         lambda c: c.sort("l", alpha=True),
         lambda c: c.execute_command("strlen", "k"),
         lambda c: c.execute_command(b"STRLEN", "k"),
+        lambda c: c.execute_command("STRLEN k"),
+        lambda c: c.execute_command(" strlen\t", "k"),
+        lambda c: c.execute_command(b"strlen k"),
+        lambda c: c.execute_command(bytearray(b"STRLEN k")),
+        lambda c: c.execute_command(memoryview(b"STRLEN"), "k"),
+        lambda c: c.execute_command("LREM l 1", A),
+        lambda c: c.lrem("l", 1, "i" * 48),
+        lambda c: c.lpos("l", b"i" * 48),
+        lambda c: c.linsert("l", "BEFORE", MAGIC, B),
+        lambda c: c.lpos("l", MAGIC.decode() + "x"),
+        lambda c: c.execute_command("LPOS", "l"),
         lambda c: c.execute_command("SET", "k", A, "IFEQ", B),
         lambda c: c.execute_command("SET", "k", A, b"ifdeq", "0" * 16),
         lambda c: c.execute_command("DELEX", "k", "IFEQ", A),
@@ -553,6 +582,49 @@ def test_commands_on_stored_bytes_are_refused(client: narrows.redis.Redis, plain
     assert client.plain.strlen("k") == len(plain.get("k"))
     assert client.plain.setbit("bits", 7, 1) == 0 and client.plain.getbit("bits", 7) == 1
     assert client.get("bits") == b"\x01"
+
+
+def test_commands_in_one_string(path: str, client: narrows.redis.Redis, plain: redis.Redis) -> None:
+    client.set("k", A)
+    client.hset("h", "f", A)
+    assert plain.get("k").startswith(MAGIC)
+    for command in ("GET k", "get\tk", " Get  k ", b"GET k", "HGET h f", b"hget h f"):
+        assert client.execute_command(command) == A.encode(), command
+    assert client.execute_command("HGET h", "f") == client.execute_command(b"HGET h", b"f") == A.encode()
+    client.execute_command("SET other", B)
+    client.execute_command("SET short word")
+    assert plain.get("other").startswith(MAGIC) and plain.get("short") == b"word"
+    assert client.execute_command("OBJECT ENCODING", "short") == plain.execute_command("OBJECT ENCODING", "short")
+    with client.pipeline() as pipe:
+        pipe.execute_command("GET k")
+        pipe.execute_command("MGET k other")
+        assert pipe.execute() == [A.encode(), [A.encode(), B.encode()]]
+
+    async def main() -> None:
+        async with asyncio.timeout(LIMIT_S), narrows.redis.asyncio.Redis(**async_options(path)) as other:
+            assert await other.execute_command("GET k") == A.encode()
+            with pytest.raises(narrows.MisuseError, match="client.plain"):
+                await other.execute_command("STRLEN k")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("least", [48, 64])
+def test_what_every_client_stores_as_it_is_is_compared(least: int, path: str, plain: redis.Redis) -> None:
+    """Such as the identifiers of jobs in a queue, which RQ looks for."""
+    with pytest.raises(narrows.MisuseError):
+        Values(min_length=47)
+    ids = [f"{i:08}-0000-0000-0000-000000000000" for i in range(3)]
+    longest = "i" * 47
+    with narrows.redis.Redis(**options(path), values=Values(min_length=least)) as client:
+        client.rpush("jobs", ids[0], longest, A, ids[1], 7)
+        assert [client.lpos("jobs", value) for value in (*ids, longest, longest.encode(), 7)] == [0, 3, None, 1, 1, 4]
+        assert client.linsert("jobs", "BEFORE", ids[1], B) == 6
+        assert plain.lindex("jobs", 3).startswith(MAGIC) and client.lindex("jobs", 3) == B.encode()
+        assert client.lset("jobs", 1, ids[2]) and client.lrem("jobs", 1, memoryview(ids[2].encode())) == 1
+        with client.pipeline() as pipe:
+            assert pipe.lrem("jobs", 0, ids[0]).lpos("jobs", ids[1]).execute() == [1, 2]
+        assert client.lrange("jobs", 0, -1) == [A.encode(), B.encode(), ids[1].encode(), b"7"]
 
 
 def test_what_the_library_builds_on_values(client: narrows.redis.Redis, path: str) -> None:

@@ -306,11 +306,11 @@ class NarrowsFile(io.BufferedIOBase):
             return self._reading().peek(size)
 
     def seekable(self) -> bool:
-        """Whether ``seek`` works: forward when writing; in both directions when reading a seekable
-        file.
+        """Whether ``seek`` works: when reading a file that can seek. A stream that is being written
+        cannot, so that ``zipfile`` and others write it in one pass, as they do with ``bz2``.
         """
         self._check_open()
-        return self._buffer is None or self._buffer.seekable()
+        return self._buffer is not None and self._buffer.seekable()
 
     def pread(self, length: int, offset: int, /) -> bytes:
         """Returns the bytes from ``offset`` on, fewer than ``length`` only at the end, as ``os.pread``
@@ -338,22 +338,11 @@ class NarrowsFile(io.BufferedIOBase):
             return self._writing().position if self._buffer is None else self._buffer.tell()
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        """Seeks. A reader goes to any byte, behind the end to the end; a writer can only fill up with
-        zeros.
-        """
+        """Seeks to any byte, behind the end to the end. Only when reading."""
         with self._turn:
-            if self._buffer is not None:
-                return self._buffer.seek(offset, whence)
-            writer = self._writing()
-            if whence not in (io.SEEK_SET, io.SEEK_CUR):
-                raise ValueError("the end of a stream that is being written is not known")
-            left = offset - writer.position if whence == io.SEEK_SET else offset
-            if left < 0:
-                raise OSError("a stream that is being written cannot seek backward")
-            while left > 0:
-                piece = bytes(min(left, _BUFFER_SIZE))
-                left -= writer.write(piece, True)
-            return writer.position
+            if self._buffer is None:
+                self._refuse("a stream that is being written cannot seek")
+            return self._buffer.seek(offset, whence)
 
     def fileno(self) -> int:
         """Descriptor of the underlying file."""

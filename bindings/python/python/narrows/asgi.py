@@ -40,8 +40,10 @@ class NarrowsMiddleware:
     - ``policy``, ``level``: as for ``narrows.compress``.
     - ``minimum_size``: shorter bodies that are sent whole stay as they are.
 
-    Responses to ``HEAD``, with a ``Content-Encoding``, a range or ``no-transform`` stay as they are,
-    and so do bodies that would not get shorter. An ``ETag`` becomes a weak one.
+    Responses with a ``Content-Encoding``, a range or ``no-transform`` stay as they are, and so do
+    bodies that would not get shorter. An ``ETag`` becomes a weak one. Where the headers do not tell
+    which of these a response is, they wait for the first piece of its body; those of
+    ``text/event-stream`` and of clients that do not ask never wait.
 
     The length of a response that has a secret beside what the request said tells of the secret: such
     responses need ``Cache-Control: no-transform``.
@@ -56,20 +58,23 @@ class NarrowsMiddleware:
         self._policy, self._level, self._minimum_size = policy, level, minimum_size
 
     async def __call__(self, scope: _Message, receive: _Receive, send: _Send) -> None:
-        if scope["type"] != "http" or scope["method"] == "HEAD":
+        if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         asked = asks(scope["headers"])
         if asked and scope.get("extensions"):
             scope = {**scope, "extensions": {k: v for k, v in scope["extensions"].items() if k not in _PAST}}
-        response = _Response(send, asked, self._policy, self._level, self._minimum_size)
+        response = _Response(send, asked, scope["method"] == "HEAD", self._policy, self._level, self._minimum_size)
         await self.app(scope, receive, response.send)
 
 
 class _Response:
-    def __init__(self, send: _Send, asked: bool, policy: str, level: int | None, minimum_size: int) -> None:
-        self._send, self._asked = send, asked
+    def __init__(
+        self, send: _Send, asked: bool, is_head: bool, policy: str, level: int | None, minimum_size: int
+    ) -> None:
+        self._send, self._asked, self._is_head = send, asked, is_head
         self._policy, self._level, self._minimum_size = policy, level, minimum_size
+        # Waits for the body, which decides.
         self._start: _Message | None = None
         self._compressor: Compressor | None = None
         # Bytes that the application is still to send, if it said how many.
@@ -78,39 +83,57 @@ class _Response:
     async def send(self, message: _Message) -> None:
         kind = message["type"]
         if kind == "http.response.start":
-            # The body decides which headers it gets.
-            self._start = message
+            await self._begin(message)
         elif kind == "http.response.body":
             await self._body(message)
         else:
-            await self._begin()
+            start, self._start = self._start, None
+            if start is not None:
+                await self._send(start)
             await self._send(message)
 
-    async def _begin(self) -> None:
-        start, self._start = self._start, None
-        if start is not None:
+    async def _begin(self, start: _Message) -> None:
+        if not may_be_encoded(start):
             await self._send(start)
+            return
+        headers: _Headers = [(k.lower(), v) for k, v in start.get("headers", ())]
+        start = {**start, "headers": headers}
+        # Caches keep one response for each kind of client.
+        vary(headers)
+        if self._asked and start["status"] == 304:
+            # It is about a response that the client has, encoded or not.
+            undecided(headers)
+        elif self._asked and is_live(headers):
+            self._encode(headers)
+        elif self._asked:
+            self._start = start
+            return
+        await self._send(start)
+
+    def _encode(self, headers: _Headers) -> None:
+        self._compressor = Compressor(self._policy, level=self._level)
+        self._left = stated(headers)
+        encoded(headers, None)
 
     async def _body(self, message: _Message) -> None:
         body: bytes = message.get("body", b"")
         more: bool = message.get("more_body", False)
-        start = self._start
-        if start is not None and may_be_encoded(start):
-            headers: _Headers = [(k.lower(), v) for k, v in start.get("headers", ())]
-            # Its own: applications may send the same message again.
-            self._start = {**start, "headers": headers}
-            # Caches keep one response for each kind of client.
-            vary(headers)
-            if self._asked and more:
-                self._compressor = Compressor(self._policy, level=self._level)
-                self._left = stated(headers)
-                encoded(headers, None)
-            elif self._asked and len(body) >= self._minimum_size and stated(headers) in (None, len(body)):
+        start, self._start = self._start, None
+        if start is not None:
+            headers = start["headers"]
+            if more:
+                self._encode(headers)
+            elif len(body) >= self._minimum_size and stated(headers) in (None, len(body)):
                 wire = await _run(len(body), lambda: compress(body, self._policy, level=self._level, threads=1))
                 if len(wire) < len(body):
                     encoded(headers, len(wire))
                     message = {**message, "body": wire}
-        await self._begin()
+            elif self._is_head and not body:
+                length = stated(headers)
+                if length is None or length >= self._minimum_size:
+                    # The application has left out the body that decides.
+                    undecided(headers)
+            await self._send(start)
         if (compressor := self._compressor) is not None:
             if self._left is not None:
                 self._left -= len(body)
@@ -136,7 +159,7 @@ def asks(headers: Iterable[tuple[bytes, bytes]]) -> bool:
 
 
 def may_be_encoded(start: _Message) -> bool:
-    if start["status"] < 200 or start["status"] in (204, 206, 304):
+    if start["status"] < 200 or start["status"] in (204, 206):
         return False
     for name, value in start.get("headers", ()):
         name = name.lower()
@@ -160,20 +183,31 @@ def vary(headers: _Headers) -> None:
         headers.append((b"vary", b"Accept-Encoding"))
 
 
-def encoded(headers: _Headers, length: int | None) -> None:
-    """Describes the encoded body."""
+def is_live(headers: _Headers) -> bool:
+    """Whether the client waits for each event, and for the headers before the first one."""
+    return any(k == b"content-type" and v.lower().startswith(b"text/event-stream") for k, v in headers)
+
+
+def undecided(headers: _Headers) -> None:
+    """Leaves what holds for the encoded body and for the one as it is."""
     kept = []
     for name, value in headers:
+        # The bytes that these are about may not be those that a GET gets.
         if name in _OF_BYTES:
             continue
         if name == b"etag" and not value.startswith(b"W/"):
             value = b"W/" + value
         kept.append((name, value))
-    kept.append((b"content-encoding", b"narrows"))
-    # A message with both would be cut at two places.
-    if length is not None and all(name != b"transfer-encoding" for name, _ in kept):
-        kept.append((b"content-length", b"%d" % length))
     headers[:] = kept
+
+
+def encoded(headers: _Headers, length: int | None) -> None:
+    """Describes the encoded body."""
+    undecided(headers)
+    headers.append((b"content-encoding", b"narrows"))
+    # A message with both would be cut at two places.
+    if length is not None and all(name != b"transfer-encoding" for name, _ in headers):
+        headers.append((b"content-length", b"%d" % length))
 
 
 async def _run(length: int, work: Callable[[], bytes]) -> bytes:

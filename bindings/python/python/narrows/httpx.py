@@ -13,7 +13,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-import httpx
+from ._extras import missing
+
+try:
+    import httpx
+except ModuleNotFoundError as error:
+    raise missing(error, __name__, "http", "httpx>=0.27") from None
 
 from ._errors import NarrowsError
 from ._narrows import Decompressor

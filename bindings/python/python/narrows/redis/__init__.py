@@ -13,7 +13,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import redis
+from .._extras import missing
+
+try:
+    import redis
+except ModuleNotFoundError as error:
+    raise missing(error, __name__, "redis", "redis>=6") from None
 from redis.client import NEVER_DECODE
 
 from .._narrows import Values

@@ -10,7 +10,7 @@ from redis.client import EMPTY_RESPONSE, NEVER_DECODE
 
 from .._errors import CorruptError, LimitError, NarrowsError
 from .._narrows import Values
-from ._commands import Args, Decoding, check, reading, rule_of
+from ._commands import Args, Decoding, check, reading, ruled
 
 # Under this name a command's arguments reach the function that decodes its reply, ...
 _ARGS = "narrows_args"
@@ -19,6 +19,10 @@ _TOTAL = "narrows_total"
 # Decoded bytes for a stored one, in all values of a reply that has more than `max_length`: lists of short
 # values seldom shrink to a tenth, while 14 hostile bytes decode to 64 MiB.
 _RATIO_MAX = 100
+# Shorter values are stored as they are by every client, whatever its `Values`, but for those that begin
+# as encoded ones.
+_LENGTH_MIN_MIN = 48
+_MAGIC = b"NRV\x1a"
 
 
 class Failure:
@@ -72,16 +76,14 @@ class Codec:
 
     def prepare(self, args: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, ...]:
         """The arguments to send; adds to the options what the reply needs."""
-        found = rule_of(args[0]) if args else None
+        found = ruled(args) if args else None
         if found is None:
             return args
-        name, rule = found
-        if name is not args[0]:
-            args = (name, *args[1:])
-        if rule.refuses is not None:
+        args, rule = found
+        if rule.refuses is not None and (rule.compares is None or not self._is_as_it_is(args, rule.compares)):
             check(rule, args)
         # SET returns a value only if it is asked to.
-        if rule.reads is not None and (name != "SET" or options.get("get")):
+        if rule.reads is not None and (args[0] != "SET" or options.get("get")):
             options[_ARGS] = args
             if self.is_text:
                 options[NEVER_DECODE] = []
@@ -92,6 +94,18 @@ class Codec:
             if place < len(sent):
                 sent[place] = self._encoded(sent[place])
         return tuple(sent)
+
+    def _is_as_it_is(self, args: Args, place: int) -> bool:
+        """Whether all clients store the value there as it is."""
+        value = args[place] if place < len(args) else None
+        if isinstance(value, (int, float)):
+            value = str(value)
+        if isinstance(value, str):
+            value = value.encode(self._encoding, self._errors)
+        if not isinstance(value, (bytes, memoryview)):
+            return False
+        stored = bytes(value)
+        return len(stored) < _LENGTH_MIN_MIN and not stored.startswith(_MAGIC)
 
     def _encoded(self, value: Any) -> Any:
         if isinstance(value, str):

@@ -29,15 +29,30 @@ class Rule(NamedTuple):
     reads: Callable[[Decoding, Any, Args], Any] | None = None
     # Why it is refused, or None for these arguments.
     refuses: Callable[[Args], str | None] | None = None
+    # Place of the argument that the server compares with values: with one that is stored as it is by
+    # every client, the command is not refused.
+    compares: int | None = None
 
 
-def rule_of(name: Any) -> tuple[str, Rule] | None:
-    """The rule of a command, and the name by which redis finds what it does with replies."""
+def ruled(args: tuple[Any, ...]) -> tuple[tuple[Any, ...], Rule] | None:
+    """The rule of a command, and its arguments: the first is the name by which redis finds what it does
+    with replies.
+    """
+    name = args[0]
+    if type(name) is str and (rule := _RULES.get(name)) is not None:
+        return args, rule
+    # redis splits the first argument in this way.
+    if isinstance(name, str):
+        words = name.encode().split()
+    elif isinstance(name, (bytes, bytearray)) and b" " in name:
+        words = bytes(name).split()
+    else:
+        words = [bytes(name)] if isinstance(name, (bytes, bytearray, memoryview)) else []
+    if not words:
+        return None
+    name = words[0].decode("latin-1").upper()
     rule = _RULES.get(name)
-    if rule is None and not (isinstance(name, str) and name.isupper()):
-        name = (name.decode("latin-1") if isinstance(name, bytes) else str(name)).upper()
-        rule = _RULES.get(name)
-    return None if rule is None else (name, rule)
+    return None if rule is None else ((name, *words[1:], *args[1:]), rule)
 
 
 def reading() -> Iterable[tuple[str, Callable[[Decoding, Any, Args], Any]]]:
@@ -174,6 +189,7 @@ def _sort_alpha(args: Args) -> str | None:
 
 
 _COMPARES = Rule(refuses=_always("compares with the stored bytes"))
+_FINDS = "of a value of 48 bytes or more compares with the stored bytes"
 _READS = Rule(refuses=_always("reads a part of the stored bytes"))
 _COUNTS = Rule(refuses=_always("counts the stored bytes"))
 _CHANGES = Rule(refuses=_always("changes the stored bytes"))
@@ -238,9 +254,9 @@ _RULES: dict[str, Rule] = {
     "STRLEN": _COUNTS,
     "HSTRLEN": _COUNTS,
     "LCS": _COMPARES,
-    "LPOS": _COMPARES,
-    "LREM": _COMPARES,
-    "LINSERT": _COMPARES,
+    "LPOS": Rule(refuses=_always(_FINDS), compares=2),
+    "LREM": Rule(refuses=_always(_FINDS), compares=3),
+    "LINSERT": Rule(_at(4), refuses=_always(_FINDS), compares=3),
     "DIGEST": _READS,
     "DELEX": _COMPARES,
 }

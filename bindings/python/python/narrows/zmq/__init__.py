@@ -26,7 +26,12 @@ private=True)`` or ``socket(..., history=0)`` for secrets (``docs/format.md``, 1
 
 from typing import Any
 
-import zmq as _zmq
+from .._extras import missing as _missing
+
+try:
+    import zmq as _zmq
+except ModuleNotFoundError as error:
+    raise _missing(error, __name__, "zmq", "pyzmq>=26") from None
 
 from . import kinds as _kinds  # Registers the socket types.
 from .polling import Poller, select
