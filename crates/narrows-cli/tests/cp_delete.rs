@@ -4,7 +4,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::Read;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -177,16 +177,10 @@ fn when_anything_fails_nothing_is_removed() {
             assert!(b.join("old").exists() && b.join("sub/old").exists(), "{way:?}: {said}");
         };
         // Sources that the sender cannot send.
-        let socket = UnixListener::bind(a.join("socket")).unwrap();
-        refused(&[], "it is a socket");
-        refused(&["-n"], "it is a socket");
-        drop(socket);
-        fs::remove_file(a.join("socket")).unwrap();
-        // Sources that cannot be stored.
-        rustix::fs::mkfifoat(rustix::fs::CWD, a.join("fifo"), rustix::fs::Mode::RUSR).unwrap();
-        refused(&[], "--devices");
-        refused(&["-n"], "--devices");
-        fs::remove_file(a.join("fifo")).unwrap();
+        symlink("nowhere", a.join("broken")).unwrap();
+        refused(&["-L"], "cannot find broken");
+        refused(&["-L", "-n"], "cannot find broken");
+        fs::remove_file(a.join("broken")).unwrap();
         // A folder with excluded files is not replaced by a file, nor is an excluded file.
         write(&b, &["f2/precious"]);
         write(&a, &["f2"]);
@@ -198,11 +192,9 @@ fn when_anything_fails_nothing_is_removed() {
         refused(&flags, "a file of that name is in the way");
         refused(&[&flags[..], &["-n"]].concat(), "a file of that name is in the way");
         fs::remove_dir_all(a.join("old")).unwrap();
-        // Excluded sources cannot fail.
-        let socket = UnixListener::bind(a.join("socket")).unwrap();
-        let output = delete(home.path(), way, &["--exclude", "socket"], &a.join(""), &b);
+        // When nothing fails any more, it is removed.
+        let output = delete(home.path(), way, &[], &a.join(""), &b);
         assert_eq!(code(&output), 0, "{}", stderr(&output));
-        drop(socket);
         assert_eq!(names(&b), ["f", "sub", "sub/f"], "{way:?}");
     }
     // A missing source.
@@ -214,6 +206,73 @@ fn when_anything_fails_nothing_is_removed() {
     let output = cp(h, &args.iter().map(OsString::as_os_str).collect::<Vec<_>>());
     assert_eq!(code(&output), 3, "{}", stderr(&output));
     assert!(h.join("t/old").exists());
+}
+
+/// A single fifo or socket must not keep a mirror from removing anything, and what has its name stays.
+#[test]
+fn what_is_copied_only_with_devices_is_passed_over_as_by_rsync() {
+    let home = home();
+    let (h, a, b) = (home.path(), home.path().join("a"), home.path().join("b"));
+    write(&a, &["f", "sub/f"]);
+    for name in ["fifo", "folder", "sub/fifo"] {
+        rustix::fs::mkfifoat(rustix::fs::CWD, a.join(name), rustix::fs::Mode::RUSR).unwrap();
+    }
+    let _socket = UnixListener::bind(a.join("socket")).unwrap();
+    let fill = || {
+        let _ = fs::remove_dir_all(&b);
+        write(&b, &["old", "fifo", "folder/kept", "socket", "sub/old"]);
+    };
+    let expected = ["f", "fifo", "folder", "folder/kept", "socket", "sub", "sub/f"];
+    if has("rsync") {
+        fill();
+        let output = Command::new("rsync").args(["-rt", "--delete"]).args([&a.join(""), &b.join("")]).output().unwrap();
+        assert!(output.status.success() && names(&b) == expected, "{:?} {}", names(&b), stderr(&output));
+    }
+    for way in WAYS {
+        fill();
+        for flags in [&["-n"][..], &[]] {
+            let output = delete(h, way, flags, &a.join(""), &b);
+            assert_eq!(code(&output), 0, "{way:?} {flags:?}: {}", stderr(&output));
+            for (name, kind) in [("fifo", "fifo"), ("folder", "fifo"), ("socket", "socket"), ("sub/fifo", "fifo")] {
+                let words = format!("skipped {name}: it is a {kind}; --devices copies it\n");
+                assert_eq!(stderr(&output).matches(&words).count(), 1, "{way:?} {flags:?}: {}", stderr(&output));
+            }
+            assert!(stdout(&output).contains("deleting sub/old") == !flags.is_empty(), "{}", stdout(&output));
+        }
+        assert_eq!(names(&b), expected, "{way:?}");
+        assert_eq!(fs::read(b.join("fifo")).unwrap(), b"fifo", "{way:?}");
+        let output = delete(h, way, &["--json"], &a.join(""), &b);
+        let told = json(&output);
+        assert!(code(&output) == 0 && told["files_failed"] == 0 && told["failures"] == serde_json::json!([]), "{told}");
+        let output = delete(h, way, &["-q"], &a.join(""), &b);
+        assert!(code(&output) == 0 && !stderr(&output).contains("skipped"), "{way:?}: {}", stderr(&output));
+        // With --devices they are made, also in the place of what is there.
+        let output = delete(h, way, &["-D"], &a.join(""), &b);
+        assert!(code(&output) == 0 && stderr(&output).find("skipped").is_none(), "{way:?}: {}", stderr(&output));
+        let kind = |name: &str| b.join(name).symlink_metadata().unwrap().file_type();
+        assert!(["fifo", "folder", "sub/fifo"].iter().all(|name| kind(name).is_fifo()), "{way:?}");
+        assert!(kind("socket").is_socket(), "{way:?}");
+    }
+}
+
+/// Only what is stored at the other end may go.
+#[test]
+fn what_is_passed_over_is_not_removed_from_the_source() {
+    let home = home();
+    for way in WAYS {
+        let (a, b) = (home.path().join(format!("{way:?} a")), home.path().join(format!("{way:?} b")));
+        write(&a, &["f"]);
+        rustix::fs::mkfifoat(rustix::fs::CWD, a.join("fifo"), rustix::fs::Mode::RUSR).unwrap();
+        let listener = UnixListener::bind(a.join("socket")).unwrap();
+        let is_there = |name: &str| a.join(name).symlink_metadata().is_ok();
+        let output = delete(home.path(), way, &["--remove-source-files"], &a.join(""), &b);
+        assert_eq!(code(&output), 0, "{way:?}: {}", stderr(&output));
+        assert!(!is_there("f") && is_there("fifo") && is_there("socket"), "{way:?}");
+        let output = delete(home.path(), way, &["--remove-source-files", "-D"], &a.join(""), &b);
+        assert_eq!(code(&output), 0, "{way:?}: {}", stderr(&output));
+        assert!(!is_there("fifo") && !is_there("socket"), "{way:?}");
+        drop(listener);
+    }
 }
 
 #[test]

@@ -144,6 +144,27 @@ fn everything_of_a_tree_arrives_both_ways() {
     }
 }
 
+/// A client must not make devices where the server runs, and is told so, not to ask for what it has asked for.
+#[test]
+fn a_server_makes_no_fifos_whatever_is_asked_for() {
+    let home = home();
+    let (source, served) = (home.path().join("source"), home.path().join("served"));
+    fs::create_dir(&source).unwrap();
+    fs::create_dir(&served).unwrap();
+    fs::write(served.join("old"), "x").unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, source.join("fifo"), rustix::fs::Mode::RUSR).unwrap();
+    let server = Server::start(home.path(), &served, &[]);
+    let from = format!("{}/", text_of(&source));
+    let output = server.cp(home.path(), &["-r", "--delete", "-D", &from, &server.place("")]);
+    let said = stderr(&output);
+    assert!(code(&output) != 0 && said.contains("this server makes none, whatever --devices says"), "{said}");
+    assert!(!said.contains("--devices copies") && served.join("old").exists(), "{said}");
+    let output = server.cp(home.path(), &["-r", "--delete", &from, &server.place("")]);
+    let said = stderr(&output);
+    assert!(code(&output) == 0 && said.contains("skipped fifo: it is a fifo; servers make none"), "{said}");
+    assert!(!served.join("old").exists() && !served.join("fifo").exists(), "{said}");
+}
+
 #[test]
 fn a_server_gives_nothing_beside_its_folder_and_takes_nothing_if_told_so() {
     let home = home();

@@ -533,7 +533,7 @@ fn failures_have_names_in_json() {
     source(&world);
     for way in BOTH {
         let target = format!("to-{way:?}");
-        fs::create_dir_all(world.path(&target).join("sub/c")).unwrap();
+        fs::create_dir_all(world.path(&target).join("sub/c/d")).unwrap();
         let output = world.cp(way, &["-a", "--json"], &["from/"], &target);
         assert_eq!(code(&output), 3, "{way:?}: {}", stderr(&output));
         let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -562,5 +562,31 @@ fn what_needs_narrows_at_both_ends_is_said() {
             flags[0] == "--mkpath" || code(&output) == 2 && said.contains("does not work with"),
             "{flags:?}: {said}"
         );
+    }
+}
+
+/// rsync replaces a folder with nothing in it also without --delete, and no other.
+#[test]
+fn an_empty_folder_makes_way_and_no_other() {
+    let world = World::new();
+    let from = source(&world);
+    fs::hard_link(from.join("a"), from.join("z")).unwrap();
+    std::os::unix::fs::symlink("nowhere", from.join("dangling")).unwrap();
+    let fill = |top: &Path| {
+        ["a", "z", "dangling"].iter().for_each(|name| fs::create_dir_all(top.join("to").join(name)).unwrap());
+    };
+    as_rsync(&world, &BOTH, "-aH", "from/", fill);
+    for way in BOTH {
+        let name = format!("{way:?}");
+        for inside in ["a", "dangling", "z"] {
+            fill(&world.path(&name));
+            fs::write(world.path(&name).join("to").join(inside).join("precious"), "x").unwrap();
+            for flags in [&["-a", "-n"][..], &["-a"]] {
+                let output = world.cp(way, flags, &["from/"], &format!("{name}/to"));
+                assert_eq!(code(&output), 3, "{way:?} {inside} {flags:?}: {}", stderr(&output));
+                assert!(world.path(&name).join("to").join(inside).join("precious").exists(), "{way:?} {inside}");
+            }
+            fs::remove_dir_all(world.path(&name)).unwrap();
+        }
     }
 }

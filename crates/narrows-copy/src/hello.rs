@@ -71,6 +71,8 @@ pub struct GetTask {
     pub frames: bool,
     /// The client decodes recompressed images. A server that does not know this field recompresses none.
     pub images: bool,
+    /// Sockets come as entries. A server that does not know this field reports them as failures.
+    pub sockets: bool,
     /// Which entries are picked, and what becomes of them.
     pub habits: SourceHabits,
 }
@@ -80,8 +82,10 @@ pub struct GetTask {
 pub struct StoreOptions {
     /// When files are flushed.
     pub fsync: Fsync,
-    /// Fifos and devices are created.
+    /// Fifos, devices and sockets are created.
     pub devices: bool,
+    /// What becomes of them if not.
+    pub unmade: Unmade,
     /// Nothing is changed; the answers are those of a real copy.
     pub dry_run: bool,
     /// Whether owners are set; `None`: if the storing end may set them.
@@ -100,6 +104,17 @@ pub struct StoreOptions {
     pub images: bool,
     /// What is done with files that are there already.
     pub habits: StoreHabits,
+}
+
+/// What becomes of fifos, devices and sockets that are not created.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unmade {
+    /// They are failures, since the sender says nothing about them.
+    Failed,
+    /// They are passed over. A server that does not know this reports failures.
+    Skipped,
+    /// They are failures, since this end creates none for anybody.
+    Refused,
 }
 
 /// Options of `--delete`.
@@ -247,6 +262,7 @@ fn to_json(task: &Task) -> Value {
             "single": single,
             "fsync": match store.fsync { Fsync::Each => "each", Fsync::Batch => "batch", Fsync::None => "none" },
             "devices": store.devices,
+            "skips": store.unmade == Unmade::Skipped,
             "dry_run": store.dry_run,
             "owner": store.owner,
             "names": store.names,
@@ -261,7 +277,18 @@ fn to_json(task: &Task) -> Value {
                 "confirmed": d.confirmed.map(|c| HEXLOWER.encode(&c.0)),
             })),
         }),
-        Task::Get(GetTask { sources, recursive, exclude, dry_run, totals, stored, frames, images, habits }) => json!({
+        Task::Get(GetTask {
+            sources,
+            recursive,
+            exclude,
+            dry_run,
+            totals,
+            stored,
+            frames,
+            images,
+            sockets,
+            habits,
+        }) => json!({
             "version": version(task),
             "task": "get",
             "sources": sources.iter().map(|p| escaped(p)).collect::<Vec<_>>(),
@@ -272,6 +299,7 @@ fn to_json(task: &Task) -> Value {
             "stored": stored,
             "frames": frames,
             "images": images,
+            "sockets": sockets,
             "habits": habits.to_json(),
         }),
     }
@@ -306,6 +334,7 @@ fn from_json(words: &Value) -> Result<Option<Task>> {
                     _ => Fsync::Batch,
                 },
                 devices: flag("devices"),
+                unmade: if flag("skips") { Unmade::Skipped } else { Unmade::Failed },
                 dry_run: flag("dry_run"),
                 owner: match &words["owner"] {
                     Value::Null => None,
@@ -331,6 +360,7 @@ fn from_json(words: &Value) -> Result<Option<Task>> {
                 stored: flag("stored"),
                 frames: flag("frames"),
                 images: flag("images"),
+                sockets: flag("sockets"),
                 habits: SourceHabits::from_json(&words["habits"])?,
             })))
         }
@@ -415,6 +445,7 @@ mod tests {
         let plain = StoreOptions {
             fsync: Fsync::Each,
             devices: true,
+            unmade: Unmade::Skipped,
             dry_run: false,
             owner: None,
             delete: None,
@@ -452,6 +483,7 @@ mod tests {
                 stored: true,
                 frames: true,
                 images: true,
+                sockets: true,
                 habits: SourceHabits { rate: 7, ..SourceHabits::default() },
             }),
         ] {
@@ -480,6 +512,7 @@ mod tests {
         let plain = StoreOptions {
             fsync: Fsync::Batch,
             devices: false,
+            unmade: Unmade::Failed,
             dry_run: false,
             owner: None,
             delete: None,

@@ -59,6 +59,41 @@ pub(crate) fn take_link(entry: &mut Entry) -> Option<u64> {
     std::str::from_utf8(&number).ok()?.parse().ok()
 }
 
+/// Name of a pseudo-attribute: the entry is a socket, and no hard link (section 8.2 of `docs/format.md`).
+const SOCKET: &[u8] = b"narrows.socket";
+
+/// The entry of a socket. It comes as a hard link to a folder, which no program makes: one that does not
+/// know the mark reports it as a failure.
+pub(crate) fn socket(path: Vec<u8>, stat: &Stat, folder: u64) -> Entry {
+    Entry {
+        path,
+        kind: EntryKind::HardLink { of: folder },
+        mode: stat.st_mode & 0o7777,
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+        mtime_s: stat.st_mtime,
+        mtime_ns: stat.st_mtime_nsec as u32,
+        xattrs: vec![(SOCKET.to_vec(), Vec::new())],
+    }
+}
+
+/// Whether an entry is one of [`socket`], or was one before the storing end took it for a kind of fifo.
+pub(crate) fn is_socket(entry: &Entry) -> bool {
+    let may_be = matches!(entry.kind, EntryKind::HardLink { .. } | EntryKind::Fifo);
+    may_be && entry.xattrs.iter().any(|(name, _)| name == SOCKET)
+}
+
+/// What a copy says of an entry that it makes only with `--devices`; `None` of others.
+pub(crate) fn skipped(entry: &Entry) -> Option<String> {
+    let what = match entry.kind {
+        _ if is_socket(entry) => "socket",
+        EntryKind::Fifo => "fifo",
+        EntryKind::CharDevice { .. } | EntryKind::BlockDevice { .. } => "device",
+        _ => return None,
+    };
+    Some(format!("skipped {}: it is a {what}", crate::shown(&entry.path)))
+}
+
 /// Name of a pseudo-attribute: the digest of the content of a file (section 8.2 of `docs/format.md`).
 const DIGEST: &[u8] = b"narrows.digest";
 /// Name of a pseudo-attribute of a folder in which another file system is mounted, which did not come.

@@ -79,6 +79,8 @@ pub struct Picks {
     pub compared: Arc<AtomicU64>,
     /// Only these paths, and the folders above them.
     pub listed: Option<Listed>,
+    /// Sockets in folders are handed over as entries.
+    pub sockets: bool,
 }
 
 /// An item that a walk hands over.
@@ -96,14 +98,14 @@ pub enum Found {
 /// Why an entry is not handed over.
 enum LeftOut {
     Failed(String),
-    Socket(String),
+    Socket { path: Vec<u8>, stat: Box<Stat> },
 }
 
 impl From<LeftOut> for Found {
     fn from(left_out: LeftOut) -> Self {
         match left_out {
             LeftOut::Failed(text) => Self::Failed(text),
-            LeftOut::Socket(text) => Self::Socket(text),
+            LeftOut::Socket { path, .. } => Self::Socket(format!("left out {}: it is a socket", shown(&path))),
         }
     }
 }
@@ -210,7 +212,7 @@ pub fn walk(roots: &[Root], filter: &Filter, on_found: impl FnMut(Found) -> bool
 /// As [`walk`], with what the user picks.
 pub fn walk_picked(roots: &[Root], filter: &Filter, picks: &Picks, mut on_found: impl FnMut(Found) -> bool) {
     let came = (roots.len() > 1 || picks.listed.is_some()).then(HashMap::new);
-    let mut scan = Scan { filter, picks, entries: 0, linked: HashMap::new(), came };
+    let mut scan = Scan { filter, picks, entries: 0, folder: None, linked: HashMap::new(), came };
     for (index, root) in roots.iter().enumerate() {
         if !scan.root(index, root, &mut on_found) {
             return;
@@ -223,6 +225,8 @@ struct Scan<'a> {
     picks: &'a Picks,
     /// Number of entries handed over so far, which is the number of the next one.
     entries: u64,
+    /// The number of a folder that was handed over.
+    folder: Option<u64>,
     /// Files with several names: the number of the first name by device and inode.
     linked: HashMap<(u64, u64), u64>,
     /// With several sources, the entries handed over so far by the hash of their paths.
@@ -340,6 +344,9 @@ impl Scan<'_> {
                         if self.picks.checksum {
                             digest(tree, &mut entry, &self.picks.compared);
                         }
+                        if folder.is_some() {
+                            self.folder = Some(self.entries);
+                        }
                         self.entries += 1;
                         if !on_found(Found::Entry { root: index, entry }) {
                             return false;
@@ -373,7 +380,12 @@ impl Scan<'_> {
                     }
                 }
                 Err(left_out) => {
-                    if !on_found(left_out.into()) {
+                    let found = match self.socket(left_out, index) {
+                        Ok(None) => continue,
+                        Ok(Some(found)) => found,
+                        Err(left_out) => left_out.into(),
+                    };
+                    if !on_found(found) {
                         return false;
                     }
                 }
@@ -407,7 +419,28 @@ impl Scan<'_> {
         match entry {
             Some(entry) => Ok(Some((entry, stat))),
             None if self.filter.leaves_out(&path, false) => Ok(None),
-            None => Err(LeftOut::Socket(format!("left out {}: it is a socket", shown(&path)))),
+            None => Err(LeftOut::Socket { path, stat: Box::new(stat) }),
+        }
+    }
+
+    /// The entry of a socket, if it is to be handed over; `None` if it came before.
+    fn socket(&mut self, left_out: LeftOut, root: usize) -> Result<Option<Found>, LeftOut> {
+        match (left_out, self.folder) {
+            (LeftOut::Socket { path, stat }, Some(folder)) if self.picks.sockets => {
+                let entry = meta::socket(path, &stat, folder);
+                Ok(match self.again(&entry, &stat) {
+                    Some(Again::Same) => None,
+                    Some(Again::Merge | Again::Conflict) => {
+                        let name = shown(&entry.path);
+                        Some(Found::Failed(format!("left out {name}: another source has an entry of that name")))
+                    }
+                    None => {
+                        self.entries += 1;
+                        Some(Found::Entry { root, entry })
+                    }
+                })
+            }
+            (left_out, _) => Err(left_out),
         }
     }
 

@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use super::error::{Blame, Error, Result, cannot_store, is_link_lost};
 use super::filter::Filter;
 use super::frames::{Form, FramesOptions, SUFFIX};
-use super::hello::{Fsync, GetTask, PartialDir, StoreOptions, Task};
+use super::hello::{Fsync, GetTask, PartialDir, StoreOptions, Task, Unmade};
 use super::outlet::Outlet;
 use super::remote_path;
 use super::scan::{self, Root};
@@ -205,7 +205,9 @@ pub fn run(
         }
         Task::Put { target, single, mut store } => {
             // A client of a served folder must not create devices on this host.
-            store.devices &= !matches!(reachable, Reachable::Within(..));
+            if store.devices && matches!(reachable, Reachable::Within(..)) {
+                (store.devices, store.unmade) = (false, Unmade::Refused);
+            }
             // Nor programs that run with the rights of the server's user, unless --set-id allows
             // it.
             store.set_id &= !matches!(reachable, Reachable::Within(served, _) if !served.keeps_set_id());
@@ -472,6 +474,7 @@ fn get(
     let quiet = SourceOptions {
         dry_run: what.dry_run,
         on_failure: Box::new(|_| ()),
+        on_skipped: None,
         on_file: Box::new(|_| ()),
         names: false,
         totals: what.totals,
@@ -486,6 +489,7 @@ fn get(
             one_file_system: habits.one_file_system,
             checksum: habits.checksum,
             listed,
+            sockets: what.sockets,
             ..Picks::default()
         },
         itemized: false,

@@ -111,6 +111,9 @@ pub struct SourceOptions {
     pub dry_run: bool,
     /// Called with every failure at either end.
     pub on_failure: OnWords,
+    /// Called with every fifo, device and socket, none of which the receiver makes; `None`: it makes them, or
+    /// reports itself that it does not.
+    pub on_skipped: Option<OnWords>,
     /// Called with the name of every file that is sent.
     pub on_file: OnWords,
     /// `on_file` is also called for folders and links that the receiver creates.
@@ -146,6 +149,7 @@ struct Shared {
     changed: Condvar,
     dry_run: bool,
     on_failure: OnWords,
+    on_skipped: Option<OnWords>,
     on_file: OnWords,
     names: bool,
     itemized: bool,
@@ -220,6 +224,7 @@ impl EntrySource {
     pub fn start(input: Input, options: SourceOptions) -> io::Result<Self> {
         let SourceOptions { dry_run, on_failure, on_file, names, totals, on_removed, answers_within, frames, .. } =
             options;
+        let on_skipped = options.on_skipped;
         let (picks, itemized, images) = (options.picks, options.itemized, options.images);
         let removable = (options.removes && !dry_run).then(Removable::default);
         let state = Mutex::new(State { removable, ..State::default() });
@@ -228,6 +233,7 @@ impl EntrySource {
             changed: Condvar::new(),
             dry_run,
             on_failure,
+            on_skipped,
             on_file,
             names,
             itemized,
@@ -642,6 +648,7 @@ mod tests {
             let options = SourceOptions {
                 dry_run: false,
                 on_failure,
+                on_skipped: None,
                 on_file,
                 names: false,
                 totals: false,
@@ -713,6 +720,7 @@ mod tests {
             let options = SourceOptions {
                 dry_run: false,
                 on_failure,
+                on_skipped: None,
                 on_file,
                 names: false,
                 totals: false,

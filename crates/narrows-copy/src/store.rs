@@ -420,7 +420,7 @@ impl Target {
         self.store_batch(answers);
         for (id, of, path) in std::mem::take(&mut self.links) {
             let waits = self.removal.is_some() && self.linked_waits(of);
-            if waits || self.removal.is_some() && self.is_in_way(&path).unwrap_or(false) {
+            if waits || self.is_in_way(&path).unwrap_or(false) {
                 self.link_waits(id, of, path);
                 continue;
             }

@@ -11,7 +11,7 @@ use narrows::hint::{Hint, Mode};
 use narrows::stream::{Notes, ReceiveOptions};
 use narrows_copy::filter::Filter;
 use narrows_copy::frames::Form;
-use narrows_copy::hello::{Fsync, StoreHabits, StoreOptions};
+use narrows_copy::hello::{Fsync, StoreHabits, StoreOptions, Unmade};
 use narrows_copy::scan::Root;
 use narrows_copy::store::{EntryStore, Observers, Permitted};
 use narrows_copy::tree::Tree;
@@ -43,6 +43,7 @@ fn store_with(folder: &Path, dry_run: bool) -> EntryStore {
     let options = StoreOptions {
         fsync: Fsync::None,
         devices: false,
+        unmade: Unmade::Failed,
         dry_run,
         owner: Some(false),
         delete: None,

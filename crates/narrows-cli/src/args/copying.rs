@@ -189,7 +189,7 @@ impl HabitArgs {
     /// What the scan on this host picks, apart from a list.
     pub(crate) fn picks(&self) -> Picks {
         let (follow, one_file_system, checksum) = (self.copy_links, self.one_file_system, self.checksum);
-        Picks { follow, one_file_system, checksum, ..Picks::default() }
+        Picks { follow, one_file_system, checksum, sockets: true, ..Picks::default() }
     }
 
     /// The paths of --files-from, without comments and empty lines.

@@ -31,7 +31,7 @@ use narrows_copy::direct::Trust;
 use narrows_copy::direct::keys::Token;
 use narrows_copy::filter::Filter;
 use narrows_copy::frames::{Form, FramesOptions};
-use narrows_copy::hello::{Delete, GetTask, StoreOptions, Task};
+use narrows_copy::hello::{Delete, GetTask, StoreOptions, Task, Unmade};
 use narrows_copy::place::Place;
 use narrows_copy::remote_path;
 use narrows_copy::scan::{self, Listed, Picks, Root, TargetFolder};
@@ -54,7 +54,7 @@ pub(crate) mod sync;
 mod watched;
 
 pub(super) use say::teller;
-use say::{itemizes, names, names_wanted, recording, removed_names, say, sent_names, telling};
+use say::{itemizes, names, names_wanted, recording, removed_names, say, sent_names, skipped, telling};
 use stdio::Dash;
 
 /// Exit status: nothing was copied.
@@ -370,6 +370,7 @@ fn send_picked(
     let source = SourceOptions {
         dry_run: args.dry_run,
         on_failure: telling(tell),
+        on_skipped: skipped(args, target),
         on_file: Box::new(sent_names(args, matches!(target, Place::Local(_)))),
         names: names_wanted(args) || itemizes(args),
         totals: false,
@@ -482,6 +483,7 @@ fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<O
         stored: is_stored(args),
         frames: args.store_compressed,
         images: recompresses(args),
+        sockets: true,
         habits: args.habits.source(files),
     };
     let task = Task::Get(what);
@@ -497,6 +499,7 @@ fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<O
     };
     let observers = Observers {
         on_failure: Box::new(on_failure),
+        on_skipped: skipped(args, &Place::Local(target.to_path_buf())).map(|told| told as Box<dyn Fn(&str) + Send>),
         on_file: Box::new(sent_names(args, true)),
         on_removed: Some(Box::new(removed_names(args))),
     };
@@ -651,6 +654,7 @@ fn store_options(args: &CpArgs, within_host: bool) -> StoreOptions {
     StoreOptions {
         fsync: args.fsync.into(),
         devices: args.devices,
+        unmade: Unmade::Skipped,
         dry_run: args.dry_run,
         owner: (args.owner || args.no_owner).then_some(args.owner),
         delete: args.delete.then(|| Delete {

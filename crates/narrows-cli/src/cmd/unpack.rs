@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use narrows::stream::{Notes, ReceiveOptions};
 use narrows_copy::frames::Form;
-use narrows_copy::hello::{StoreHabits, StoreOptions};
+use narrows_copy::hello::{StoreHabits, StoreOptions, Unmade};
 use narrows_copy::store::{EntryStore, Observers, Permitted, Stored};
 use narrows_copy::tree::Tree;
 use narrows_file::{OpenOptions, ReadAt};
@@ -95,6 +95,7 @@ impl Unpacking<'_> {
         };
         let observers = Observers {
             on_failure: Box::new(move |text| told(text)),
+            on_skipped: None,
             on_file: Box::new(print),
             // The store then tells of links and folders too.
             on_removed: Some(Box::new(|_| ())),
@@ -102,6 +103,7 @@ impl Unpacking<'_> {
         let options = StoreOptions {
             fsync: args.fsync.into(),
             devices: args.devices,
+            unmade: Unmade::Failed,
             dry_run: args.dry_run,
             owner: (args.owner || args.no_owner).then_some(args.owner),
             delete: None,

@@ -14,7 +14,7 @@ use crate::delta::Outline;
 use crate::frames::{Encoder, Item};
 use crate::holes::{has_hole, next_data};
 use crate::scan::{Found, Root};
-use crate::{e_text, shown};
+use crate::{e_text, meta, shown};
 
 mod framed;
 mod images;
@@ -255,6 +255,10 @@ impl<'a> Producer<'a> {
                 stored,
             };
             self.shared.lock().unanswered.push_back(file);
+        } else if let Some(on_skipped) = &self.shared.on_skipped
+            && let Some(text) = meta::skipped(&entry)
+        {
+            on_skipped(&text);
         } else if entry.kind != EntryKind::Folder
             && let Some(removable) = &mut self.shared.lock().removable
         {

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use super::{Content, File};
 use crate::scan::Root;
 use crate::tree::Tree;
-use crate::{e_text, shown};
+use crate::{e_text, meta, shown};
 
 /// Entries that may be removed, by number.
 #[derive(Default)]
@@ -43,9 +43,10 @@ impl Removable {
         self.entries.insert(file.id, Entry { root, path, kind, mtime, len, of: None });
     }
 
-    /// A link, fifo or device.
+    /// A link, fifo, device or socket.
     pub(super) fn add_other(&mut self, id: u64, root: usize, entry: entry::Entry) {
         let (kind, of) = match entry.kind {
+            _ if meta::is_socket(&entry) => (FileType::Socket, None),
             // Of a file; other kinds have no further names here.
             EntryKind::HardLink { of } => (FileType::RegularFile, Some(of)),
             EntryKind::Symlink { .. } => (FileType::Symlink, None),

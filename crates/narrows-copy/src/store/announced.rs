@@ -14,7 +14,6 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::answers::Answers;
 use super::home::Home;
-use super::in_way::in_way;
 use super::{Target, framed, habits};
 use crate::delta::DELTA_MIN;
 use crate::frames::Form;
@@ -30,6 +29,10 @@ const ENTRIES_MAX: u64 = 100_000_000;
 impl Target {
     /// Stores an entry, or answers whether its content is wanted.
     pub(super) fn announced(&mut self, id: u64, mut entry: Entry, answers: &mut Answers) {
+        if meta::is_socket(&entry) {
+            // It is made and passed over as a fifo is.
+            entry.kind = EntryKind::Fifo;
+        }
         let is_file = entry.kind.has_content();
         let digest = meta::take_digest(&mut entry);
         let allowed = self.permitted.allows(&entry);
@@ -91,9 +94,9 @@ impl Target {
                 self.links.push((id, *of, path.clone()));
                 Ok(())
             }
-            EntryKind::Symlink { .. } => self.special(id, entry, true, answers),
+            EntryKind::Symlink { .. } => self.special(id, entry, answers),
             EntryKind::Fifo | EntryKind::CharDevice { .. } | EntryKind::BlockDevice { .. } => {
-                self.special(id, entry, self.options.devices, answers)
+                self.device(id, entry, answers)
             }
         };
         if let Err(e) = result {
@@ -178,22 +181,27 @@ impl Target {
         };
         let as_it_came = self.options.form == Form::AsTheyCame;
         let stat = match rustix::fs::statat(&folder, &name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat)
+                if FileType::from_raw_mode(stat.st_mode) == FileType::Directory && !self.makes_way(&entry.path) =>
+            {
+                self.clear_empty(&entry.path, &folder, &name)?;
+                None
+            }
             Ok(stat) => Some(stat),
             Err(Errno::NOENT) => None,
             Err(e) => return Err(e.into()),
         };
         let mut earlier = false;
         match stat.map(|s| (FileType::from_raw_mode(s.st_mode), s)) {
-            Some((FileType::Directory, _)) if self.makes_way(&entry.path) => {
+            Some((FileType::Directory, _)) => {
                 if self.options.dry_run {
                     self.note_in_way(id, &entry.path);
                 } else {
                     self.in_way.insert(id);
                 }
             }
-            Some((FileType::Directory, _)) => return Err(in_way()),
             Some((FileType::CharacterDevice | FileType::BlockDevice, _)) if !self.options.devices => {
-                return Err(io::Error::other("a device of that name is in the way; --devices replaces it"));
+                return Err(self.device_in_way());
             }
             Some((FileType::RegularFile, stat)) if self.keeps_newer(&stat, entry) => {
                 if linked {

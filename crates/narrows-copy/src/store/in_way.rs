@@ -3,14 +3,16 @@
 
 use std::ffi::OsStr;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 
 use narrows::entry::Entry;
-use rustix::fs::{AtFlags, FileType};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::Target;
+use super::announced::is_there;
 use super::answers::Answers;
 use super::batch::WholeFile;
 use crate::tree::split;
@@ -57,7 +59,35 @@ impl Target {
         if !there.is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::Directory) {
             return Ok(false);
         }
-        if self.makes_way(path) { Ok(true) } else { Err(in_way()) }
+        if self.makes_way(path) {
+            return Ok(true);
+        }
+        self.clear_empty(path, &folder, &name)?;
+        Ok(false)
+    }
+
+    /// Removes an empty folder that is in the way, at once. In a dry run it stays.
+    ///
+    /// # Errors
+    /// It is not empty, or must stay.
+    pub(super) fn clear_empty(&mut self, path: &[u8], folder: &OwnedFd, name: &OsStr) -> io::Result<()> {
+        if self.keeps_existing {
+            return Err(is_there());
+        }
+        if self.removal.as_ref().is_some_and(|removal| removal.protects(path, true)) {
+            return Err(in_way());
+        }
+        if self.options.dry_run {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let there = rustix::fs::openat(folder, name, flags, Mode::empty())?;
+            let mut names = rustix::fs::Dir::read_from(there)?;
+            let is_empty = names.all(|entry| entry.is_ok_and(|e| matches!(e.file_name().to_bytes(), b"." | b"..")));
+            return if is_empty { Ok(()) } else { Err(in_way()) };
+        }
+        // The system refuses one that is not empty, whatever came into it meanwhile.
+        rustix::fs::unlinkat(folder, name, AtFlags::REMOVEDIR).map_err(|_| in_way())?;
+        self.has_named = true;
+        Ok(())
     }
 
     /// Whether a folder is missing only because a dry run creates none.
@@ -107,7 +137,7 @@ impl Target {
                     self.name_file(file, answers);
                     continue;
                 }
-                What::Special(entry) => self.make_special(&entry, true).map(|_| self.made_special(&entry, answers)),
+                What::Special(entry) => self.make_special(&entry).map(|_| self.made_special(&entry, answers)),
                 What::HardLink { of } => self.link(of, &path, answers),
                 What::Nothing => continue,
             };

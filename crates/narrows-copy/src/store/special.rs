@@ -5,26 +5,27 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 
-use narrows::entry::{Entry, EntryKind};
+use narrows::entry::{Answer, Entry, EntryKind};
 use rustix::fs::{AtFlags, FileType, Mode};
 
 use super::announced::is_there;
 use super::answers::Answers;
 use super::habits::letter;
 use super::{Target, partial};
+use crate::hello::Unmade;
 use crate::{meta, shown};
 
 impl Target {
     /// Stores a symbolic link, fifo or device, which may be a hard link to an earlier one.
-    pub(super) fn special(&mut self, id: u64, mut entry: Entry, wanted: bool, answers: &mut Answers) -> io::Result<()> {
+    pub(super) fn special(&mut self, id: u64, mut entry: Entry, answers: &mut Answers) -> io::Result<()> {
         let first = meta::take_link(&mut entry);
-        if let Some(first) = first.filter(|first| *first != id && wanted && !self.options.dry_run) {
+        if let Some(first) = first.filter(|first| *first != id && !self.options.dry_run) {
             // If the first name is missing, it is created separately.
             if self.link(first, &entry.path, answers).is_ok() {
                 return Ok(());
             }
         }
-        if wanted && self.is_in_way(&entry.path)? {
+        if self.is_in_way(&entry.path)? {
             if self.options.dry_run {
                 self.note_in_way(id, &entry.path);
                 self.made_special(&entry, answers);
@@ -32,7 +33,7 @@ impl Target {
             }
             return self.special_waits(id, entry);
         }
-        if self.make_special(&entry, wanted)? {
+        if self.make_special(&entry)? {
             self.made_special(&entry, answers);
         }
         if first == Some(id) && !self.options.dry_run && self.room.take_link(&entry.path) {
@@ -43,6 +44,32 @@ impl Target {
         Ok(())
     }
 
+    /// Stores a fifo, device or socket, or passes it over: what has its name here stays.
+    pub(super) fn device(&mut self, id: u64, entry: Entry, answers: &mut Answers) -> io::Result<()> {
+        let what = match self.options.unmade {
+            _ if self.options.devices => return self.special(id, entry, answers),
+            Unmade::Failed => "it is a fifo or device; --devices copies them",
+            Unmade::Refused => "it is a fifo, device or socket, and this server makes none, whatever --devices says",
+            Unmade::Skipped => {
+                if let (Some(on_skipped), Some(text)) = (&self.observers.on_skipped, meta::skipped(&entry)) {
+                    on_skipped(&text);
+                    // The sender keeps it, even if it removes what is stored.
+                    answers.put(&Answer::Failed { id, text });
+                }
+                return Ok(());
+            }
+        };
+        Err(io::Error::other(what))
+    }
+
+    /// The error of a device that must not be replaced.
+    pub(super) fn device_in_way(&self) -> io::Error {
+        io::Error::other(match self.options.unmade {
+            Unmade::Refused => "a device of that name is in the way, and this server replaces none",
+            Unmade::Failed | Unmade::Skipped => "a device of that name is in the way; --devices replaces it",
+        })
+    }
+
     /// Reports an entry that was created, or would be.
     pub(super) fn made_special(&mut self, entry: &Entry, answers: &mut Answers) {
         let words = words(entry);
@@ -51,10 +78,7 @@ impl Target {
 
     /// Creates the entry under a temporary name and renames it, so that an existing one is replaced
     /// atomically; false if the same symbolic link existed.
-    pub(super) fn make_special(&mut self, entry: &Entry, wanted: bool) -> io::Result<bool> {
-        if !wanted {
-            return Err(io::Error::other("it is a fifo or device; --devices copies them"));
-        }
+    pub(super) fn make_special(&mut self, entry: &Entry) -> io::Result<bool> {
         let (folder, name) = match self.tree.parent(&entry.path) {
             Err(e) if self.would_be_made(&e) => return Ok(true),
             found => found?,
@@ -73,7 +97,7 @@ impl Target {
             return Err(is_there());
         }
         if matches!(there, Ok(FileType::CharacterDevice | FileType::BlockDevice)) && !self.options.devices {
-            return Err(io::Error::other("a device of that name is in the way; --devices replaces it"));
+            return Err(self.device_in_way());
         }
         if self.options.dry_run {
             return Ok(true);
@@ -89,6 +113,7 @@ impl Target {
             EntryKind::BlockDevice { major, minor } => {
                 node(partial, FileType::BlockDevice, rustix::fs::makedev(*major, *minor))
             }
+            EntryKind::Fifo if meta::is_socket(entry) => node(partial, FileType::Socket, 0),
             EntryKind::Fifo
             | EntryKind::File { .. }
             | EntryKind::Stream

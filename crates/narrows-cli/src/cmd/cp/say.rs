@@ -1,10 +1,12 @@
 //! Messages of a copy for the user: names, failures, and the summary.
 
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Result;
+use narrows_copy::place::Place;
 use serde_json::json;
 
 use super::stdio::Dash;
@@ -41,6 +43,22 @@ pub(super) fn sent_names(args: &CpArgs, received: bool) -> Box<dyn Fn(&str) + Se
             None => report::out(line),
         };
     })
+}
+
+/// Prints which fifos, devices and sockets are passed over; `None` if they are asked for.
+pub(super) fn skipped(args: &CpArgs, target: &Place) -> Option<Box<dyn Fn(&str) + Send + Sync>> {
+    let hint = match target {
+        Place::Direct { .. } => "; servers make none",
+        Place::Local(_) | Place::Ssh { .. } => "; --devices copies it",
+    };
+    let (quiet, told) = (args.verbosity.quiet, AtomicUsize::new(0));
+    let tell = move |text: &str| match told.fetch_add(1, Ordering::Relaxed) {
+        _ if quiet => {}
+        before if before < TOLD_MAX => report::note(format_args!("{text}{hint}")),
+        TOLD_MAX => report::note("more fifos, devices and sockets are skipped"),
+        _ => {}
+    };
+    (!args.devices).then(|| Box::new(tell) as Box<_>)
 }
 
 /// Prints what is removed, or collects it for a question.

@@ -14,7 +14,7 @@ use super::super::doubts::{Doubted, Verdict};
 use super::stored_file::{Stored, Window, changed, damaged, open_any, open_stored, read_block};
 use super::{File, Over, Producer, has_hole, next_data};
 use crate::frames::{self, BLOCK_LEN, Item, Known};
-use crate::{e_text, shown};
+use crate::{e_text, meta, shown};
 
 /// Most frames or sums that are asked for, of all files that wait for answers: 128 GiB in blocks of 512
 /// KiB, in 12 MiB. What lies behind them is sent again.
@@ -56,6 +56,7 @@ impl Producer<'_> {
     pub(super) fn unwrap_entry(&mut self, root: usize, entry: &mut Entry) -> io::Result<bool> {
         let Some(original) = frames::original(&entry.path) else { return Ok(false) };
         let original = original.to_vec();
+        let is_socket = meta::is_socket(entry);
         match &mut entry.kind {
             EntryKind::File { len, .. } => {
                 let fd = self.roots[root].tree.open_below(&entry.path, OFlags::RDONLY | OFlags::NONBLOCK)?;
@@ -68,7 +69,7 @@ impl Producer<'_> {
                 let mut state = self.shared.lock();
                 state.progress.bytes = state.progress.bytes.saturating_sub(stored).saturating_add(*len);
             }
-            EntryKind::HardLink { .. } => {}
+            EntryKind::HardLink { .. } if !is_socket => {}
             _ => return Ok(false),
         }
         entry.path = original;

@@ -10,7 +10,7 @@ use narrows::stream::Notes;
 
 use super::super::{EntryStore, Observers, Permitted, Stored};
 use super::*;
-use crate::hello::{Fsync, StoreHabits};
+use crate::hello::{Fsync, StoreHabits, Unmade};
 use crate::tree::Tree;
 
 fn entry(path: &str, kind: EntryKind) -> Entry {
@@ -60,6 +60,7 @@ fn options() -> StoreOptions {
     StoreOptions {
         fsync: Fsync::None,
         devices: false,
+        unmade: Unmade::Failed,
         dry_run: false,
         owner: None,
         delete: Some(delete),
@@ -84,7 +85,8 @@ fn store_as(
     let told = Arc::new(Mutex::new(Vec::new()));
     let heard = Arc::clone(&told);
     let on_failure = Box::new(move |text: &str| heard.lock().unwrap().push(text.to_owned()));
-    let observers = Observers { on_failure, on_file: Box::new(|_| ()), on_removed: Some(Box::new(on_removed)) };
+    let observers =
+        Observers { on_failure, on_skipped: None, on_file: Box::new(|_| ()), on_removed: Some(Box::new(on_removed)) };
     let tree = Tree::open(root).unwrap();
     let mut store = EntryStore::new(tree, None, permitted, options, Notes::default(), observers).unwrap();
     store.write_all(bytes).unwrap();
