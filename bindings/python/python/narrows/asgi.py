@@ -112,7 +112,7 @@ class _Response:
 
     def _encode(self, headers: _Headers) -> None:
         self._compressor = Compressor(self._policy, level=self._level)
-        self._left = stated(headers)
+        self._left = None if self._is_head else stated(headers)
         encoded(headers, None)
 
     async def _body(self, message: _Message) -> None:
