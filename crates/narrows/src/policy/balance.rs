@@ -784,7 +784,11 @@ impl Policy for Balance {
             return WINDOW_UNKNOWN;
         }
         // What an image costs is known, and its neighbours wait for it.
-        if self.chosen < WINDOW_FIRST_BLOCKS && !self.has_images { (cores + WINDOW_FIRST).min(WINDOW) } else { window_max(cores) }
+        if self.chosen < WINDOW_FIRST_BLOCKS && !self.has_images {
+            (cores + WINDOW_FIRST).min(WINDOW)
+        } else {
+            window_max(cores)
+        }
     }
 
     fn awaits(&self) -> Option<u64> {
