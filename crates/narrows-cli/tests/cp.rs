@@ -239,8 +239,8 @@ fn a_hard_link_never_gets_the_content_of_another_file() {
     fs::create_dir(&a).unwrap();
     fs::write(a.join("x"), "one file of two names").unwrap();
     fs::hard_link(a.join("x"), a.join("y")).unwrap();
-    // A folder is in the way of the first name.
-    fs::create_dir_all(b.join("x")).unwrap();
+    // A folder that is not empty is in the way of the first name.
+    fs::create_dir_all(b.join("x/kept")).unwrap();
     let output = cp(home.path(), &[OsStr::new("-r"), a.join("").as_os_str(), &remote(&b)]);
     assert_eq!(code(&output), 2, "{}", stderr(&output));
     assert!(stderr(&output).contains("link y:"), "{}", stderr(&output));

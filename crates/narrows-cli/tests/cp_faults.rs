@@ -22,7 +22,8 @@ fn what_is_in_the_way_fails_alone_and_nothing_leaves_the_folder() {
         fs::write(a.join("was file/x"), "x").unwrap();
         fs::write(a.join("was folder"), "x").unwrap();
         symlink("x", a.join("was folder too")).unwrap();
-        fs::create_dir(b.join("was folder too")).unwrap();
+        fs::create_dir_all(b.join("was folder too/kept")).unwrap();
+        fs::create_dir(b.join("was folder/kept")).unwrap();
         fs::write(a.join("good"), "good").unwrap();
         symlink("../outside", b.join("trap")).unwrap();
         fs::write(b.join("was file"), "x").unwrap();

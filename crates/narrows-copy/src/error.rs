@@ -168,6 +168,11 @@ impl<T, E: Into<Box<dyn StdError + Send + Sync>>> Blame<T> for Result<T, E> {
     }
 }
 
+/// Beginning of the message about a folder of `--partial-dir`.
+pub(super) fn cannot_partials(dir: &Path) -> String {
+    format!("cannot use {} (--partial-dir)", words::shown(dir.as_os_str().as_bytes()))
+}
+
 /// What the errors of a target begin with.
 pub(crate) fn cannot_store(target: &Path) -> String {
     format!("cannot store in {}", words::shown(target.as_os_str().as_bytes()))

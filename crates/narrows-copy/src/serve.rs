@@ -15,7 +15,7 @@ use narrows::transport::Link;
 use rustix::fs::{FileType, Mode};
 use rustix::io::Errno;
 
-use super::error::{Blame, Error, Result, cannot_store, is_link_lost};
+use super::error::{Blame, Error, Result, cannot_partials, cannot_store, is_link_lost};
 use super::filter::Filter;
 use super::frames::{Form, FramesOptions, SUFFIX};
 use super::hello::{Fsync, GetTask, PartialDir, StoreOptions, Task, Unmade};
@@ -426,11 +426,6 @@ pub fn open_partials(store: &StoreOptions) -> Result<Option<Tree>> {
         return Err(Error::Local(format!("{cannot}: it is a link of another user").into()));
     }
     found(Tree::open(dir)).blame_for(Error::Local, cannot)
-}
-
-/// Beginning of the message about a folder of `--partial-dir`.
-pub(super) fn cannot_partials(dir: &Path) -> String {
-    format!("cannot use {} (--partial-dir)", shown(dir.as_os_str().as_bytes()))
 }
 
 /// Whether the source decides if the target becomes a file or a folder: no folder exists there, and

@@ -9,10 +9,9 @@ use std::path::{Component, Path};
 use rustix::fs::{AtFlags, FileType, Mode};
 use rustix::io::Errno;
 
-use super::error::{Blame, Error, Result, cannot_store};
+use super::error::{Blame, Error, Result, cannot_partials, cannot_store};
 use super::hello::{PartialDir, StoreOptions};
 use super::scan::{self, Root};
-use super::serve::cannot_partials;
 use super::store::shared_memory;
 use super::tree::{Tree, found, split};
 use narrows_host::shares::{Share, Shares};

@@ -45,8 +45,11 @@ pub(super) fn sent_names(args: &CpArgs, received: bool) -> Box<dyn Fn(&str) + Se
     })
 }
 
+/// What hears of them, in any thread.
+type OnSkipped = Box<dyn Fn(&str) + Send + Sync>;
+
 /// Prints which fifos, devices and sockets are passed over; `None` if they are asked for.
-pub(super) fn skipped(args: &CpArgs, target: &Place) -> Option<Box<dyn Fn(&str) + Send + Sync>> {
+pub(super) fn skipped(args: &CpArgs, target: &Place) -> Option<OnSkipped> {
     let hint = match target {
         Place::Direct { .. } => "; servers make none",
         Place::Local(_) | Place::Ssh { .. } => "; --devices copies it",
