@@ -10,7 +10,7 @@ use libfuzzer_sys::fuzz_target;
 use narrows::entry::{EndState, Entry, EntryKind, RecordWriter};
 use narrows::stream::{Notes, ReceiveOptions};
 use narrows_copy::frames::Form;
-use narrows_copy::hello::{Fsync, StoreHabits, StoreOptions};
+use narrows_copy::hello::{Fsync, StoreHabits, StoreOptions, Unmade};
 use narrows_copy::store::{EntryStore, Observers, Permitted};
 use narrows_copy::tree::Tree;
 use narrows_file::{WriteOptions, Writer};
@@ -72,6 +72,7 @@ fuzz_target!(|data: &[u8]| {
     let options = StoreOptions {
         fsync: Fsync::None,
         devices: false,
+        unmade: Unmade::Failed,
         dry_run: false,
         owner: Some(false),
         delete: None,
