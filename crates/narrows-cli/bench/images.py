@@ -16,7 +16,6 @@ import argparse
 import json
 import os
 import pathlib
-import platform
 import shutil
 import statistics
 import subprocess
@@ -25,7 +24,7 @@ import tempfile
 import time
 from typing import Any
 
-from measure import PORT, tell, veth
+from measure import PORT, made_by, tell, veth
 
 COMMAND_S = 600
 WAYS: dict[str, list[str]] = {"plain": [], "images": ["--images"], "again": ["--images"]}
@@ -107,17 +106,9 @@ def album(corpus: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
 
 def run(arguments: argparse.Namespace) -> None:
     corpus = pathlib.Path(arguments.corpus).resolve()
-    commit = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
-    processor = [line for line in open("/proc/cpuinfo", encoding="utf8") if line.startswith("model name")]
-    about = {
-        "command": "crates/narrows-cli/bench/images.py --corpus corpora"
-        f" --folders {arguments.folders} --links {arguments.links} --rounds {arguments.rounds}",
-        "commit": commit.stdout.strip(),
-        "build": arguments.build,
-        "machine": processor[0].split(":")[1].strip() if processor else platform.processor(),
-        "cores": os.cpu_count(),
-        "kernel": platform.release().split("-")[0],
-    }
+    command = "crates/narrows-cli/bench/images.py --corpus corpora"
+    command += f" --folders {arguments.folders} --links {arguments.links} --rounds {arguments.rounds}"
+    about = made_by(command, arguments.build)
     cells = []
     for mbit in map(int, arguments.links.split(",")):
         for folder in arguments.folders.split(","):

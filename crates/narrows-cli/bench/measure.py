@@ -35,6 +35,20 @@ ADDRESSES = ("10.77.0.1", "10.77.0.2")
 PORT = 7790
 
 
+def made_by(command: str, build: str) -> dict[str, Any]:
+    """What has to stand beside every figure."""
+    commit = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
+    processor = [line for line in open("/proc/cpuinfo", encoding="utf8") if line.startswith("model name")]
+    return {
+        "command": command,
+        "commit": commit.stdout.strip(),
+        "build": build,
+        "machine": processor[0].split(":")[1].strip() if processor else platform.processor(),
+        "cores": os.cpu_count(),
+        "kernel": platform.release().split("-")[0],
+    }
+
+
 def tell(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
@@ -153,17 +167,9 @@ def run(arguments: argparse.Namespace) -> None:
         pathlib.Path(arguments.output).write_text(json.dumps(bench.client([], address, pathlib.Path(arguments.client))))
         return
     corpus, links = pathlib.Path(arguments.corpus), arguments.links.split(",")
-    commit = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
-    processor = [line for line in open("/proc/cpuinfo", encoding="utf8") if line.startswith("model name")]
-    about = {
-        "command": "crates/narrows-cli/bench/measure.py --corpus corpora"
-        f" --folders {arguments.folders} --links {arguments.links} --copies {arguments.copies}",
-        "commit": commit.stdout.strip(),
-        "build": arguments.build,
-        "machine": processor[0].split(":")[1].strip() if processor else platform.processor(),
-        "cores": os.cpu_count(),
-        "kernel": platform.release().split("-")[0],
-    }
+    command = "crates/narrows-cli/bench/measure.py --corpus corpora"
+    command += f" --folders {arguments.folders} --links {arguments.links} --copies {arguments.copies}"
+    about = made_by(command, arguments.build)
     cells = []
     for i, folder in enumerate(arguments.folders.split(",")):
         for j, link in enumerate(links):

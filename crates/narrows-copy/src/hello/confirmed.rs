@@ -1,4 +1,4 @@
-//! What a user has seen and agreed to, by its names.
+//! The set of removals that a user has seen and agreed to, by its names.
 
 use narrows::entry::TEXT_LEN_MAX;
 

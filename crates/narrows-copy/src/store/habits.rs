@@ -1,5 +1,5 @@
-//! What `rsync` does with files that are there already: comparing contents, keeping newer ones, hard links
-//! to an earlier copy, and backups of what is replaced.
+//! Habits of `rsync` with files that are there already: comparing contents, keeping newer ones, hard links
+//! to an earlier copy, and backups of replaced files.
 
 use std::ffi::OsStr;
 use std::io;

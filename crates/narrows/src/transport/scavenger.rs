@@ -1,4 +1,4 @@
-//! How fast a link is written to that yields to all other traffic (`--bwlimit auto`).
+//! The rate of a writer that yields to all other traffic on its path (`--bwlimit auto`).
 //!
 //! The round trip grows when packets queue somewhere on the way. As LEDBAT (RFC 6817) does, a scavenger
 //! keeps that queue short: it has as many bytes on the way as the link delivers within its shortest round
