@@ -78,14 +78,12 @@ tests:
 	@# other features and compiles half of them again.
 	$(CARGO) build --workspace --lib --bins --tests --examples
 	@.ci/elapsed tests
-	.ci/beside
+	SMOKE_SECONDS=$(SMOKE_SECONDS) .ci/beside
 	@.ci/elapsed reference
 	.ci/reference
 	@# Behind the tests in Python, whose module some pages use.
 	@.ci/elapsed commands
 	.ci/commands
-	@.ci/elapsed fuzz
-	@if [ -x fuzz/run.sh ]; then env -u RUSTC_WORKSPACE_WRAPPER fuzz/run.sh $(SMOKE_SECONDS); fi
 	@.ci/elapsed end
 
 # Adds tests that take too long for every change: those marked `ignored`, in release mode, and one
