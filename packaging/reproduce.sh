@@ -1,31 +1,44 @@
 #!/bin/sh
 # Builds the last commit twice, in folders of different names, and compares the programs byte by byte. Takes
 # two release builds; CRATES=narrows-preload is a quick look at the means.
+#
+#   reproduce.sh DIR     compares one build with the programs in DIR, which packaging/build.sh made of the
+#                        same commit (target/package/TRIPLE/release)
 set -eu
 . "$(dirname "$0")/common.sh"
+[ $# -le 1 ] || fail "reproduce.sh takes one folder at most"
+first=
+if [ $# = 1 ]; then
+	first=$(cd "$1" && pwd) || fail "there is no folder $1"
+fi
 cd "$root"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-for folder in one another/and-a-longer-one; do
-	mkdir -p "$work/$folder"
-	git archive HEAD | tar -C "$work/$folder" -xf -
+
+# Builds the last commit in the folder $1 of the temporary one, and sets `built` to its programs.
+build() {
+	mkdir -p "$work/$1/target"
+	git archive HEAD | tar -C "$work/$1" -xf -
+	# zig is not built, so it is the same.
+	[ ! -d "$target/zig" ] || ln -s "$target/zig" "$work/$1/target/zig"
 	(
 		unset CARGO_TARGET_DIR BUILT
-		# zig is not built, so it is the same.
-		mkdir -p "$work/$folder/target"
-		[ ! -d "$target/zig" ] || ln -s "$target/zig" "$work/$folder/target/zig"
-		"$work/$folder/packaging/build.sh"
+		"$work/$1/packaging/build.sh"
 	)
-done
+	built=$work/$1/target/package/$triple/release
+}
+
+if [ -z "$first" ]; then
+	build one
+	first=$built
+fi
+build another/and-a-longer-one
 found=0
-for file in "$work/one/target/package/$triple/release"/*; do
-	case $file in
-	*/narrows | *.so | *.a) ;;
-	*) continue ;;
-	esac
-	other=$work/another/and-a-longer-one/target/package/$triple/release/$(basename "$file")
-	cmp "$file" "$other" || fail "$(basename "$file") depends on the folder or the time"
-	sha256sum "$file" | sed "s|$work/one/target/package/||"
+for file in "$built"/narrows "$built"/*.so "$built"/*.a; do
+	[ -f "$file" ] || continue
+	name=$(basename "$file")
+	cmp "$first/$name" "$file" || fail "$name depends on the folder or the time, or is of another commit"
+	(cd "$built" && sha256sum "$name")
 	found=$((found + 1))
 done
 [ $found -gt 0 ] || fail "nothing was built"
