@@ -377,8 +377,8 @@ fn a_file_that_changes_while_it_is_packed_is_told_with_status_1() {
     fs::create_dir(h.join("tree")).unwrap();
     fs::write(h.join("tree/a"), random(100 << 20)).unwrap();
     let mut child = narrows(h).current_dir(h).args(["pack", "tree", "-o", "-"]).spawn().unwrap();
-    // The rest waits until the pipe is read.
-    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+    // The file is being read then, not only listed; the rest waits until the pipe is read.
+    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut vec![0; 1 << 20]).unwrap();
     fs::File::options().append(true).open(h.join("tree/a")).unwrap().write_all(b"more").unwrap();
     let output = finish_reading(child);
     assert_eq!(code(&output), 1, "{}", stderr(&output));
