@@ -567,7 +567,7 @@ EXAMPLES
 #[command(after_long_help = SERVE_HELP)]
 pub(crate) struct ServeArgs {
     /// Communicate over stdin and stdout; `cp` starts it like this through a remote shell
-    #[arg(long, required_unless_present = "listen", conflicts_with_all = ["listen", "dir", "read_only", "key_file", "insecure", "token_out", "set_id"])]
+    #[arg(long, conflicts_with_all = ["listen", "dir", "read_only", "key_file", "insecure", "token_out", "set_id"])]
     pub(crate) stdio: bool,
     /// Address to listen on, such as 0.0.0.0:7700; port 0 selects a free port and prints it
     #[arg(long, value_name = "HOST:PORT", requires = "dir", value_parser = parse_address)]
