@@ -194,11 +194,36 @@ fn commands_and_files_are_told_apart() {
     good(home.path(), &["./cat"]);
     assert!(home.path().join("cat.nrw").exists());
     let output = run(home.path(), &["pingg"]);
-    assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("neither a file nor a command"));
+    crate::common::assert_one_line_error(&output, 1);
+    assert!(crate::common::stderr(&output).contains("neither a file nor a command"));
+    for args in [&["-d", "pingg"][..], &["-k", "pingg"], &["file", "pingg"], &["./pingg"]] {
+        let output = run(home.path(), args);
+        crate::common::assert_one_line_error(&output, 1);
+        assert!(crate::common::stderr(&output).contains("pingg: No such file"), "{args:?}");
+    }
     assert_eq!(run(home.path(), &["--no-such-option"]).status.code(), Some(2));
     assert_eq!(run(home.path(), &["-o", "x", "a", "b"]).status.code(), Some(2));
     assert!(String::from_utf8(good(home.path(), &["--help"])).unwrap().contains("Commands"));
+}
+
+/// As with zstd: a variable of a script that is not set costs its own file only.
+#[test]
+fn an_empty_name_is_a_file_that_is_not_there() {
+    let home = folder();
+    fs::write(home.path().join("a"), sample(1000)).unwrap();
+    for args in [
+        &["-q", "", "a"][..],
+        &["-t", "", "a.nrw"],
+        &["cat", "", "a.nrw"],
+        &["list", "", "a.nrw"],
+        &["check", "", "a.nrw"],
+    ] {
+        let output = run(home.path(), args);
+        crate::common::assert_one_line_error(&output, 1);
+        assert!(crate::common::stderr(&output).contains("the name of a file is empty"), "{args:?}");
+        assert!(home.path().join("a.nrw").exists());
+        assert_eq!(output.stdout.is_empty(), args[0].starts_with('-'), "{args:?}: the other file had its turn");
+    }
 }
 
 /// A damaged byte in the middle looks like a stream that breaks off there.

@@ -108,7 +108,7 @@ impl Work<'_> {
         let named = !is_dash(input);
         let decompresses = args.decompress || args.test;
         if named {
-            naming::refuse_special(args, input, self.pipe.is_some())?;
+            naming::refuse_special(args, input)?;
         } else if decompresses && io::stdin().is_terminal() && !args.force {
             return Err(anyhow!("compressed data is not read from a terminal; name a FILE, or -f to force"));
         }
