@@ -399,6 +399,31 @@ fn a_range_of_another_format_is_right_or_an_error() {
     assert_eq!(run(home.path(), &["cat", "--range", "10-20", "a.bz2"]).status.code(), Some(3));
 }
 
+/// What is behind the check of the range is not decoded, however much it is.
+#[test]
+fn a_range_of_another_format_ends_with_the_frame_or_member_that_has_it() {
+    let home = folder();
+    let raw = sample(300_000);
+    for (program, name) in [("zstd", "a.zst"), ("gzip", "a.gz"), ("bzip2", "a.bz2")] {
+        if !narrows_test::has(program) {
+            continue;
+        }
+        fs::write(home.path().join("a"), &raw).unwrap();
+        let packed = Command::new(program).current_dir(home.path()).args(["-c", "a"]).output().unwrap().stdout;
+        let mut bytes = [&packed[..], &packed].concat();
+        let in_second = packed.len() * 3 / 2;
+        bytes[in_second..].iter_mut().for_each(|byte| *byte ^= 0xa5);
+        fs::write(home.path().join(name), &bytes).unwrap();
+        for (range, part) in [("0-9", &raw[..10]), ("299000-299999", &raw[299_000..])] {
+            assert_eq!(good(home.path(), &["cat", "--range", range, name]), part, "{name}");
+        }
+        let output = run(home.path(), &["cat", "--range", "299000-300000", name]);
+        assert_eq!(output.status.code(), Some(3), "{name}: a byte of the second one");
+        fs::write(home.path().join(name), &packed[..packed.len() - 2]).unwrap();
+        assert_eq!(run(home.path(), &["cat", "--range", "0-9", name]).status.code(), Some(3), "{name}: cut");
+    }
+}
+
 /// One file that is fine, one that is damaged (3), one that is not there (1 in a folder): by any
 /// command, in any order, with the status of the worst.
 #[test]

@@ -209,7 +209,8 @@ pub(crate) struct CatArgs {
     pub(crate) files: Vec<PathBuf>,
     /// Raw bytes to write, as `curl -r`: A-B from byte A to byte B, both included; A- to the end; -N the
     /// last N. One that ends behind the file is cut off; one that begins there is an error, as with HTTP. A file
-    /// with an index is read there only
+    /// with an index is read there only, others from their beginning to the check behind the range: the
+    /// end of the zstd or LZ4 frame, the gzip or bzip2 member, the xz file
     #[arg(long, value_name = "A-B", value_parser = parse_range, allow_hyphen_values = true)]
     pub(crate) range: Option<Range>,
     /// Go on behind damaged blocks, and say what is missing; the status is 3
