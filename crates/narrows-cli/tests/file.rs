@@ -196,7 +196,7 @@ fn commands_and_files_are_told_apart() {
     let output = run(home.path(), &["pingg"]);
     crate::common::assert_one_line_error(&output, 1);
     assert!(crate::common::stderr(&output).contains("neither a file nor a command"));
-    for args in [&["-d", "pingg"][..], &["-k", "pingg"], &["file", "pingg"], &["./pingg"]] {
+    for args in [&["-d", "pingg"][..], &["-k", "pingg"], &["file", "pingg"], &["./pingg"], &["check", "pingg"]] {
         let output = run(home.path(), args);
         crate::common::assert_one_line_error(&output, 1);
         assert!(crate::common::stderr(&output).contains("pingg: No such file"), "{args:?}");
