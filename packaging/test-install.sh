@@ -79,6 +79,9 @@ inside sh -c 'dpkg -i /packages/*.deb' >"$target/install.log" 2>&1 || {
 	fail "the packages cannot be installed"
 }
 inside sh /packages/tour.sh
+# There is no systemd that makes the folders of the services: purging removes them if they are empty.
+# shellcheck disable=SC2016
+inside sh -c 'sed -n "s/^d \([^ ]*\) .*/\1/p" /usr/lib/tmpfiles.d/narrows.conf | xargs -t mkdir -p'
 names=$(for package; do dpkg-deb -f "$package" Package; done)
 # shellcheck disable=SC2086
 inside dpkg --purge $names >"$target/purge.log" 2>&1 || {

@@ -125,7 +125,7 @@ impl CommFlow {
         {
             self.heard_codecs = true;
             // A peer without some of our codecs gets everything plain.
-            if narrows::frame::codecs_of_this_build() & !codecs != 0 {
+            if wire::codecs() & !codecs != 0 {
                 self.outgoing.limit_to_plain();
             }
         }

@@ -7,6 +7,7 @@ import logging
 import random
 import struct
 import weakref
+import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 from unittest import mock
@@ -397,6 +398,32 @@ def test_hostile_bytes_end_their_own_connection_only(caplog: pytest.LogCaptureFi
             await comm.write("still there")
             assert await comm.read() == "still there"
             comm.abort()
+
+    run(body)
+
+
+def test_images_are_refused_before_they_are_decoded(caplog: pytest.LogCaptureFixture) -> None:
+    """A peer's image could take seconds and 64 MiB to decode; comms send none."""
+    flow = struct.pack("<4sBBHHBBIIQ", b"NRW\x1a", 1, 0, 0, 0, 0, 0, 1 << 20, 0, 1 << 11 | 1)
+    flow += struct.pack("<I", zlib.crc32(flow))
+    # A data frame: raw length, wire length, body.
+    frame = bytes([1, 11, 100, 10]) + bytes(10)
+
+    async def body() -> None:
+        async def handle(comm: Any) -> None:
+            raise AssertionError
+
+        async with listen("narrows://127.0.0.1:0", handle) as listener:
+            port = int(listener.contact_address.rsplit(":", 1)[1])
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(PREFACE + head(1, 100, 100) + segment(2, 100) + flow + frame)
+            # It is not asked for any either.
+            codecs = int.from_bytes((await reader.readexactly(16))[8:], "little")
+            assert codecs & 1 and not codecs >> 11 & 1
+            with contextlib.suppress(ConnectionError):
+                await reader.read(-1)
+            writer.close()
+        assert "the frame uses codec 11" in caplog.text
 
     run(body)
 

@@ -56,8 +56,8 @@ pub fn dtype(code: &str) -> Option<Dtype> {
 /// # Errors
 /// It is no .npy file, is cut short, or holds a type that chunks lack.
 pub fn parse(file: &[u8]) -> Result<Header> {
-    let bad = |what: &str| Error::corrupt(format!("the .npy file cannot be read: {what}"));
-    let rest = file.strip_prefix(MAGIC).ok_or_else(|| bad("it does not begin as one"))?;
+    let bad = |what: &str| Error::corrupt(what);
+    let rest = file.strip_prefix(MAGIC).ok_or_else(|| bad("it does not begin as a .npy file"))?;
     let (len, at) = match rest {
         [1, _, a, b, ..] => (usize::from(u16::from_le_bytes([*a, *b])), 10),
         [2 | 3, _, a, b, c, d, ..] => (u32::from_le_bytes([*a, *b, *c, *d]) as usize, 12),

@@ -91,9 +91,15 @@ the background by the first flow that lasts a second, or by `narrows calibrate`.
 
 $XDG_CACHE_HOME/narrows/peers (or ~/.cache/narrows/peers): what `send` and `cp` found about the hosts that they sent to in the last 30 days: how fast the link was, and how well data of each kind compressed. Hosts are in it as hashes, at most 64 of them. The next transfer to the same host starts from it. It can be removed at any time; --no-memory and NARROWS_NO_MEMORY switch it off.
 
+$XDG_CONFIG_HOME/narrows/config.toml (or ~/.config/narrows/config.toml): options of `cp` and `sync`, see `narrows cp --help`. --no-config ignores it.
+
+$XDG_STATE_HOME/narrows/serve.key and tunnel.key (or those in ~/.local/state/narrows): the keys of `serve` and of a listening `tunnel`, made at their first start and readable only by their owner. Where one is removed, a new one is made, and with it a new token.
+
 ENVIRONMENT
 NO_COLOR disables colours. NARROWS_TOKEN holds the token for narrows:// addresses. NARROWS_NO_MEMORY=1 is the same as --no-memory. \
-NARROWS_LOG holds levels for the log of tunnel, serve and agent, as for --log-level.";
+NARROWS_LOG holds levels for the log of tunnel, serve and agent, as for --log-level. NARROWS_CONFIG names the file of options \
+instead of config.toml; empty, it is ignored. NARROWS_PORT is the port on which `run` and `agent` negotiate, the same on all \
+hosts, 7701 by default.";
 
 /// The long help, with the lists of codecs and policies that this build has.
 fn help() -> String {
@@ -124,6 +130,7 @@ fn methods_and_policies() -> String {
     name = "narrows",
     version = version::short(),
     long_version = version::long(),
+    override_usage = "narrows [OPTIONS] FILE...\n       narrows COMMAND ...",
     about = "Adaptive compression for data that crosses a network",
     long_about = "Narrows decides for every block whether and how to compress it, from the current state of the data, the \
                   link, the CPUs and the receiver. It can stay on everywhere; there is no compression level to choose.",
@@ -567,7 +574,7 @@ EXAMPLES
 #[command(after_long_help = SERVE_HELP)]
 pub(crate) struct ServeArgs {
     /// Communicate over stdin and stdout; `cp` starts it like this through a remote shell
-    #[arg(long, required_unless_present = "listen", conflicts_with_all = ["listen", "dir", "read_only", "key_file", "insecure", "token_out", "set_id"])]
+    #[arg(long, conflicts_with_all = ["listen", "dir", "read_only", "key_file", "insecure", "token_out", "set_id"])]
     pub(crate) stdio: bool,
     /// Address to listen on, such as 0.0.0.0:7700; port 0 selects a free port and prints it
     #[arg(long, value_name = "HOST:PORT", requires = "dir", value_parser = parse_address)]

@@ -8,12 +8,16 @@ use narrows_file::OpenOptions;
 use narrows_file::foreign::{self, Format};
 
 use crate::files::is_dash;
+use crate::packs;
 
 /// The error of a file that was decoded from its beginning, with what helps if that is damaged.
 pub(crate) fn with_help(error: Error, path: &Path) -> Error {
     let is_damage = error.source.is_none() && matches!(error.kind, ErrorKind::Corrupt | ErrorKind::Truncated);
     if !is_damage || !is_of_narrows(path) {
         return error;
+    }
+    if File::open(path).is_ok_and(|file| packs::open(file).is_some()) {
+        return Error::new(error.kind, format!("{error}; {}", packs::HELP));
     }
     let message = format!(
         "{error}; `narrows cat --skip-damaged` reads what is whole, `narrows check --repair-index` mends a damaged \

@@ -18,6 +18,7 @@ mod manual;
 mod measure;
 mod oracle;
 mod outlet;
+mod packs;
 mod ping;
 mod place;
 mod plan;

@@ -209,6 +209,11 @@ fn types_of_npy_come_back_or_are_refused() {
     assert_eq!(round_trip("|V3").2, Some(true));
     let (status, text, decoded) = round_trip("|S3");
     assert!(status == Some(2) && decoded.is_none() && text.lines().count() == 1, "{text}");
-    assert!(text.contains("cannot read a.npy: it holds byte strings"), "{text}");
+    assert!(text.starts_with("narrows: cannot read a.npy: it holds byte strings"), "{text}");
     assert!(text.contains("--type r3"), "it says what to do: {text}");
+    fs::write(folder.path().join("a.npy"), b"no array").unwrap();
+    let text = String::from_utf8(narrows(folder.path(), &["encode", "a.npy", "-o", "a.nra"]).stderr).unwrap();
+    let decode = String::from_utf8(narrows(folder.path(), &["decode", "a.npy"]).stderr).unwrap();
+    assert!(decode.starts_with("narrows: a.npy: this is no file of chunks"), "{decode}");
+    assert!(text.starts_with("narrows: cannot read a.npy: ") && text.matches("cannot").count() == 1, "{text}");
 }

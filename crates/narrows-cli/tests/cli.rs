@@ -243,7 +243,6 @@ fn wrong_usage_says_what_is_right() {
         &["pipe", "--methods", "lz4", "-19"],
         &["pipe", "-t", "-o", "/dev/null"],
         &["send", "/dev/null", "nowhere"],
-        &["frobnicate"],
     ] {
         assert_eq!(code(&filter(home.path(), args, b"")), 2, "{args:?}");
     }
@@ -259,6 +258,11 @@ fn wrong_usage_says_what_is_right() {
             assert_eq!(code(&refused), 2, "{args:?}: {}", stderr(&refused));
             assert!(stderr(&refused).contains("HOST:PORT"), "{args:?}: {}", stderr(&refused));
         }
+    }
+    for args in [&["serve"][..], &["serve", "--dir", "."], &["serve", "--insecure"]] {
+        let refused = filter(home.path(), args, b"");
+        assert_one_line_error(&refused, 2);
+        assert!(stderr(&refused).contains("--listen HOST:PORT and --dir DIR"), "{args:?}: {}", stderr(&refused));
     }
     let missing = filter(home.path(), &["pipe", "/no/such/file"], b"");
     assert_one_line_error(&missing, 1);

@@ -194,11 +194,36 @@ fn commands_and_files_are_told_apart() {
     good(home.path(), &["./cat"]);
     assert!(home.path().join("cat.nrw").exists());
     let output = run(home.path(), &["pingg"]);
-    assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("neither a file nor a command"));
+    crate::common::assert_one_line_error(&output, 1);
+    assert!(crate::common::stderr(&output).contains("neither a file nor a command"));
+    for args in [&["-d", "pingg"][..], &["-k", "pingg"], &["file", "pingg"], &["./pingg"], &["check", "pingg"]] {
+        let output = run(home.path(), args);
+        crate::common::assert_one_line_error(&output, 1);
+        assert!(crate::common::stderr(&output).contains("pingg: No such file"), "{args:?}");
+    }
     assert_eq!(run(home.path(), &["--no-such-option"]).status.code(), Some(2));
     assert_eq!(run(home.path(), &["-o", "x", "a", "b"]).status.code(), Some(2));
     assert!(String::from_utf8(good(home.path(), &["--help"])).unwrap().contains("Commands"));
+}
+
+/// As with zstd: a variable of a script that is not set costs its own file only.
+#[test]
+fn an_empty_name_is_a_file_that_is_not_there() {
+    let home = folder();
+    fs::write(home.path().join("a"), sample(1000)).unwrap();
+    for args in [
+        &["-q", "", "a"][..],
+        &["-t", "", "a.nrw"],
+        &["cat", "", "a.nrw"],
+        &["list", "", "a.nrw"],
+        &["check", "", "a.nrw"],
+    ] {
+        let output = run(home.path(), args);
+        crate::common::assert_one_line_error(&output, 1);
+        assert!(crate::common::stderr(&output).contains("the name of a file is empty"), "{args:?}");
+        assert!(home.path().join("a.nrw").exists());
+        assert_eq!(output.stdout.is_empty(), args[0].starts_with('-'), "{args:?}: the other file had its turn");
+    }
 }
 
 /// A damaged byte in the middle looks like a stream that breaks off there.
@@ -372,6 +397,31 @@ fn a_range_of_another_format_is_right_or_an_error() {
     packed[at] ^= 0xa5;
     fs::write(home.path().join("a.bz2"), packed).unwrap();
     assert_eq!(run(home.path(), &["cat", "--range", "10-20", "a.bz2"]).status.code(), Some(3));
+}
+
+/// What is behind the check of the range is not decoded, however much it is.
+#[test]
+fn a_range_of_another_format_ends_with_the_frame_or_member_that_has_it() {
+    let home = folder();
+    let raw = sample(300_000);
+    for (program, name) in [("zstd", "a.zst"), ("gzip", "a.gz"), ("bzip2", "a.bz2")] {
+        if !narrows_test::has(program) {
+            continue;
+        }
+        fs::write(home.path().join("a"), &raw).unwrap();
+        let packed = Command::new(program).current_dir(home.path()).args(["-c", "a"]).output().unwrap().stdout;
+        let mut bytes = [&packed[..], &packed].concat();
+        let in_second = packed.len() * 3 / 2;
+        bytes[in_second..].iter_mut().for_each(|byte| *byte ^= 0xa5);
+        fs::write(home.path().join(name), &bytes).unwrap();
+        for (range, part) in [("0-9", &raw[..10]), ("299000-299999", &raw[299_000..])] {
+            assert_eq!(good(home.path(), &["cat", "--range", range, name]), part, "{name}");
+        }
+        let output = run(home.path(), &["cat", "--range", "299000-300000", name]);
+        assert_eq!(output.status.code(), Some(3), "{name}: a byte of the second one");
+        fs::write(home.path().join(name), &packed[..packed.len() - 2]).unwrap();
+        assert_eq!(run(home.path(), &["cat", "--range", "0-9", name]).status.code(), Some(3), "{name}: cut");
+    }
 }
 
 /// One file that is fine, one that is damaged (3), one that is not there (1 in a folder): by any

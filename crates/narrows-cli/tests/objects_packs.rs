@@ -183,6 +183,11 @@ fn objects_below_a_key_get_smaller_and_are_done_once() {
     let pack = Pack::open(bucket.get("t/p.nrw").unwrap()).unwrap();
     assert!(pack.find(b"tree/deep/b").unwrap().is_some());
     assert!(bucket.get("t/p.nrw").unwrap().len() < old[3].len());
+    for args in [&["cat"][..], &["cat", "--range", "0-9"], &["-dc"]] {
+        let output = run(&bucket, &[args, &[&bucket.url("t/p.nrw")]].concat());
+        assert_eq!((code(&output), &output.stdout[..]), (2, &b""[..]), "{args:?}");
+        assert!(stderr(&output).contains("it is a pack"), "{args:?}: {}", stderr(&output));
+    }
     // Again: ends are read, nothing is written.
     bucket.requests();
     let (_, totals) = repack(&bucket, &[&bucket.url("t/")]);

@@ -1,11 +1,11 @@
-//! `narrows check`, `list --summary`, `cat` and `inspect` of packs, and their hints.
+//! `narrows check`, `list --summary`, `inspect` and `-d` of packs, and their hints.
 
 use std::fs;
+use std::io::Read;
 use std::path::Path;
 use std::process::Output;
 
 use crate::common::*;
-use narrows_pack::Pack;
 
 fn run(folder: &Path, args: &[&str]) -> Output {
     finish_reading(narrows(folder).current_dir(folder).args(args).spawn().unwrap())
@@ -75,11 +75,77 @@ fn a_pack_is_a_file_for_the_other_commands() {
     make(h);
     let row: serde_json::Value = serde_json::from_str(&good(h, &["list", "--summary", "--json", "x.nrw"])).unwrap();
     assert_eq!((&row["streams"], &row["entries"]), (&2.into(), &4.into()), "{row}");
-    let raw = run(h, &["cat", "x.nrw"]).stdout;
-    let pack = Pack::open(fs::read(h.join("x.nrw")).unwrap()).unwrap();
-    assert_eq!(&raw[raw.len() - 64..raw.len() - 57], b"NRWPACK");
-    assert!(raw.len() as u64 > pack.trailer().content_end);
     good(h, &["inspect", "x.nrw"]);
+    good(h, &["-t", "x.nrw"]);
+}
+
+/// Its raw bytes are no file that anybody packed.
+#[test]
+fn no_command_decodes_a_pack_as_if_it_were_a_file() {
+    let home = home();
+    let h = home.path();
+    fs::create_dir(h.join("tree")).unwrap();
+    fs::write(h.join("tree/a"), random(1 << 20)).unwrap();
+    good(h, &["pack", "tree", "-o", "x.nrw"]);
+    for args in [
+        &["-d", "x.nrw"][..],
+        &["-dc", "x.nrw"],
+        &["-dcf", "x.nrw"],
+        &["-df", "-o", "x", "x.nrw"],
+        &["pipe", "-dc", "x.nrw"],
+        &["cat", "x.nrw"],
+        &["cat", "--range", "0-9", "x.nrw"],
+        &["cat", "--skip-damaged", "x.nrw"],
+    ] {
+        let output = run(h, args);
+        assert_one_line_error(&output, 2);
+        assert!(output.stdout.is_empty(), "{args:?}");
+        assert!(stderr(&output).contains("x.nrw: it is a pack: `narrows unpack`"), "{args:?}: {}", stderr(&output));
+    }
+    assert!(!h.join("x").exists());
+    let output = filter(h, &["-d"], &fs::read(h.join("x.nrw")).unwrap());
+    assert!(output.stdout.is_empty() && stderr(&output).contains("it is a pack"), "{}", stderr(&output));
+
+    // Its raw bytes in a file are what every file is.
+    let mut raw = Vec::new();
+    narrows_file::File::open(fs::read(h.join("x.nrw")).unwrap()).unwrap().read_to_end(&mut raw).unwrap();
+    raw.remove(0);
+    fs::write(h.join("raw"), &raw).unwrap();
+    good(h, &["raw"]);
+    assert!(run(h, &["-dc", "raw.nrw"]).stdout == raw);
+}
+
+#[test]
+fn of_a_pack_that_is_cut_off_the_command_is_said_that_reads_it() {
+    let home = home();
+    let h = home.path();
+    fs::create_dir(h.join("tree")).unwrap();
+    fs::write(h.join("tree/a"), text(1 << 20)).unwrap();
+    fs::write(h.join("tree/b"), random(5 << 20)).unwrap();
+    good(h, &["pack", "--order", "path", "tree", "-o", "x.nrw"]);
+    let whole = fs::read(h.join("x.nrw")).unwrap();
+    fs::write(h.join("x.nrw"), &whole[..whole.len() / 2]).unwrap();
+    for args in
+        [&["list", "x.nrw"][..], &["list", "-s", "x.nrw"], &["-t", "x.nrw"], &["cat", "--range", "0-9", "x.nrw"]]
+    {
+        let output = run(h, args);
+        assert_one_line_error(&output, 3);
+        let said = stderr(&output);
+        assert!(said.contains("narrows unpack") && !said.contains("skip-damaged"), "{args:?}: {said}");
+    }
+    for args in [&["cat", "x.nrw"][..], &["cat", "--skip-damaged", "x.nrw"], &["-dc", "x.nrw"]] {
+        let output = run(h, args);
+        assert_one_line_error(&output, 2);
+        assert!(
+            output.stdout.is_empty() && stderr(&output).contains("narrows unpack"),
+            "{args:?}: {}",
+            stderr(&output)
+        );
+    }
+    // What it says works.
+    fs::create_dir(h.join("out")).unwrap();
+    assert_eq!(code(&run(h, &["unpack", "x.nrw", "-C", "out"])), 3);
+    assert!(fs::read(h.join("out/tree/a")).unwrap() == text(1 << 20));
 }
 
 #[test]

@@ -600,6 +600,30 @@ fn units_are_valid_and_sandboxed() {
     }
 }
 
+/// A unit whose folder is missing does not start, and purging the package removes what it made.
+#[test]
+fn folders_that_units_name_are_made_and_removed_by_the_package() {
+    let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging");
+    let read = |name: &str| fs::read_to_string(packaging.join(name)).unwrap();
+    let made = read("systemd/narrows.tmpfiles.conf");
+    let made: Vec<_> = made.lines().filter_map(|line| line.strip_prefix("d ")?.split(' ').next()).collect();
+    let mut named = Vec::new();
+    for unit in ["narrows-agent", "narrows-serve", "narrows-tunnel@"] {
+        let text = read(&format!("systemd/{unit}.service"));
+        let words = text.lines().filter(|line| !line.starts_with('#')).flat_map(|line| line.split([' ', '=']));
+        named.extend(words.filter(|w| w.starts_with("/etc/") || w.starts_with("/srv/")).map(|word| {
+            // That of the file, if it names one.
+            let path = Path::new(word);
+            let folder = if path.extension().is_some() { path.parent().unwrap() } else { path };
+            folder.to_str().unwrap().to_owned()
+        }));
+    }
+    assert!(named.len() >= 3, "{named:?}");
+    assert!(named.iter().all(|folder| made.contains(&folder.as_str())), "{named:?}, {made:?}");
+    let postrm = read("scripts/postrm");
+    assert!(made.iter().all(|folder| postrm.split_whitespace().any(|word| word.trim_end_matches(';') == *folder)));
+}
+
 #[test]
 fn a_container_works_in_a_bare_root() {
     if !["python3", "unshare", "chroot", "mount", "ldd"].iter().all(|program| narrows_test::has(program)) {

@@ -91,17 +91,22 @@ pub fn peek(source: &mut impl Read) -> io::Result<Vec<u8>> {
     Ok(begin)
 }
 
+/// What decodes another format.
+pub trait Decoder: Read + Send {
+    /// Goes on to the check that covers what was read, that of the frame or member. Nothing is read afterwards.
+    ///
+    /// # Errors
+    /// The source fails, or its bytes are damaged.
+    fn end(&mut self) -> io::Result<()>;
+}
+
 /// A decoder of another format than Narrows' own. `begin` was read of `source` before. Bytes that
 /// follow one another in the same format are read as one, and zeros between and behind them are padding;
 /// others are an error.
 ///
 /// # Errors
 /// The decoder cannot be made; [`Format::Narrows`] is not decoded here.
-pub fn decoder<R: Read + Send + 'static>(
-    format: Format,
-    begin: Vec<u8>,
-    source: R,
-) -> io::Result<Box<dyn Read + Send>> {
+pub fn decoder<R: Read + Send + 'static>(format: Format, begin: Vec<u8>, source: R) -> io::Result<Box<dyn Decoder>> {
     decoder_within(format, begin, source, ZSTD_WINDOW_LOG)
 }
 
@@ -114,7 +119,7 @@ pub fn decoder_within<R: Read + Send + 'static>(
     begin: Vec<u8>,
     source: R,
     window_log: u32,
-) -> io::Result<Box<dyn Read + Send>> {
+) -> io::Result<Box<dyn Decoder>> {
     let window = (format == Format::Zstd).then(|| window_of(&begin)).flatten();
     let source: Source<R> = BufReader::with_capacity(128 << 10, Cursor::new(begin).chain(source));
     Ok(match format {
@@ -171,6 +176,16 @@ fn next_member(format: Format, source: &mut impl BufRead) -> io::Result<bool> {
     }
 }
 
+/// Bytes that are decoded at a time for the check behind them.
+const STEP: usize = 128 << 10;
+
+impl<R: Read + Send> Decoder for XzDecoder<R> {
+    /// Whether a stream ends is not to be seen from here, so that the last one counts.
+    fn end(&mut self) -> io::Result<()> {
+        io::copy(self, &mut io::sink()).map(drop)
+    }
+}
+
 /// zstd frames one after another, with an error that tells how much memory one wants.
 struct ZstdFrames<R> {
     source: R,
@@ -210,6 +225,33 @@ impl<R: BufRead> ZstdFrames<R> {
     }
 }
 
+impl<R: BufRead> ZstdFrames<R> {
+    /// Decodes what is there of a frame.
+    fn step(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let bytes = self.source.fill_buf()?;
+        let is_end = bytes.is_empty();
+        let (mut input, mut output) = (InBuffer::around(bytes), OutBuffer::around(buf));
+        let left = self.decoder.run(&mut input, &mut output);
+        let (read, written) = (input.pos(), output.pos());
+        self.source.consume(read);
+        self.within = left.map_err(|e| self.explained(e))? > 0;
+        if written == 0 && is_end && self.within {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it is cut off"));
+        }
+        Ok(written)
+    }
+}
+
+impl<R: BufRead + Send> Decoder for ZstdFrames<R> {
+    fn end(&mut self) -> io::Result<()> {
+        let mut passed = vec![0; STEP];
+        while self.within {
+            self.step(&mut passed)?;
+        }
+        Ok(())
+    }
+}
+
 impl<R: BufRead> Read for ZstdFrames<R> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         if buf.is_empty() || self.is_over {
@@ -224,18 +266,9 @@ impl<R: BufRead> Read for ZstdFrames<R> {
                 self.decoder.reinit()?;
                 self.within = true;
             }
-            let bytes = self.source.fill_buf()?;
-            let is_end = bytes.is_empty();
-            let (mut input, mut output) = (InBuffer::around(bytes), OutBuffer::around(buf));
-            let left = self.decoder.run(&mut input, &mut output);
-            let (read, written) = (input.pos(), output.pos());
-            self.source.consume(read);
-            self.within = left.map_err(|e| self.explained(e))? > 0;
+            let written = self.step(buf)?;
             if written > 0 {
                 return Ok(written);
-            }
-            if is_end && self.within {
-                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it is cut off"));
             }
         }
     }
@@ -299,6 +332,14 @@ struct Members<M, R> {
 impl<R: BufRead, M: Member<R>> Members<M, R> {
     fn new(source: R) -> io::Result<Self> {
         Ok(Self { decoder: Some(M::new(source)?), source: PhantomData })
+    }
+}
+
+impl<R: BufRead, M: Member<R> + Send> Decoder for Members<M, R> {
+    fn end(&mut self) -> io::Result<()> {
+        let Some(mut decoder) = self.decoder.take() else { return Ok(()) };
+        io::copy(&mut decoder, &mut io::sink())?;
+        decoder.into_source().map(drop)
     }
 }
 

@@ -2,14 +2,14 @@
 
 mod common;
 
-use std::io::{Cursor, Write};
+use std::io::{Cursor, Read, Write};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
 use common::{Random, sample};
 use narrows_file::Mode;
 use narrows_file::decode::decode;
-use narrows_file::foreign::Format;
+use narrows_file::foreign::{self, Format};
 use narrows_file::zstd_seekable::{SeekableFile, write};
 
 #[derive(Clone, Default)]
@@ -75,6 +75,38 @@ fn what_the_usual_programs_write_is_read_also_twice_in_a_row() {
             // gzip's header has bits that mean nothing; what is read is right or refused.
             if let Ok(read) = decoded(&mutant) {
                 assert!(read == raw, "{program}: wrong bytes");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_part_is_right_or_refused_by_the_check_behind_it_and_nothing_later_counts() {
+    const PART: usize = 10;
+    let raw = sample(300_000, 1);
+    let part = |format, bytes: Vec<u8>| {
+        let mut decoder = foreign::decoder(format, Vec::new(), Cursor::new(bytes))?;
+        let mut read = vec![0; PART];
+        decoder.read_exact(&mut read)?;
+        decoder.end().map(|()| read)
+    };
+    for (program, format) in [
+        ("zstd", Format::Zstd),
+        ("gzip", Format::Gzip),
+        ("xz", Format::Xz),
+        ("bzip2", Format::Bzip2),
+        ("lz4", Format::Lz4),
+    ] {
+        let Some(bytes) = filter(program, &["-c"], &raw) else { continue };
+        let behind = part(format, [&bytes[..], b"damage"].concat());
+        assert_eq!(behind.is_ok(), format != Format::Xz, "{program}: {behind:?}");
+        assert!(part(format, bytes[..bytes.len() - 1].to_vec()).is_err(), "{program} cut");
+        let mut random = Random(2);
+        for _ in 0..50 {
+            let mut mutant = bytes.clone();
+            mutant[random.below(bytes.len() as u64) as usize] ^= 1 << random.below(8);
+            if let Ok(read) = part(format, mutant) {
+                assert!(read == raw[..PART], "{program}: wrong bytes");
             }
         }
     }

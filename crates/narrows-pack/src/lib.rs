@@ -6,6 +6,7 @@
 
 #![warn(missing_docs)]
 
+mod begin;
 mod builder;
 mod check;
 mod compare;
@@ -25,6 +26,7 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
+pub use begin::begins_as_pack;
 pub use check::{Checked, check_members, members_in};
 pub use compare::compare_directory;
 pub use directory::{Content, Item};

@@ -391,7 +391,7 @@ impl Incoming {
                 block_max: preface.block_max,
                 history: 0,
                 reach: 0,
-                codecs: preface.codecs & narrows::frame::codecs_of_this_build(),
+                codecs: preface.codecs & wire::codecs(),
                 check: preface.check,
                 messages: false,
             });

@@ -6,6 +6,8 @@
 //! segment    = raw_len:u56 kind:u8 (plain: raw bytes | flow: frames of a stream)
 //! ```
 
+use narrows::codec::CodecId;
+use narrows::frame::codecs_of_this_build;
 use narrows::{Error, Result};
 
 /// Read as a length, as `tcp://` would, it is far more than any memory.
@@ -27,10 +29,16 @@ pub(super) enum Kind {
     Flow = 2,
 }
 
+/// The codecs that a comm decodes, as the bits of a preface: those of other links too. An image of a peer could
+/// take seconds and 64 MiB, and results are none.
+pub(super) fn codecs() -> u64 {
+    codecs_of_this_build() & !(1 << CodecId::LEPTON.0)
+}
+
 pub(super) fn preface() -> [u8; PREFACE_LEN] {
     let mut bytes = [0; PREFACE_LEN];
     bytes[..8].copy_from_slice(&MAGIC);
-    bytes[8..].copy_from_slice(&narrows::frame::codecs_of_this_build().to_le_bytes());
+    bytes[8..].copy_from_slice(&codecs().to_le_bytes());
     bytes
 }
 

@@ -26,7 +26,7 @@ pub(super) struct Forward {
 }
 
 struct Place {
-    decoder: Box<dyn Read + Send>,
+    decoder: Box<dyn foreign::Decoder>,
     at: u64,
 }
 

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args as ClapArgs, ValueEnum};
 use narrows::hint::{Hint, Mode};
 use narrows::policy::PolicySpec;
@@ -11,10 +12,15 @@ use super::levels::LevelArgs;
 use super::store::StoreArgs;
 use super::{LONG, VerbosityArgs, long_range, parse_block_max, parse_size};
 
+/// Takes an empty name too, so that it fails as a file that is not there, and the others have their turn.
+fn any_path() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().map(PathBuf::from)
+}
+
 #[derive(ClapArgs)]
 pub(crate) struct FileArgs {
     /// Files or s3://, gs://, az:// objects to compress or decompress; `-` or none: stdin
-    #[arg(value_name = "FILE")]
+    #[arg(value_name = "FILE", value_parser = any_path())]
     pub(crate) files: Vec<PathBuf>,
     /// Decompress
     #[arg(short = 'd', long, visible_alias = "uncompress", overrides_with = "compress")]
@@ -161,8 +167,8 @@ EXAMPLES
 
 EXIT STATUS
   0  success
-  1  a file could not be read or written, is there already, or changed while it was read
-  2  wrong usage, or no such file
+  1  a file is not there, could not be read or written, is there already, or changed while it was read
+  2  wrong usage
   3  a file is damaged, truncated, of a newer version, or beyond the limits
 Bytes on stdout come before the rest is read: check the status before you use them. Of Narrows' files every block is compared \
 with its check first; of zstd frames and other formats only the end of a frame or file tells.
@@ -199,11 +205,12 @@ pub(crate) enum FormatArg {
 #[derive(ClapArgs)]
 pub(crate) struct CatArgs {
     /// Compressed files or s3://, gs://, az:// objects, of narrows or zstd, gzip, xz, bzip2, lz4; `-` or none: stdin
-    #[arg(value_name = "FILE")]
+    #[arg(value_name = "FILE", value_parser = any_path())]
     pub(crate) files: Vec<PathBuf>,
     /// Raw bytes to write, as `curl -r`: A-B from byte A to byte B, both included; A- to the end; -N the
     /// last N. One that ends behind the file is cut off; one that begins there is an error, as with HTTP. A file
-    /// with an index is read there only
+    /// with an index is read there only, others from their beginning to the check behind the range: the
+    /// end of the zstd or LZ4 frame, the gzip or bzip2 member, the xz file
     #[arg(long, value_name = "A-B", value_parser = parse_range, allow_hyphen_values = true)]
     pub(crate) range: Option<Range>,
     /// Go on behind damaged blocks, and say what is missing; the status is 3
@@ -223,7 +230,7 @@ pub(crate) struct CatArgs {
 pub(crate) struct ListArgs {
     /// Compressed files or s3://, gs://, az:// objects; no pipes. If the first is a pack, its members are listed, and what follows are
     /// paths in it, in which * ? [...] stand for any characters
-    #[arg(value_name = "FILE")]
+    #[arg(value_name = "FILE", value_parser = any_path())]
     pub(crate) files: Vec<PathBuf>,
     /// Show a line for each file, also of packs
     #[arg(short = 's', long)]
@@ -242,7 +249,7 @@ pub(crate) struct ListArgs {
 #[command(after_long_help = CHECK_HELP)]
 pub(crate) struct CheckArgs {
     /// Files or s3://, gs://, az:// objects of narrows; HDF5 and NetCDF-4 files, Zarr stores; others are decoded
-    #[arg(value_name = "FILE", required = true)]
+    #[arg(value_name = "FILE", value_parser = any_path(), required = true)]
     pub(crate) files: Vec<PathBuf>,
     /// Compare the variables with those of ORIGINAL: a file of any of these kinds, .npy or raw elements
     #[arg(long, value_name = "ORIGINAL", conflicts_with_all = ["repair_index", "sums"])]

@@ -59,7 +59,7 @@ const PACK_HELP: &str = "\
 A pack has one entry for each PATH under its last name, as `narrows cp` would make it at its target, and everything in it: \
 modes, owners and groups by number, times to the nanosecond, symbolic and hard links, holes, extended attributes, access \
 control lists, fifos and devices. Content that repeats is stored once, also parts of files. A directory at the end leads to \
-each member; it is a file of narrows, so `cat`, `check` and `repack` take it too.
+each member; it is a file of narrows, so `check`, `inspect` and `repack` take it too.
 
 The pack appears when it is complete. Entries that cannot be read are reported, and the status is 1; a file that changes while \
 it is read is packed as it was read, reported, and the status is 1, as with tar. Sockets are left out with a warning. A pack has one hint: that of the command line, else that of the rules for \

@@ -41,37 +41,38 @@ struct Elements {
     /// What was read with the header.
     head: Vec<u8>,
     file: File,
-    name: String,
+    /// The prefix of errors.
+    cannot: String,
 }
 
 impl Elements {
     /// `is_kept`: what is read is to come back as it is.
     fn open(input: &Input, is_kept: bool) -> Result<Self> {
         let source = Source::open(Some(&input.file))?;
-        let name = source.name().to_string();
+        let cannot = source.name().to_string();
         let mut file = source.into_file();
         let mut head = Vec::new();
         if let Some(dtype) = input.dtype {
             let order = if input.big_endian { ByteOrder::Big } else { ByteOrder::Little };
             let mut shape = input.shape.clone();
             if shape.is_empty() {
-                (&file).take(WHOLE_MAX + 1).read_to_end(&mut head).context(name.clone())?;
+                (&file).take(WHOLE_MAX + 1).read_to_end(&mut head).context(cannot.clone())?;
                 if head.len() as u64 > WHOLE_MAX || head.len() % dtype.bytes() != 0 {
                     let text = format!("{} bytes are no elements of {dtype}; state --shape", head.len());
                     return Err(Error::misuse(text).into());
                 }
                 shape = vec![head.len() / dtype.bytes()];
             }
-            return Ok(Self { dtype, order, layout: Layout::RowMajor, shape, head, file, name });
+            return Ok(Self { dtype, order, layout: Layout::RowMajor, shape, head, file, cannot });
         }
         // The header is short; what follows it belongs to the elements.
-        (&mut file).take(NPY_HEAD).read_to_end(&mut head).context(name.clone())?;
+        (&mut file).take(NPY_HEAD).read_to_end(&mut head).context(cannot.clone())?;
         let header = npy::parse(&head).map_err(|e| match e.kind {
             // A whole file, whose elements are none of an array of numbers.
             ErrorKind::Unsupported => Error::misuse(e.message),
             _ => e,
         });
-        let header = header.with_context(|| format!("cannot read {name}"))?;
+        let header = header.with_context(|| cannot.clone())?;
         head.drain(..header.data_at);
         if header.is_text && is_kept {
             let text = format!(
@@ -79,10 +80,10 @@ impl Elements {
                  with --type r{0} and --shape",
                 header.dtype.bytes()
             );
-            return Err(anyhow::Error::from(Error::misuse(text)).context(format!("cannot read {name}")));
+            return Err(anyhow::Error::from(Error::misuse(text)).context(cannot));
         }
         let npy::Header { dtype, order, layout, shape, .. } = header;
-        Ok(Self { dtype, order, layout, shape, head, file, name })
+        Ok(Self { dtype, order, layout, shape, head, file, cannot })
     }
 
     fn cut(&self, input: &Input) -> Result<Cut> {
@@ -95,13 +96,13 @@ impl Elements {
         let mut chunk = Vec::new();
         for len in cut.lengths() {
             chunk.clear();
-            (&mut reader).take(len as u64).read_to_end(&mut chunk).context(self.name.clone())?;
+            (&mut reader).take(len as u64).read_to_end(&mut chunk).context(self.cannot.clone())?;
             if chunk.len() < len {
                 return Err(Error::truncated("the input ends before its array does").into());
             }
             sink(&chunk)?;
         }
-        if reader.read(&mut [0]).context(self.name.clone())? > 0 {
+        if reader.read(&mut [0]).context(self.cannot.clone())? > 0 {
             return Err(Error::misuse("the input has more bytes than its array; check --shape").into());
         }
         Ok(())
@@ -175,7 +176,7 @@ fn encode(args: &EncodeArgs) -> Result<()> {
 fn decode(args: &DecodeArgs) -> Result<()> {
     refuse_same(&args.file, [args.output.as_deref()])?;
     let encoded = read_whole(&args.file)?;
-    let chunks = file::chunks(&encoded)?;
+    let chunks = file::chunks(&encoded).with_context(|| args.file.display().to_string())?;
     let target = Target::open(args.output.as_deref())?;
     refuse_terminal(&target, args.force)?;
     let mut out = target.file()?;

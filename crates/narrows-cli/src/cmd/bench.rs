@@ -41,7 +41,9 @@ pub(crate) fn codecs(args: &BenchCodecsArgs) -> Result<()> {
             let r = measure(&mut contexts, method, &sample, args.block)?;
             let Measured { ratio, encode_mb_s, decode_mb_s } = r;
             let method = method.to_string();
-            report::out(format_args!("{name:<10} {method:<16} {ratio:>9.3} {encode_mb_s:>12.1} {decode_mb_s:>12.1}"))?;
+            let [encode, decode] =
+                [encode_mb_s, decode_mb_s].map(|rate| rate.map_or("-".into(), |n| format!("{n:.1}")));
+            report::out(format_args!("{name:<10} {method:<16} {ratio:>9.3} {encode:>12} {decode:>12}"))?;
             rows.push(json!({
                 "kind": name,
                 "method": method,
@@ -93,14 +95,16 @@ fn collect(folder: &Path, files: &mut Vec<(PathBuf, u64)>) -> Result<()> {
 
 struct Measured {
     ratio: f64,
-    encode_mb_s: f64,
-    decode_mb_s: f64,
+    /// `None` if it took no time that can be measured.
+    encode_mb_s: Option<f64>,
+    /// Of the blocks that were encoded; `None` if none was.
+    decode_mb_s: Option<f64>,
 }
 
 fn measure(contexts: &mut Contexts, method: Method, sample: &[u8], block: usize) -> Result<Measured> {
     let passes = if method.info().nominal_ns_per_byte(method.level).0 > SLOW_NS_PER_BYTE { 1 } else { PASSES };
     let (mut wire, mut raw) = (vec![0; block], vec![0; block]);
-    let (mut wire_bytes, mut encode_ns, mut decode_ns) = (0, 0, 0);
+    let (mut wire_bytes, mut encode_ns, mut decode_ns, mut decoded_bytes) = (0, 0, 0, 0);
     for piece in sample.chunks(block) {
         let (mut best_encode, mut best_decode, mut encoded) = (u64::MAX, u64::MAX, None);
         for _ in 0..passes {
@@ -118,13 +122,34 @@ fn measure(contexts: &mut Contexts, method: Method, sample: &[u8], block: usize)
             );
         }
         encode_ns += best_encode;
-        decode_ns += if best_decode == u64::MAX { 0 } else { best_decode };
+        if encoded.is_some() {
+            decode_ns += best_decode;
+            decoded_bytes += piece.len();
+        }
         wire_bytes += encoded.unwrap_or(piece.len());
     }
-    let mb_s = |ns: u64| sample.len() as f64 * 1e3 / ns.max(1) as f64;
     Ok(Measured {
         ratio: sample.len() as f64 / wire_bytes.max(1) as f64,
-        encode_mb_s: mb_s(encode_ns),
-        decode_mb_s: mb_s(decode_ns),
+        encode_mb_s: mb_s(sample.len(), encode_ns),
+        decode_mb_s: mb_s(decoded_bytes, decode_ns),
     })
+}
+
+/// A rate; `None` where nothing was done, or so little that the clock did not move.
+fn mb_s(bytes: usize, ns: u64) -> Option<f64> {
+    (bytes > 0 && ns > 0).then(|| bytes as f64 * 1e3 / ns as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_that_was_not_measured_is_none() {
+        assert_eq!((mb_s(0, 100), mb_s(100, 0), mb_s(100, 1000)), (None, None, Some(100.0)));
+        // Counting bytes that never repeat cannot be shrunk, so that none is decoded.
+        let noise: Vec<u8> = (0..=255).collect();
+        let measured = measure(&mut Contexts::default(), Method::zstd(1), &noise, 128).unwrap();
+        assert!(measured.decode_mb_s.is_none() && measured.encode_mb_s.is_some() && measured.ratio == 1.0);
+    }
 }

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::{Result, anyhow};
 use narrows::stream::ReceiveOptions;
 use narrows_file::check::read_whole;
-use narrows_file::decode::{self, decode_within};
+use narrows_file::decode;
 use narrows_file::foreign::{self, Format};
 use narrows_file::zstd_seekable::SeekableFile;
 use narrows_file::{OpenOptions, ReadAt};
@@ -19,6 +19,7 @@ use crate::args::{reach_max, window_log};
 use crate::damage::with_help;
 use crate::files::{Sink, Source, Stopping, Target, is_dash};
 use crate::flow;
+use crate::packs::{self, decode_within};
 use crate::place::{self, Place};
 use crate::report;
 use crate::transfer::Transfer;
@@ -114,7 +115,11 @@ impl Part<'_> {
 
     fn of_narrows(&self, file: impl ReadAt, sink: &mut Sink) -> narrows::Result<bool> {
         let Self { args, input } = self;
-        let file = OpenOptions::default().broken(args.skip_damaged).reach_max(reach_max(args.long)).open(file)?;
+        let options = OpenOptions::default().broken(args.skip_damaged).reach_max(reach_max(args.long));
+        let file = options.open(&file).map_err(|e| packs::with_help(e, &file))?;
+        if packs::is_pack(&file) {
+            return Err(packs::refused());
+        }
         // What was behind the place where it breaks off may have been in the range.
         let is_cut = |from: u64| file.broken().is_some() && from >= file.raw_len();
         let (begin, end) = match args.range {
@@ -180,8 +185,8 @@ impl Part<'_> {
             sink.write_all(&buf[..n])?;
             at += n as u64;
         }
-        // Only the checks behind the range tell whether its bytes are right.
-        io::copy(&mut decoder, &mut io::sink()).map_err(damaged)?;
+        // Only the check behind the range tells whether its bytes are right. What follows that is not read.
+        decoder.end().map_err(damaged)?;
         if at <= from {
             return Err(beyond(from, at));
         }

@@ -52,6 +52,7 @@ fn one(args: &CheckArgs, transfer: &Transfer, path: &Path) -> Result<u8> {
         let name = if is_dash(path) { "stdin".into() } else { path.display().to_string() };
         return Err(anyhow!("cannot check {name}: only files are checked; save it first, or use narrows -t"));
     }
+    path.metadata().with_context(|| format!("cannot read {}", path.display()))?;
     if let Some(verdict) = variables::check(args, path)? {
         return Ok(match verdict {
             Verdict::Good => 0,

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use narrows_host::signals;
 
 use crate::files::StdoutClosed;
@@ -17,7 +17,8 @@ use crate::report;
 pub(super) fn each(files: &[PathBuf], mut one: impl FnMut(&Path) -> Result<u8>) -> Result<ExitCode> {
     let mut highest = 0;
     for path in files {
-        let status = match one(path) {
+        let is_empty = path.as_os_str().is_empty();
+        let status = match if is_empty { Err(anyhow!("the name of a file is empty")) } else { one(path) } {
             Ok(status) => status,
             Err(error) if signals::received().is_some() || error.is::<StdoutClosed>() => return Err(error),
             Err(error) => {

@@ -13,7 +13,7 @@ use narrows::receiver::RecvSummary;
 use narrows::sender::Summary;
 use narrows::stream::{ReceiveOptions, SendOptions};
 use narrows::transport::Link;
-use narrows_file::decode::{Decoded, decode_within};
+use narrows_file::decode::{self, Decoded};
 use narrows_file::foreign::{self, Format};
 use narrows_file::{Hint, WriteOptions, zstd_seekable};
 use narrows_host::hints::Hints;
@@ -27,6 +27,7 @@ use crate::args::{reach_max, reach_max_of_file, window_log};
 use crate::damage::with_help;
 use crate::files::{self, EndsSoon, Source, Target, is_dash};
 use crate::flow;
+use crate::packs::decode_within;
 use crate::place::{self, Place};
 use crate::progress::Bar;
 use crate::report;
@@ -107,7 +108,7 @@ impl Work<'_> {
         let named = !is_dash(input);
         let decompresses = args.decompress || args.test;
         if named {
-            naming::refuse_special(args, input, self.pipe.is_some())?;
+            naming::refuse_special(args, input)?;
         } else if decompresses && io::stdin().is_terminal() && !args.force {
             return Err(anyhow!("compressed data is not read from a terminal; name a FILE, or -f to force"));
         }
@@ -301,7 +302,7 @@ impl Work<'_> {
         let bar = Bar::receiving(control, self.shows_bar(to.as_ref().map(|(target, _)| target)));
         let begun = Instant::now();
         let Some((target, keep)) = to else {
-            let decoded = decode_within(file, io::sink(), window_log(args.long), options);
+            let decoded = decode::decode_within(file, io::sink(), window_log(args.long), options);
             bar.end();
             let decoded = decoded.map_err(|e| named(input.blame(with_help(e, name))))?;
             self.tell_decoded(name, &decoded, begun.elapsed());

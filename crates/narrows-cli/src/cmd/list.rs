@@ -20,6 +20,7 @@ mod members;
 use super::each::each;
 use crate::args::file::ListArgs;
 use crate::files::{is_dash, open_regular};
+use crate::packs;
 use crate::place::{self, Place};
 use crate::report;
 
@@ -199,7 +200,10 @@ fn row(args: &ListArgs, path: &Path, known: Option<ObjectFile>) -> Result<Row> {
     let format = Format::of(&begin).unwrap_or(Format::Narrows);
     let none = Row::of_length(format, wire_len);
     match format {
-        Format::Narrows => Ok(row_of_narrows(&NarrowsFile::open(file).map_err(named)?, none)),
+        Format::Narrows => {
+            let opened = NarrowsFile::open(&file).map_err(|e| packs::with_help(e, &file));
+            Ok(row_of_narrows(&opened.map_err(named)?, none))
+        }
         Format::Zstd => Ok(match SeekableFile::open(file).map_err(named)? {
             None => none,
             Some(seekable) => row_of_zstd(&seekable, none),
@@ -221,7 +225,9 @@ fn row_of_object(object: &ObjectFile, path: &Path) -> Result<Row> {
     let mut begin = [0; foreign::MAGIC_LEN];
     let n = object.read_at(&mut begin, 0).with_context(cannot)?;
     match Format::of(&begin[..n]) {
-        None | Some(Format::Narrows) => Err(anyhow::Error::from(error).context(path.display().to_string())),
+        None | Some(Format::Narrows) => {
+            Err(anyhow::Error::from(packs::with_help(error, object)).context(path.display().to_string()))
+        }
         Some(Format::Zstd) => Ok(match SeekableFile::open(object).with_context(cannot)? {
             None => row(Format::Zstd),
             Some(seekable) => row_of_zstd(&seekable, row(Format::Zstd)),

@@ -30,7 +30,11 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 pub(crate) fn run(args: &ServeArgs) -> Result<()> {
     match &args.listen {
         Some(address) => listen(args, address),
-        None => stdio(args.store_as_is),
+        None if args.stdio => stdio(args.store_as_is),
+        None => Err(narrows::Error::misuse(
+            "serve needs --listen HOST:PORT and --dir DIR, the folder to serve; or --stdio, as `cp` starts it",
+        )
+        .into()),
     }
 }
 

@@ -94,12 +94,12 @@ pub(super) fn check(args: &FileArgs, inputs: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// Fails for an input of which no file is made without -f, -c or -o. `is_command`: `pipe` or `file` was typed.
-pub(super) fn refuse_special(args: &FileArgs, input: &Path, is_command: bool) -> Result<()> {
+/// Fails for an input of which no file is made without -f, -c or -o.
+pub(super) fn refuse_special(args: &FileArgs, input: &Path) -> Result<()> {
     let writes = args.output.is_none() && !args.stdout && !args.test;
-    let data = input.symlink_metadata().map_err(|e| no_file(input, &e, is_command || !writes))?;
+    let data = input.symlink_metadata().map_err(|e| no_file(input, &e))?;
     let is_link = data.is_symlink();
-    let data = if is_link { input.metadata().map_err(|e| no_file(input, &e, true))? } else { data };
+    let data = if is_link { input.metadata().map_err(|e| no_file(input, &e))? } else { data };
     let what = match data.file_type() {
         kind if kind.is_dir() && args.recursive && (!is_link || args.force) => {
             let why = fs::read_dir(input).map_or_else(|e| report::one_line(&e.into()), |_| "it is a folder".to_owned());
@@ -114,11 +114,12 @@ pub(super) fn refuse_special(args: &FileArgs, input: &Path, is_command: bool) ->
     Err(anyhow!("{} is {what}", input.display()))
 }
 
-fn no_file(input: &Path, error: &io::Error, is_command: bool) -> anyhow::Error {
-    if !is_command && input.components().count() == 1 && error.kind() == io::ErrorKind::NotFound {
-        // A misspelt command looks the same.
-        let text = format!("{} is neither a file nor a command; see narrows --help", input.display());
-        return narrows::Error::misuse(text).into();
+/// The error of an input that cannot be looked at.
+fn no_file(input: &Path, error: &io::Error) -> anyhow::Error {
+    // A misspelt command looks the same. The status is that of a missing file, as with zstd and gzip.
+    let is_first_word = std::env::args_os().nth(1).is_some_and(|word| word == input.as_os_str());
+    if is_first_word && input.components().count() == 1 && error.kind() == io::ErrorKind::NotFound {
+        return anyhow!("{} is neither a file nor a command; see narrows --help", input.display());
     }
     let why = io::Error::from(error.kind());
     let why = error.raw_os_error().map_or(why, io::Error::from_raw_os_error);

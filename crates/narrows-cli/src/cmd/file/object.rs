@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, anyhow};
 use narrows::stream::ReceiveOptions;
-use narrows_file::decode::decode_within;
+use narrows_file::decode;
 use narrows_file::{WriteOptions, Writer, zstd_seekable};
 use narrows_object::meta::FileMeta;
 use narrows_object::{Condition, CreateOptions};
@@ -17,6 +17,7 @@ use narrows_object::{Condition, CreateOptions};
 use crate::args::file::{FileArgs, FormatArg};
 use crate::args::{reach_max, window_log};
 use crate::files::{Source, Witness, is_dash, is_in_the_way};
+use crate::packs::decode_within;
 use crate::place::{self, Place, Target};
 use crate::transfer::Transfer;
 use crate::{flow, report};
@@ -123,7 +124,7 @@ fn decompress(args: &FileArgs, transfer: &Transfer, input: &Place, output: Optio
     let threads = flow::threads(args.encoders());
     let options = || ReceiveOptions::default().threads(threads).reach_max(reach_max(args.long)).control(control);
     let Some(output) = output else {
-        let decoded = decode_within(source, io::sink(), window_log(args.long), options);
+        let decoded = decode::decode_within(source, io::sink(), window_log(args.long), options);
         return decoded.map(drop).map_err(|e| blame(e, format!("cannot read {input}"), input));
     };
     let condition = if args.force { Condition::None } else { Condition::Create };
