@@ -49,11 +49,12 @@ EXIT STATUS
 const CP_STATUSES: &str = "\
 EXIT STATUS
   0  everything is copied, and what is not in the source is removed
-  1  this end or the other failed, or the answer was no
-  2  no file was copied, or wrong usage
+  1  this end or the other failed, no file could be stored, or the answer was no
+  2  no file was copied for another reason, or wrong usage
   3  some entries could not be copied or removed, and each was reported; or nothing was removed, which was reported
   4  some files changed while they were read
-  5  the other end could not be reached, or it or the link was lost; the same command goes on";
+  5  the other end could not be reached, or it or the link was lost; the same command goes on
+After SIGINT or SIGTERM it ends by that signal, which a shell reports as 130 or 143; the same command goes on";
 
 const HELP: &str = "\
 EXIT STATUS
@@ -544,12 +545,13 @@ in both directions.
 
 EXIT STATUS
   0  everything is copied
-  1  this end or the other failed
-  2  no file was copied, or wrong usage
+  1  this end or the other failed, or no file could be stored
+  2  no file was copied for another reason, or wrong usage
   3  some entries could not be copied or removed, or an object is damaged, and each was reported; or --delete removed nothing, \
 which was reported
   4  some files changed while they were read
   5  the other end could not be reached, or it or the link was lost; the same command resumes the copy (with -, it starts again)
+After SIGINT or SIGTERM it ends by that signal, which a shell reports as 130 or 143; the same command goes on.
 
 EXAMPLES
   narrows cp -r photos me@host:backup/

@@ -39,7 +39,8 @@ impl Bar {
         let control = Arc::clone(control);
         Self::start(wanted, move || {
             let s = control.send_summary();
-            Look { done: s.raw_bytes, total: raw_len, wire: s.wire_bytes, words: recent_methods(&s) }
+            let words = recent_methods(&s);
+            Look { done: s.crossed_raw_bytes, total: raw_len, wire: s.crossed_wire_bytes, words }
         })
     }
 
@@ -51,16 +52,19 @@ impl Bar {
         wanted: bool,
     ) -> Self {
         let control = Arc::clone(control);
+        let mut crossed = 0;
         Self::start(wanted, move || {
             let (s, p) = (control.send_summary(), progress());
+            // It falls by a little where the names of files are under way.
+            crossed = p.bytes_crossed(s.crossed_raw_bytes).max(crossed);
             let total = (p.scanned && !p.endless).then(|| p.bytes.saturating_sub(p.bytes_same + p.bytes_here));
             let at_least = if p.scanned { "" } else { ">= " };
             let done = p.files_sent + p.files_same;
             // What the other end has read is not known here.
-            let waits = p.bytes_compared > 0 && p.scanned && done < p.files && p.bytes_done == 0;
+            let waits = p.bytes_compared > 0 && p.scanned && done < p.files && crossed == 0;
             let compared = compared(p.bytes_compared) + if waits { "the target compares, " } else { "" };
             let files = format!("{compared}{done}/{at_least}{} files {}", p.files, recent_methods(&s));
-            Look { done: p.bytes_done, total, wire: s.wire_bytes, words: files }
+            Look { done: crossed, total, wire: s.crossed_wire_bytes, words: files }
         })
     }
 

@@ -545,7 +545,7 @@ impl<'a> Producer<'a> {
         let records = std::mem::take(&mut self.out);
         match &self.encoder {
             Some(encoder) => encoder.put(Item::Records(records)).map_err(|_| Over),
-            None => self.shared.queue(records, QUEUE_BYTES),
+            None => self.shared.queue(records, QUEUE_BYTES, 0),
         }
     }
 }
