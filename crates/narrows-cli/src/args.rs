@@ -245,6 +245,13 @@ pub(crate) fn of_process(with_defaults: impl FnOnce(Vec<OsString>) -> anyhow::Re
         ));
         std::process::exit(2);
     }
+    if let Some(option) = habits::ssh_option(&words) {
+        let option = narrows_host::words::shown(option.as_bytes());
+        narrows_host::words::note(format_args!(
+            "-o is that of rsync, owners, and takes no option of ssh: give -e 'ssh -o {option}' (a port alone: -P PORT)"
+        ));
+        std::process::exit(2);
+    }
     let found = command().try_get_matches_from(words).unwrap_or_else(|e| habits::refuse(&e));
     Args::from_arg_matches(&found).unwrap_or_else(|e| e.exit())
 }
@@ -442,9 +449,12 @@ pub(crate) struct CpArgs {
     /// Maximum number of connections of a copy; more are opened while they make it faster
     #[arg(long, value_name = "N", default_value_t = CARRIERS, value_parser = clap::value_parser!(u8).range(1..=8))]
     pub(crate) carriers: u8,
-    /// Also copy fifos and devices
+    /// Also copy fifos, devices and sockets
     #[arg(short = 'D', long)]
     pub(crate) devices: bool,
+    /// It is a mirror of `narrows sync`, for messages.
+    #[arg(skip)]
+    pub(crate) mirrors: bool,
     /// Give up after this time without progress; 0 = never
     #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = parse_seconds)]
     pub(crate) timeout: f64,
@@ -482,7 +492,7 @@ the folder, SRC the folder itself. DST is a folder if it exists as one, if it en
 copied; otherwise it is the new name of a single file. A folder SRC is copied into DST, which is created if it is missing: \
 `cp -r SRC DST` makes DST/SRC, as rsync does. cp and scp would create DST itself from SRC, which is `cp -r SRC/ DST` here. \
 Only the last folder of DST is created; the folders above it must exist. If DST is a device or fifo, a file is written into \
-it; devices in folders are skipped unless --devices is given. Files that the copy itself creates are never copied as sources.
+it; fifos, devices and sockets in folders are skipped unless --devices is given. Files that the copy itself creates are never copied as sources.
   - as SRC is stdin. It is stored under the name DST, with the attributes that `cat > DST` would give it. - as DST is stdout, \
 to which one file is written. Data on stdout is written as soon as each block is verified, before the whole file is: check \
 the exit status before you use it. For a file that is named -, write ./-.

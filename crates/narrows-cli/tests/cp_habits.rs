@@ -365,6 +365,17 @@ fn a_backup_replaces_nothing_that_was_copied() {
 }
 
 #[test]
+fn an_option_of_ssh_is_no_source() {
+    let world = World::new();
+    source(&world);
+    for option in [&["-o", "Port=22"][..], &["-oPort=22"]] {
+        let output = finish(narrows(world.home.path()).arg("cp").args(option).args(["f", "host:"]).spawn().unwrap());
+        assert_one_line_error(&output, 2);
+        assert!(stderr(&output).contains("give -e 'ssh -o Port=22'"), "{}", stderr(&output));
+    }
+}
+
+#[test]
 fn the_key_of_an_scp_command_line_is_not_copied() {
     let world = World::new();
     source(&world);

@@ -181,7 +181,10 @@ fn normal(args: &CpArgs) -> Result<CpArgs> {
         return misuse("--max-delete limits --delete: give that too");
     }
     if habits.files_from.is_some() && args.delete {
-        return misuse("--delete would remove what the list of --files-from does not name; copy without one of them");
+        return misuse(match args.mirrors {
+            true => "sync would remove what the list of --files-from does not name; use narrows cp",
+            false => "--delete would remove what the list of --files-from does not name; copy without one of them",
+        });
     }
     if habits.files_from.is_some() && args.paths.len() != 2 {
         return misuse("--files-from lists paths below one source: narrows cp --files-from FILE SRC DST");
@@ -287,7 +290,7 @@ fn put(args: &CpArgs, sources: &[PathBuf], target: &Place, tell: &Tell) -> Resul
         return Ok(Outcome { failed: unopened.len() as u64, unstarted: true, ..Outcome::default() });
     }
     if args.delete {
-        check_delete(sources, target)?;
+        check_delete(args, sources, target)?;
     }
     let single = listed.is_none() && sources.len() == 1 && !sources[0].is_dir();
     for source in sources {
@@ -688,9 +691,10 @@ fn store_options(args: &CpArgs, within_host: bool) -> StoreOptions {
 }
 
 /// Refuses uses of --delete that are seen to be wrong before the copy begins.
-fn check_delete(sources: &[PathBuf], target: &Place) -> Result<()> {
+fn check_delete(args: &CpArgs, sources: &[PathBuf], target: &Place) -> Result<()> {
     if !sources.iter().any(|path| scan::top(path).is_none() || path.symlink_metadata().is_ok_and(|s| s.is_dir())) {
-        return Err(narrows::Error::misuse("--delete is for folders, and no source is a folder").into());
+        let what = if args.mirrors { "sync" } else { "--delete" };
+        return Err(narrows::Error::misuse(format!("{what} is for folders, and no source is a folder")).into());
     }
     let Place::Local(target) = target else { return Ok(()) };
     for path in sources {
@@ -698,9 +702,8 @@ fn check_delete(sources: &[PathBuf], target: &Place) -> Result<()> {
         let Ok(covered) = covered.canonicalize() else { continue };
         if let Some(path) = sources.iter().find(|path| is_inside(path, &covered)) {
             let path = shown(path.as_os_str().as_bytes());
-            return Err(
-                narrows::Error::misuse(format!("{path} is in the target, where --delete would remove it")).into()
-            );
+            let what = if args.mirrors { "sync" } else { "--delete" };
+            return Err(narrows::Error::misuse(format!("{path} is in the target, where {what} would remove it")).into());
         }
     }
     Ok(())

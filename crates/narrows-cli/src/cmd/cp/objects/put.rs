@@ -139,8 +139,12 @@ impl Put<'_> {
         }
         let (root, entry) = match found {
             Found::Entry { root, entry } => (root, entry),
-            Found::Failed(text) | Found::Socket(text) => {
+            Found::Failed(text) => {
                 self.copy.failed(&text);
+                return true;
+            }
+            Found::Socket(_) => {
+                self.copy.counts.lost("sockets");
                 return true;
             }
             Found::Stream(_) => return true,
