@@ -325,10 +325,12 @@ mod tests {
     fn a_folder_that_a_group_can_change_is_for_targets_that_the_group_can_change() {
         let dir = tempfile::tempdir().unwrap();
         let (to, below_it, apart) = (dir.path().join("to"), dir.path().join("to/p"), dir.path().join("apart"));
-        for folder in [&below_it, &apart] {
-            fs::create_dir_all(folder).unwrap();
-        }
-        let chmod = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        fs::create_dir(&to).unwrap();
+        let chmod = |path: &Path, mode| {
+            // One beside the targets is gone with what was in it.
+            fs::create_dir_all(path).unwrap();
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        };
         for (of_partials, of_target, is_taken) in [
             (0o775, 0o755, false),
             (0o2775, 0o755, false),
