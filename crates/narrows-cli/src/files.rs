@@ -23,6 +23,7 @@ mod standard;
 mod stopping;
 mod witness;
 
+use crate::report;
 pub(crate) use ending::EndsSoon;
 use narrows_host::whole::{Successor, remove_left_over};
 pub(crate) use narrows_host::whole::{folder_of, write_whole};
@@ -213,9 +214,10 @@ impl Source {
         let n = self.file.read(buf)?;
         self.read += n as u64;
         match self.expected {
-            Some(len) if self.read > len => {
-                Err(io::Error::other(format!("it grew while it was read (it had {len} bytes)")))
-            }
+            Some(len) if self.read > len => Err(io::Error::other(format!(
+                "it grew while it was read (it had {})",
+                report::count(len, "byte", "bytes")
+            ))),
             Some(len) if n == 0 && self.read < len && !buf.is_empty() => {
                 Err(io::Error::other(format!("it shrank while it was read ({len} bytes, then {})", self.read)))
             }

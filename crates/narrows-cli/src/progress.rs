@@ -63,7 +63,8 @@ impl Bar {
             // What the other end has read is not known here.
             let waits = p.bytes_compared > 0 && p.scanned && done < p.files && crossed == 0;
             let compared = compared(p.bytes_compared) + if waits { "the target compares, " } else { "" };
-            let files = format!("{compared}{done}/{at_least}{} files {}", p.files, recent_methods(&s));
+            let files = report::count(p.files, "file", "files");
+            let files = format!("{compared}{done}/{at_least}{files} {}", recent_methods(&s));
             Look { done: crossed, total, wire: s.crossed_wire_bytes, words: files }
         })
     }
@@ -86,8 +87,12 @@ impl Bar {
             let s = control.receive_summary();
             stored = store.stored_now().unwrap_or_else(|| std::mem::take(&mut stored));
             let total = stored.total.map(|(_, bytes)| bytes.saturating_sub(stored.bytes_same));
-            let all = stored.total.map_or(String::new(), |(files, _)| format!("/{files}"));
-            let words = format!("{}{}{all} files", compared(store.compared()), stored.files + stored.files_same);
+            let files = stored.files + stored.files_same;
+            let files = match stored.total {
+                Some((all, _)) => format!("{files}/{}", report::count(all, "file", "files")),
+                None => report::count(files, "file", "files"),
+            };
+            let words = compared(store.compared()) + &files;
             Look { done: stored.bytes_done, total, wire: s.wire_bytes, words }
         })
     }
@@ -98,7 +103,7 @@ impl Bar {
         Self::start(wanted, move || {
             let get = |n: &AtomicU64| n.load(Ordering::Relaxed);
             let total = p.scanned.load(Ordering::Relaxed).then(|| get(&p.bytes));
-            let words = format!("{}/{} files", get(&p.files_done), get(&p.files));
+            let words = format!("{}/{}", get(&p.files_done), report::count(get(&p.files), "file", "files"));
             Look { done: get(&p.bytes_done), total, wire: 0, words }
         })
     }
@@ -108,7 +113,7 @@ impl Bar {
         let counts = Arc::clone(counts);
         Self::start(wanted, move || {
             let of = |n: &AtomicU64| n.load(Ordering::Relaxed);
-            let words = format!("{} files", of(&counts.files) + of(&counts.same));
+            let words = report::count(of(&counts.files) + of(&counts.same), "file", "files");
             let total = counts.has_total.load(Ordering::Relaxed).then(|| of(&counts.raw_total));
             // Stored bytes are known when a file is complete, and raw ones before.
             Look { done: of(&counts.raw), total, wire: 0, words }

@@ -81,7 +81,7 @@ fn a_device_named_as_target_is_written_and_one_in_the_way_stays() {
             let output = cp(h, &[h.join("file").as_os_str(), &to]);
             assert_eq!(code(&output), 0, "{}", stderr(&output));
             let output = cp(h, &[OsStr::new("-r"), h.join("tree/").as_os_str(), &to_parent(&to)]);
-            assert_eq!(code(&output), 1, "{}", stderr(&output));
+            assert_eq!(code(&output), 2, "{}", stderr(&output));
             assert!(stderr(&output).contains("a device of that name is in the way"), "{}", stderr(&output));
             assert!(is_device(&null), "{to:?}");
         }

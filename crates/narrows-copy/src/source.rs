@@ -79,7 +79,7 @@ pub struct Progress {
     pub files_sent: u64,
     /// Failures at both ends.
     pub failed: u64,
-    /// Those of the receiver.
+    /// Those of files whose content the receiver could not store.
     pub not_stored: u64,
     /// Files that changed while they were read, and were stored nevertheless.
     pub changed: u64,
@@ -577,7 +577,7 @@ impl Shared {
                 }
                 let in_hand = state.doubts.failed(id);
                 state.progress.failed += 1;
-                state.progress.not_stored += 1;
+                state.progress.not_stored += u64::from(sent);
                 if sent && !in_hand {
                     state.progress.files_sent = state.progress.files_sent.saturating_sub(1);
                 }

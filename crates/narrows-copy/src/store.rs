@@ -399,12 +399,6 @@ impl Target {
     }
 
     fn failed(&mut self, id: u64, text: String, answers: &mut Answers) {
-        self.stored.not_stored += 1;
-        self.refused(id, text, answers);
-    }
-
-    /// Reports an entry that must not be stored, whatever the disk takes.
-    fn refused(&mut self, id: u64, text: String, answers: &mut Answers) {
         self.stored.failed += 1;
         (self.observers.on_failure)(&text);
         answers.put(&Answer::Failed { id, text });

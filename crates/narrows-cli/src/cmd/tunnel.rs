@@ -303,7 +303,9 @@ fn tell(args: &TunnelArgs, said: Report) -> Result<()> {
         // A verbose end tells each as `Flow`.
         Report::Unreached { to, reason, text } => (unreached(&to, reason, &text), if args.verbose { 3 } else { 1 }),
         Report::Flow { text } | Report::Peer { text } => (text, 2),
-        Report::Missed { count } => (format!("{count} messages are lost: there were too many"), 1),
+        Report::Missed { count } => {
+            (format!("lost {}: there were too many", report::count(count, "message", "messages")), 1)
+        }
         Report::Over { .. } | Report::Ended(_) => return Ok(()),
     };
     let most = if args.verbose { 2 } else { u8::from(!args.quiet) };

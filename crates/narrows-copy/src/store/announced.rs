@@ -78,7 +78,7 @@ impl Target {
                 answers.file(Wanted::Refused);
             }
             let name = if entry.path.is_empty() { "it".into() } else { shown(&entry.path) };
-            return self.refused(id, format!("cannot store {name}: {wrong}"), answers);
+            return self.failed(id, format!("cannot store {name}: {wrong}"), answers);
         }
         let path = entry.path.clone();
         let result = match &entry.kind {

@@ -21,7 +21,7 @@ pub struct Stored {
     pub bytes_repeated: u64,
     /// Failures at both ends.
     pub failed: u64,
-    /// Those of this end that are not because of what came.
+    /// Those of files whose content could not be stored.
     pub not_stored: u64,
     /// Entries announced, except folders.
     pub announced: u64,

@@ -169,7 +169,7 @@ pub(super) fn say(args: &CpArgs, dash: Dash, o: &Outcome, failures: &Failures, e
         return Ok(());
     }
     let would = if args.dry_run { "would copy " } else { "" };
-    let mut line = format!("{would}{} {}", o.files, if o.files == 1 { "file" } else { "files" });
+    let mut line = would.to_owned() + &report::count(o.files, "file", "files");
     if o.files_same > 0 {
         line += &format!(", {} already there", o.files_same);
     }

@@ -331,7 +331,8 @@ impl Put<'_> {
             .collect();
         others.sort_unstable();
         if let Some(most) = args.max_delete.filter(|most| others.len() as u64 > *most) {
-            let why = format!("nothing was removed: {} objects would be, and --max-delete allows {most}", others.len());
+            let others = report::count(others.len(), "object", "objects");
+            let why = format!("nothing was removed: {others} would be, and --max-delete allows {most}");
             return Ok(Removed { count: 0, why_not: Some(why) });
         }
         let say = removed_names(args);
