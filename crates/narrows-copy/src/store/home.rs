@@ -339,7 +339,7 @@ mod tests {
             (0o1775, 0o755, true),
             (0o755, 0o775, true),
         ] {
-            [&below_it, &apart].map(|folder| chmod(folder, of_partials));
+            [&below_it, &apart].iter().for_each(|folder| chmod(folder, of_partials));
             chmod(&to, of_target);
             for home in [below("p"), Home::apart(folder(&apart)).unwrap()] {
                 assert_eq!(begin(&home, &to, "x").is_ok(), is_taken, "{of_partials:o} {of_target:o}");
@@ -347,7 +347,7 @@ mod tests {
         }
         if rustix::process::geteuid().is_root() {
             // Another group than that of the target.
-            [&below_it, &apart].map(|folder| chmod(folder, 0o2775));
+            [&below_it, &apart].iter().for_each(|folder| chmod(folder, 0o2775));
             chmod(&to, 0o2775);
             std::os::unix::fs::chown(&to, None, Some(65_534)).unwrap();
             assert!(begin(&Home::apart(folder(&apart)).unwrap(), &to, "x").is_err());
