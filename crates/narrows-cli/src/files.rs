@@ -23,10 +23,10 @@ mod standard;
 mod stopping;
 mod witness;
 
-use crate::report;
 pub(crate) use ending::EndsSoon;
 use narrows_host::whole::{Successor, remove_left_over};
 pub(crate) use narrows_host::whole::{folder_of, write_whole};
+use narrows_host::words;
 pub(crate) use same::{identity, refuse_same};
 use sparse::Sparse;
 pub(crate) use stopping::Stopping;
@@ -216,7 +216,7 @@ impl Source {
         match self.expected {
             Some(len) if self.read > len => Err(io::Error::other(format!(
                 "it grew while it was read (it had {})",
-                report::count(len, "byte", "bytes")
+                words::count(len, "byte", "bytes")
             ))),
             Some(len) if n == 0 && self.read < len && !buf.is_empty() => {
                 Err(io::Error::other(format!("it shrank while it was read ({len} bytes, then {})", self.read)))
