@@ -49,11 +49,12 @@ EXIT STATUS
 const CP_STATUSES: &str = "\
 EXIT STATUS
   0  everything is copied, and what is not in the source is removed
-  1  this end or the other failed, or the answer was no
-  2  no file was copied, or wrong usage
+  1  this end or the other failed, no file could be stored, or the answer was no
+  2  no file was copied for another reason, or wrong usage
   3  some entries could not be copied or removed, and each was reported; or nothing was removed, which was reported
   4  some files changed while they were read
-  5  the other end could not be reached, or it or the link was lost; the same command goes on";
+  5  the other end could not be reached, or it or the link was lost; the same command goes on
+After SIGINT or SIGTERM it ends by that signal, which a shell reports as 130 or 143; the same command goes on";
 
 const HELP: &str = "\
 EXIT STATUS
@@ -248,6 +249,13 @@ pub(crate) fn of_process(with_defaults: impl FnOnce(Vec<OsString>) -> anyhow::Re
         let key = narrows_host::words::shown(key.as_encoded_bytes());
         narrows_host::words::note(format_args!(
             "{key} is a private key, and -i is that of rsync, so it would be copied; for scp's -i: -e 'ssh -i {key}'"
+        ));
+        std::process::exit(2);
+    }
+    if let Some(option) = habits::ssh_option(&words) {
+        let option = narrows_host::words::shown(option.as_bytes());
+        narrows_host::words::note(format_args!(
+            "-o is that of rsync, owners, and takes no option of ssh: give -e 'ssh -o {option}' (a port alone: -P PORT)"
         ));
         std::process::exit(2);
     }
@@ -448,9 +456,12 @@ pub(crate) struct CpArgs {
     /// Maximum number of connections of a copy; more are opened while they make it faster
     #[arg(long, value_name = "N", default_value_t = CARRIERS, value_parser = clap::value_parser!(u8).range(1..=8))]
     pub(crate) carriers: u8,
-    /// Also copy fifos and devices
+    /// Also copy fifos, devices and sockets
     #[arg(short = 'D', long)]
     pub(crate) devices: bool,
+    /// It is a mirror of `narrows sync`, for messages.
+    #[arg(skip)]
+    pub(crate) mirrors: bool,
     /// Give up after this time without progress; 0 = never
     #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = parse_seconds)]
     pub(crate) timeout: f64,
@@ -488,7 +499,7 @@ the folder, SRC the folder itself. DST is a folder if it exists as one, if it en
 copied; otherwise it is the new name of a single file. A folder SRC is copied into DST, which is created if it is missing: \
 `cp -r SRC DST` makes DST/SRC, as rsync does. cp and scp would create DST itself from SRC, which is `cp -r SRC/ DST` here. \
 Only the last folder of DST is created; the folders above it must exist. If DST is a device or fifo, a file is written into \
-it; devices in folders are skipped unless --devices is given. Files that the copy itself creates are never copied as sources.
+it; fifos, devices and sockets in folders are skipped unless --devices is given. Files that the copy itself creates are never copied as sources.
   - as SRC is stdin. It is stored under the name DST, with the attributes that `cat > DST` would give it. - as DST is stdout, \
 to which one file is written. Data on stdout is written as soon as each block is verified, before the whole file is: check \
 the exit status before you use it. For a file that is named -, write ./-.
@@ -551,12 +562,13 @@ in both directions.
 
 EXIT STATUS
   0  everything is copied
-  1  this end or the other failed
-  2  no file was copied, or wrong usage
+  1  this end or the other failed, or no file could be stored
+  2  no file was copied for another reason, or wrong usage
   3  some entries could not be copied or removed, or an object is damaged, and each was reported; or --delete removed nothing, \
 which was reported
   4  some files changed while they were read
   5  the other end could not be reached, or it or the link was lost; the same command resumes the copy (with -, it starts again)
+After SIGINT or SIGTERM it ends by that signal, which a shell reports as 130 or 143; the same command goes on.
 
 EXAMPLES
   narrows cp -r photos me@host:backup/

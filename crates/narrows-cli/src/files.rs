@@ -26,6 +26,7 @@ mod witness;
 pub(crate) use ending::EndsSoon;
 use narrows_host::whole::{Successor, remove_left_over};
 pub(crate) use narrows_host::whole::{folder_of, write_whole};
+use narrows_host::words;
 pub(crate) use same::{identity, refuse_same};
 use sparse::Sparse;
 pub(crate) use stopping::Stopping;
@@ -213,9 +214,10 @@ impl Source {
         let n = self.file.read(buf)?;
         self.read += n as u64;
         match self.expected {
-            Some(len) if self.read > len => {
-                Err(io::Error::other(format!("it grew while it was read (it had {len} bytes)")))
-            }
+            Some(len) if self.read > len => Err(io::Error::other(format!(
+                "it grew while it was read (it had {})",
+                words::count(len, "byte", "bytes")
+            ))),
             Some(len) if n == 0 && self.read < len && !buf.is_empty() => {
                 Err(io::Error::other(format!("it shrank while it was read ({len} bytes, then {})", self.read)))
             }

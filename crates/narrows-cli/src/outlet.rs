@@ -125,7 +125,8 @@ impl Outlet {
             let Some(line) = state.lines.pop_front() else {
                 let lost = std::mem::take(&mut state.lost);
                 drop(state);
-                report::note(format_args!("{lost} lines for {} are lost: nobody read them in time", self.name));
+                let lost = report::count(lost, "line", "lines");
+                report::note(format_args!("lost {lost} for {}: nobody read in time", self.name));
                 continue;
             };
             state.held -= line.len();

@@ -39,7 +39,8 @@ impl Bar {
         let control = Arc::clone(control);
         Self::start(wanted, move || {
             let s = control.send_summary();
-            Look { done: s.raw_bytes, total: raw_len, wire: s.wire_bytes, words: recent_methods(&s) }
+            let words = recent_methods(&s);
+            Look { done: s.crossed_raw_bytes, total: raw_len, wire: s.crossed_wire_bytes, words }
         })
     }
 
@@ -51,16 +52,20 @@ impl Bar {
         wanted: bool,
     ) -> Self {
         let control = Arc::clone(control);
+        let mut crossed = 0;
         Self::start(wanted, move || {
             let (s, p) = (control.send_summary(), progress());
+            // It falls by a little where the names of files are under way.
+            crossed = p.bytes_crossed(s.crossed_raw_bytes).max(crossed);
             let total = (p.scanned && !p.endless).then(|| p.bytes.saturating_sub(p.bytes_same + p.bytes_here));
             let at_least = if p.scanned { "" } else { ">= " };
             let done = p.files_sent + p.files_same;
             // What the other end has read is not known here.
-            let waits = p.bytes_compared > 0 && p.scanned && done < p.files && p.bytes_done == 0;
+            let waits = p.bytes_compared > 0 && p.scanned && done < p.files && crossed == 0;
             let compared = compared(p.bytes_compared) + if waits { "the target compares, " } else { "" };
-            let files = format!("{compared}{done}/{at_least}{} files {}", p.files, recent_methods(&s));
-            Look { done: p.bytes_done, total, wire: s.wire_bytes, words: files }
+            let files = report::count(p.files, "file", "files");
+            let files = format!("{compared}{done}/{at_least}{files} {}", recent_methods(&s));
+            Look { done: crossed, total, wire: s.crossed_wire_bytes, words: files }
         })
     }
 
@@ -82,8 +87,12 @@ impl Bar {
             let s = control.receive_summary();
             stored = store.stored_now().unwrap_or_else(|| std::mem::take(&mut stored));
             let total = stored.total.map(|(_, bytes)| bytes.saturating_sub(stored.bytes_same));
-            let all = stored.total.map_or(String::new(), |(files, _)| format!("/{files}"));
-            let words = format!("{}{}{all} files", compared(store.compared()), stored.files + stored.files_same);
+            let files = stored.files + stored.files_same;
+            let files = match stored.total {
+                Some((all, _)) => format!("{files}/{}", report::count(all, "file", "files")),
+                None => report::count(files, "file", "files"),
+            };
+            let words = compared(store.compared()) + &files;
             Look { done: stored.bytes_done, total, wire: s.wire_bytes, words }
         })
     }
@@ -94,7 +103,7 @@ impl Bar {
         Self::start(wanted, move || {
             let get = |n: &AtomicU64| n.load(Ordering::Relaxed);
             let total = p.scanned.load(Ordering::Relaxed).then(|| get(&p.bytes));
-            let words = format!("{}/{} files", get(&p.files_done), get(&p.files));
+            let words = format!("{}/{}", get(&p.files_done), report::count(get(&p.files), "file", "files"));
             Look { done: get(&p.bytes_done), total, wire: 0, words }
         })
     }
@@ -104,7 +113,7 @@ impl Bar {
         let counts = Arc::clone(counts);
         Self::start(wanted, move || {
             let of = |n: &AtomicU64| n.load(Ordering::Relaxed);
-            let words = format!("{} files", of(&counts.files) + of(&counts.same));
+            let words = report::count(of(&counts.files) + of(&counts.same), "file", "files");
             let total = counts.has_total.load(Ordering::Relaxed).then(|| of(&counts.raw_total));
             // Stored bytes are known when a file is complete, and raw ones before.
             Look { done: of(&counts.raw), total, wire: 0, words }

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::bottleneck::Bottleneck;
 use crate::files::{StdoutClosed, stdout_is_given};
-pub(crate) use narrows_host::words::{bytes, note, note_json, one_line, wire};
+pub(crate) use narrows_host::words::{bytes, count, note, note_json, one_line, wire};
 
 /// Error that the other end was told and reports to the user, so that this end prints nothing.
 #[derive(Debug)]

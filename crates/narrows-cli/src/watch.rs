@@ -100,7 +100,7 @@ impl OneCopy {
             age_s: begun.elapsed().as_secs_f64(),
             outcome: self.outcome.into(),
             within_host: self.peer.is_empty(),
-            out: Traffic::sent(sent.raw_bytes, sent.wire_bytes, &account),
+            out: Traffic::sent(sent.crossed_raw_bytes, sent.crossed_wire_bytes, &account),
             back: Traffic::received(received.raw_bytes, received.wire_bytes, Some(&received)),
             times: (account.times != Times::default()).then_some(account.times),
             progress,

@@ -5,6 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
@@ -450,6 +451,7 @@ fn what_tar_cannot_do_is_refused_and_the_rest_is_done() {
     }
     rustix::fs::mknodat(rustix::fs::CWD, a.join("fifo"), rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0)
         .unwrap();
+    let listener = UnixListener::bind(a.join("socket")).unwrap();
     let (here, there) = (a.join("").into_os_string(), remote(&a.join("")));
     let (to, there_b) = (host.path("refused"), remote(&b));
     for args in [
@@ -463,23 +465,45 @@ fn what_tar_cannot_do_is_refused_and_the_rest_is_done() {
         assert_eq!(code(&output), 1, "{args:?}: {}", stderr(&output));
         assert!(stderr(&output).contains("needs narrows at both ends"), "{args:?}: {}", stderr(&output));
     }
+    // A mirror speaks of itself, not of options that nobody typed.
+    for flags in [&["--yes"][..], &["-n"]] {
+        let mut sync = narrows(host.home.path());
+        sync.arg("sync").args(flags).arg("-e").arg(&host.shell).args([&*here, &*there_b]);
+        let output = finish(sync.spawn().unwrap());
+        let said = stderr(&output);
+        assert!(code(&output) == 1 && said.contains("sync needs narrows at both ends"), "{said}");
+        assert!(!said.contains("--delete") && !said.contains("--dry-run"), "{said}");
+    }
     // For local sources it is known what is excluded.
     let flags = ["-r", "--json", "--exclude", "*.o", "--exclude", "build/", "--include", "keep.o"].map(os);
     let output = host.cp(&[&flags[..], &[&*here, &*remote(&b)]].concat());
-    assert_eq!(code(&output), 3, "{}", stderr(&output));
-    assert!(stderr(&output).contains("fifo: it is a fifo or device; --devices copies them"), "{}", stderr(&output));
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    for words in ["skipped fifo: it is a fifo; --devices copies it\n", "skipped socket: it is a socket\n"] {
+        assert!(stderr(&output).contains(words), "{}", stderr(&output));
+    }
     assert_eq!(snapshot(&b).into_keys().collect::<Vec<_>>(), ["", "keep.c", "keep.o"].map(PathBuf::from));
     let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((&said["files"], &said["files_failed"]), (&2.into(), &1.into()), "{said}");
+    assert_eq!((&said["files"], &said["files_failed"]), (&2.into(), &0.into()), "{said}");
     assert!(
         said["fallback"].as_str().unwrap().starts_with("tar") && said["wire_bytes"].as_u64().unwrap() > 0,
         "{said}"
     );
     // The fifo is copied only if it is asked for.
     let output = host.cp(&[os("-rv"), &there, host.path("c").as_os_str()]);
-    assert_eq!(code(&output), 3, "{}", stderr(&output));
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(stderr(&output).contains("skipped fifo: it is a fifo; --devices copies it\n"), "{}", stderr(&output));
     assert_eq!(String::from_utf8_lossy(&output.stdout), "build/x\ndrop.o\nkeep.c\nkeep.o\n");
     assert!(!host.path("c/fifo").exists());
+    // tar cannot make a socket that is asked for.
+    let output = host.cp(&[os("-rD"), &here, &remote(&host.path("with a socket"))]);
+    assert_eq!(code(&output), 3, "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("left out socket: it is a socket, which tar does not copy"),
+        "{}",
+        stderr(&output)
+    );
+    drop(listener);
+    fs::remove_file(a.join("socket")).unwrap();
     for (from, to, copy) in [(&here, remote(&host.path("d")), "d"), (&there, host.path("e").into(), "e")] {
         host.copies(&[os("-r"), os("--devices"), os("-q"), from, &to]);
         assert!(rustix::fs::stat(host.path(copy).join("fifo")).unwrap().st_mode & 0o170_000 == 0o010_000);

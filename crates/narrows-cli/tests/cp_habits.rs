@@ -364,6 +364,30 @@ fn a_backup_replaces_nothing_that_was_copied() {
     assert_eq!([fs::read(to.join("f")).unwrap(), fs::read(to.join("f~")).unwrap()], [b"old".to_vec(), b"own".to_vec()]);
 }
 
+/// Through a remote shell too, which takes at once what it is given.
+#[test]
+fn a_copy_that_a_limit_holds_back_is_bound_by_the_link() {
+    let world = World::new();
+    fs::create_dir(world.path("from")).unwrap();
+    fs::write(world.path("from/f"), random(400_000)).unwrap();
+    for way in [Way::Put, Way::PutDirect] {
+        let flags = ["--json", "--policy", "fixed:store", "--bwlimit", "400K"];
+        let said = json(&world.cp(way, &flags, &["from/f"], &format!("{way:?}")));
+        assert_eq!(said["bound_by"], "link", "{way:?}: {said}");
+    }
+}
+
+#[test]
+fn an_option_of_ssh_is_no_source() {
+    let world = World::new();
+    source(&world);
+    for option in [&["-o", "Port=22"][..], &["-oPort=22"]] {
+        let output = finish(narrows(world.home.path()).arg("cp").args(option).args(["f", "host:"]).spawn().unwrap());
+        assert_one_line_error(&output, 2);
+        assert!(stderr(&output).contains("give -e 'ssh -o Port=22'"), "{}", stderr(&output));
+    }
+}
+
 #[test]
 fn the_key_of_an_scp_command_line_is_not_copied() {
     let world = World::new();

@@ -6,13 +6,13 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{FileExt, PermissionsExt};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use crate::common::copies::*;
 use crate::common::relay::{Hold, Relay, await_that};
@@ -159,8 +159,9 @@ fn a_pull_that_is_killed_at_any_moment_is_completed_by_the_same_command() {
     kill_in_rounds(true);
 }
 
-/// Interrupts a copy in the middle of a long file, and completes it.
-fn interrupt(pull: bool) {
+/// Interrupts a copy in the middle of a long file, and completes it. `all`: as a terminal does, the remote
+/// shell too.
+fn interrupt(pull: bool, all: bool) {
     let home = home();
     let (a, b) = (home.path().join("a"), home.path().join("b"));
     let content = random(40 << 20);
@@ -169,16 +170,21 @@ fn interrupt(pull: bool) {
     let relay = Relay::new(home.path(), if pull { Hold::Down(middle) } else { Hold::Up(middle) });
     let args: [OsString; 2] = if pull { [remote(&a), b.clone().into()] } else { [a.clone().into(), remote(&b)] };
     let mut copy = cp_command(home.path(), &relay.shell());
-    copy.args(&args);
+    copy.args(&args).process_group(0);
     let partial = home.path().join(format!(".narrows-{}.partial", &blake3::hash(b"b").to_hex()[..24]));
     let kept = || fs::metadata(&partial).map_or(0, |m| m.len());
     let stands = |_: &Child| {
         relay.await_held();
         await_that("the storing end to take what came", || kept() > middle / 2);
     };
-    let output = relay.run(copy, stands, |client| signal(client, "-INT"));
+    let output = relay.run(copy, stands, |client| match all {
+        true => kill_process_group(Pid::from_child(client), Signal::INT).unwrap(),
+        false => signal(client, "-INT"),
+    });
     assert_eq!(output.status.signal(), Some(2), "{}", stderr(&output));
-    assert!(stderr(&output).contains("interrupted\n"), "{}", stderr(&output));
+    let said = stderr(&output);
+    assert!(said.contains("narrows: interrupted; run the same command again to resume\n"), "{said}");
+    assert!(!said.contains("lost") && !said.contains("broken"), "{said}");
     await_that("the server to end", || relay.server().is_none_or(|server| !is_alive(server)));
     assert!(kept() > middle / 2 && !b.exists(), "what came is kept under another name");
     let args = [OsStr::new("--json"), &args[0], &args[1]];
@@ -190,12 +196,18 @@ fn interrupt(pull: bool) {
 
 #[test]
 fn a_push_that_is_interrupted_keeps_what_came() {
-    interrupt(false);
+    interrupt(false, false);
 }
 
 #[test]
 fn a_pull_that_is_interrupted_keeps_what_came() {
-    interrupt(true);
+    interrupt(true, false);
+}
+
+#[test]
+fn a_terminal_that_interrupts_the_remote_shell_too_is_no_lost_link() {
+    interrupt(false, true);
+    interrupt(true, true);
 }
 
 /// Cuts off a copy that resumes an earlier one, after `behind` bytes on the link. Returns the bytes

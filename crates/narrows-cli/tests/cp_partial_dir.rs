@@ -130,7 +130,8 @@ fn a_copy_that_is_cut_off_leaves_its_file_in_the_folder_and_goes_on_from_there()
     fs::create_dir_all(world.path("from/sub")).unwrap();
     fs::write(world.path("from/sub/f"), &content).unwrap();
     let cut_off = |way, flag: &str, folder: &Path| {
-        let flags = ["-a", "--bwlimit=500kb", flag];
+        // A block that is as long as the file would come all at once.
+        let flags = ["-a", "--bwlimit=500kb", "--policy=fixed:store", flag];
         let mut child = world.command(way, "cp", &flags, &["from/"], "to").spawn().unwrap();
         let begun = Instant::now();
         let len = || folder.join("f").metadata().map_or(0, |data| data.len());

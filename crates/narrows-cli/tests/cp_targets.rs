@@ -10,7 +10,7 @@ use std::process::{Command, Output, Stdio};
 
 use crate::common::copies::*;
 use crate::common::*;
-use narrows_test::skip;
+use narrows_test::{has, skip};
 
 fn mkfifo(path: &Path) {
     rustix::fs::mkfifoat(rustix::fs::CWD, path, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR).unwrap();
@@ -146,6 +146,39 @@ fn the_content_of_a_fifo_is_copied_where_it_is_named_alone() {
             assert!(fs::read(h.join("copy")).unwrap() == text(100_000));
             fs::remove_file(h.join("copy")).unwrap();
         }
+    }
+}
+
+#[test]
+fn a_socket_that_is_named_itself_is_skipped_as_by_rsync() {
+    let home = home();
+    let h = home.path();
+    let _listener = UnixListener::bind(h.join("socket")).unwrap();
+    let (from, to) = (h.join("socket"), h.join("to"));
+    fs::create_dir(&to).unwrap();
+    if has("rsync") {
+        let output = Command::new("rsync").args([&from, &to]).output().unwrap();
+        assert!(output.status.success() && entries(&to).is_empty(), "{}", stderr(&output));
+    }
+    for (i, (from, to)) in [
+        (from.clone().into(), to.clone().into()),
+        (from.clone().into(), remote(&to)),
+        (remote(&from), to.clone().into()),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let (from, to): (OsString, OsString) = (from, to);
+        let output = cp(h, &[&from, &to]);
+        assert_eq!(code(&output), 0, "{i}: {}", stderr(&output));
+        let words = "skipped socket: it is a socket; --devices copies it\n";
+        assert_eq!(stderr(&output).matches(words).count(), 1, "{i}: {}", stderr(&output));
+        assert!(entries(&h.join("to")).is_empty(), "{i}");
+        let output = cp(h, &[OsStr::new("-D"), &from, &to]);
+        assert_eq!(code(&output), 0, "{i}: {}", stderr(&output));
+        let made = h.join("to/socket");
+        assert!(made.symlink_metadata().unwrap().file_type().is_socket(), "{i}");
+        fs::remove_file(made).unwrap();
     }
 }
 

@@ -129,7 +129,7 @@ fn what_is_printed_says_what_was_measured_and_over_which_link() {
     let plain = ping(home.path(), &server.place, &flags);
     let table = String::from_utf8(plain.stdout.clone()).unwrap();
     assert_eq!(code(&plain), 0, "{}", stderr(&plain));
-    for word in ["3 messages of 500 bytes, 1 rounds; link as it is", "of 600 bytes", "ratio", "p99 us", "/ plain"] {
+    for word in ["3 messages of 500 bytes, 1 round; link as it is", "of 600 bytes", "ratio", "p99 us", "/ plain"] {
         assert!(table.contains(word), "{word}: {table}");
     }
     assert_eq!(table.lines().filter(|l| l.starts_with("plain") || l.starts_with("lz4")).count(), 4);

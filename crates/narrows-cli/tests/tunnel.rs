@@ -72,6 +72,47 @@ fn wrong_usage_is_said_in_one_line() {
     refused(&["--listen", "127.0.0.1:0", "--policy", "storage"], "--policy");
 }
 
+/// Who waits for a program that does not start must not have to ask with -v.
+#[test]
+fn a_target_that_is_not_reached_is_told_once_and_with_what_to_do() {
+    let home = home();
+    let home = home.path();
+    let (refusing, forbidden) = (free_port(), free_port());
+    let mut server = tunnel(home);
+    server.args(["--listen", "127.0.0.1:0", "--allow", &format!("127.0.0.1:{refusing}"), "--token-out"]);
+    let server = End::start(server.arg(home.join("token")));
+    let address = server.said("serving");
+    wait_for(|| home.join("token").exists());
+    let mut client = tunnel(home);
+    for port in [refusing, forbidden] {
+        client.args(["-L", &format!("0:127.0.0.1:{port}")]);
+    }
+    client.arg(format!("narrows://{address}")).arg("--token-file").arg(home.join("token"));
+    let (out, err) = (home.join("out"), home.join("err"));
+    let file = |path| fs::File::create(path).unwrap();
+    let mut child = client.stdout(file(&out)).stderr(file(&err)).spawn().unwrap();
+    let said = || fs::read_to_string(&out).unwrap() + &fs::read_to_string(&err).unwrap();
+    wait_for(|| said().contains("the tunnel is up"));
+    let listening = said();
+    let listening = listening.lines().filter_map(|line| line.strip_prefix("narrows: ")?.split_once(" -> "));
+    let listening: Vec<_> = listening.map(|(from, to)| (from.to_owned(), to.to_owned())).collect();
+    assert_eq!(listening.len(), 2, "{}", said());
+    for _ in 0..3 {
+        for (from, _) in &listening {
+            assert!(!matches!(connect(from).read(&mut [0]), Ok(1..)), "nobody is there");
+        }
+    }
+    let lines = [
+        format!("narrows: cannot reach 127.0.0.1:{refusing}: Connection refused; start what should listen there"),
+        format!("narrows: cannot reach 127.0.0.1:{forbidden}: not allowed (--allow); allow it at the other end"),
+    ];
+    wait_for(|| lines.iter().all(|line| said().contains(line)));
+    let (all, told) = (said(), "(told once a minute for each target; -v tells all)");
+    assert_eq!((all.matches("cannot reach").count(), all.matches(told).count()), (2, 2), "{all}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
 #[test]
 fn who_is_not_reached_is_said_and_is_a_failure() {
     let home = home();

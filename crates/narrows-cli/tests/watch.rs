@@ -11,8 +11,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
+use rustix::process::Pid;
 use serde_json::Value;
 
+use crate::common::copies::{cp_command, remote};
+use crate::common::relay::{Hold, Relay};
 use crate::common::*;
 
 /// A process that runs until it is dropped, and the lines of its stdout and stderr.
@@ -387,6 +390,30 @@ fn a_server_and_a_copy_to_it_are_seen_while_it_lasts() {
     assert!(later["narrows_raw_bytes_total{direction=\"in\"}"] >= data.len() as f64);
     assert!(later["narrows_wire_bytes_total{direction=\"in\"}"] < data.len() as f64 / 2.0);
     assert!(document(copy.pid()).is_none(), "what has ended is not listed");
+}
+
+#[test]
+fn a_copy_is_as_far_as_the_other_end_has_it() {
+    const HELD_AFTER: u64 = 100_000;
+    let home = home();
+    let home = home.path();
+    fs::write(home.join("a"), random(300_000)).unwrap();
+    let relay = Relay::new(home, Hold::Up(HELD_AFTER));
+    let mut copy = cp_command(home, &relay.shell());
+    copy.args(["--policy", "fixed:store"]).arg(home.join("a")).arg(remote(&home.join("b")));
+    let seen = |client: &Child| {
+        let copy = document(Pid::from_child(client).as_raw_nonzero().get())?["connections"].get(0)?.clone();
+        let figure = |of: &str, name: &str| copy[of][name].as_u64();
+        Some((figure("progress", "bytes_total")?, figure("progress", "bytes")?, figure("out", "raw_bytes")?))
+    };
+    let meanwhile = |client: &Child| {
+        // What waits is within the buffers of pipes.
+        wait_for(|| seen(client).is_some_and(|(total, done, _)| (total, done) > (299_999, 0)));
+        let (_, done, sent) = seen(client).unwrap();
+        assert!(done <= HELD_AFTER && sent <= HELD_AFTER, "{done} {sent}");
+    };
+    let output = relay.run(copy, |_| relay.await_held(), meanwhile);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
 }
 
 fn agent(home: &Path) -> (Process, String) {

@@ -15,17 +15,19 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use narrows::entry::Entry;
 use narrows::stream;
 
 use super::carrier::Started;
 use super::error::{Blame, Error, Result, cannot_store, is_link_lost};
 use super::filter::Filter;
+use super::meta;
 use super::remote_path::has_pattern;
-use super::scan;
+use super::scan::{self, needs_recursive, socket_words};
 use super::serve::{Into, is_undecided, open_target};
 use super::store::Permitted;
 use super::tree::Tree;
-use super::{scan::needs_recursive, shown};
+use super::{HINT_DEVICES, shown};
 use narrows_host::words;
 
 mod listing;
@@ -59,8 +61,6 @@ pub struct Order<'a> {
     pub program: &'a str,
     /// Copy folders.
     pub recursive: bool,
-    /// Create fifos and devices.
-    pub devices: bool,
     /// Preserve owners if root stores.
     pub owner: bool,
     /// Keep set-id bits.
@@ -75,6 +75,8 @@ pub struct Order<'a> {
     pub progress: Arc<ArchiveProgress>,
     /// Called with every failure.
     pub on_failure: &'a dyn Fn(&str),
+    /// Called with every fifo, device and socket that is passed over; `None`: they are asked for.
+    pub on_skipped: Option<&'a dyn Fn(&str)>,
     /// Called with the name of every file.
     pub on_file: &'a dyn Fn(&str),
 }
@@ -110,6 +112,21 @@ impl Order<'_> {
                     if there.zstd { ", all or nothing" } else { "" }
                 ));
             }
+        }
+    }
+
+    /// Passes over what is copied with `--devices` only; whether it did.
+    fn skips(&self, entry: &Entry) -> bool {
+        let (Some(on_skipped), Some(text)) = (self.on_skipped, meta::skipped(entry)) else { return false };
+        on_skipped(&format!("{text}{HINT_DEVICES}"));
+        true
+    }
+
+    /// Passes over a socket, which tar does not copy; with `--devices` that is a failure.
+    fn skips_socket(&self, path: &str, copied: &mut Copied) {
+        match self.on_skipped {
+            Some(on_skipped) => on_skipped(&format!("skipped {path}: it is a socket")),
+            None => self.failed(&format!("{}, which tar does not copy", socket_words(path)), copied),
         }
     }
 
@@ -210,7 +227,7 @@ fn put_script(order: &Order<'_>, sources: &[PathBuf], target: &Path) -> Vec<u8> 
         ("folder", flag(folder || target.file_name().is_none())),
         ("contents", flag(sources.iter().any(|s| scan::top(s).is_none()))),
         ("owner", flag(order.owner)),
-        ("devices", flag(order.devices)),
+        ("devices", flag(order.on_skipped.is_none())),
         ("setid", flag(order.set_id)),
         ("fsync", flag(order.fsync)),
     ] {

@@ -28,4 +28,5 @@ pub mod store;
 pub mod tree;
 
 pub use error::{Error, Reason, Result, is_link_lost};
+pub use meta::HINT_DEVICES;
 use narrows_host::words::{e_text, shown};

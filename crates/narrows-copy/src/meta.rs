@@ -63,11 +63,11 @@ pub(crate) fn take_link(entry: &mut Entry) -> Option<u64> {
 const SOCKET: &[u8] = b"narrows.socket";
 
 /// The entry of a socket. It comes as a hard link to a folder, which no program makes: one that does not
-/// know the mark reports it as a failure.
-pub(crate) fn socket(path: Vec<u8>, stat: &Stat, folder: u64) -> Entry {
+/// know the mark reports it as a failure. Without a folder before it, it comes as a fifo.
+pub(crate) fn socket(path: Vec<u8>, stat: &Stat, folder: Option<u64>) -> Entry {
     Entry {
         path,
-        kind: EntryKind::HardLink { of: folder },
+        kind: folder.map_or(EntryKind::Fifo, |of| EntryKind::HardLink { of }),
         mode: stat.st_mode & 0o7777,
         uid: stat.st_uid,
         gid: stat.st_gid,
@@ -77,11 +77,14 @@ pub(crate) fn socket(path: Vec<u8>, stat: &Stat, folder: u64) -> Entry {
     }
 }
 
-/// Whether an entry is one of [`socket`], or was one before the storing end took it for a kind of fifo.
+/// Whether an entry is one of [`socket`].
 pub(crate) fn is_socket(entry: &Entry) -> bool {
     let may_be = matches!(entry.kind, EntryKind::HardLink { .. } | EntryKind::Fifo);
     may_be && entry.xattrs.iter().any(|(name, _)| name == SOCKET)
 }
+
+/// What follows it where `--devices` helps.
+pub const HINT_DEVICES: &str = "; --devices copies it";
 
 /// What a copy says of an entry that it makes only with `--devices`; `None` of others.
 pub(crate) fn skipped(entry: &Entry) -> Option<String> {

@@ -79,7 +79,7 @@ pub struct Picks {
     pub compared: Arc<AtomicU64>,
     /// Only these paths, and the folders above them.
     pub listed: Option<Listed>,
-    /// Sockets in folders are handed over as entries.
+    /// Sockets are handed over as entries.
     pub sockets: bool,
 }
 
@@ -91,8 +91,13 @@ pub enum Found {
     Stream(Box<dyn Read + Send>),
     /// An entry that could not be examined; the walk continues.
     Failed(String),
-    /// A socket, which cannot be copied; the walk continues.
+    /// The path of a socket, which cannot be copied; the walk continues.
     Socket(String),
+}
+
+/// What is said of a socket that is left out.
+pub fn socket_words(path: &str) -> String {
+    format!("left out {path}: it is a socket")
 }
 
 /// Why an entry is not handed over.
@@ -105,7 +110,7 @@ impl From<LeftOut> for Found {
     fn from(left_out: LeftOut) -> Self {
         match left_out {
             LeftOut::Failed(text) => Self::Failed(text),
-            LeftOut::Socket { path, .. } => Self::Socket(format!("left out {}: it is a socket", shown(&path))),
+            LeftOut::Socket { path, .. } => Self::Socket(shown(&path)),
         }
     }
 }
@@ -425,9 +430,9 @@ impl Scan<'_> {
 
     /// The entry of a socket, if it is to be handed over; `None` if it came before.
     fn socket(&mut self, left_out: LeftOut, root: usize) -> Result<Option<Found>, LeftOut> {
-        match (left_out, self.folder) {
-            (LeftOut::Socket { path, stat }, Some(folder)) if self.picks.sockets => {
-                let entry = meta::socket(path, &stat, folder);
+        match left_out {
+            LeftOut::Socket { path, stat } if self.picks.sockets => {
+                let entry = meta::socket(path, &stat, self.folder);
                 Ok(match self.again(&entry, &stat) {
                     Some(Again::Same) => None,
                     Some(Again::Merge | Again::Conflict) => {
@@ -440,7 +445,7 @@ impl Scan<'_> {
                     }
                 })
             }
-            (left_out, _) => Err(left_out),
+            left_out => Err(left_out),
         }
     }
 

@@ -68,6 +68,10 @@ pub struct Progress {
     pub bytes_repeated: u64,
     /// Bytes of content sent, including the current file.
     pub bytes_done: u64,
+    /// Those of them whose records were queued for the link.
+    pub bytes_queued: u64,
+    /// Bytes of all records that were queued.
+    pub record_bytes: u64,
     /// Time in which the engine had nothing to send because everything left depended on answers of
     /// the receiver, in nanoseconds.
     pub answers_ns: u64,
@@ -75,6 +79,8 @@ pub struct Progress {
     pub files_sent: u64,
     /// Failures at both ends.
     pub failed: u64,
+    /// Those of files whose content the receiver could not store.
+    pub not_stored: u64,
     /// Files that changed while they were read, and were stored nevertheless.
     pub changed: u64,
     /// Attributes that the receiver could not preserve.
@@ -86,6 +92,15 @@ pub struct Progress {
 }
 
 impl Progress {
+    /// Bytes of content that are at the receiver, if so many bytes of records are; never too many.
+    pub fn bytes_crossed(&self, records_crossed: u64) -> u64 {
+        let under_way = self.record_bytes.saturating_sub(records_crossed);
+        // Frames have more content than bytes, and other records no more.
+        let content = self.bytes_queued.max(self.record_bytes);
+        let content = u128::from(under_way) * u128::from(content) / u128::from(self.record_bytes.max(1));
+        self.bytes_queued.saturating_sub(u64::try_from(content).unwrap_or(u64::MAX))
+    }
+
     /// Share of the copy that is done, 0 to 1; `None` until the total is known.
     pub fn share_done(&self) -> Option<f64> {
         let left = self.bytes.saturating_sub(self.bytes_same + self.bytes_here + self.bytes_done);
@@ -335,9 +350,9 @@ fn start_encoder(shared: &Arc<Shared>, mut frames: FramesOptions) -> io::Result<
     let never = frames.hint.take().map(Never::new);
     let (queue, end) = (Arc::clone(shared), Arc::clone(shared));
     let mut handed = 0;
-    let emit = move |records: Vec<u8>| {
+    let emit = move |records: Vec<u8>, waiting: usize| {
         handed += records.len() as u64;
-        queue.queue(records, AHEAD_MIN as usize).map_err(|_| OverError)?;
+        queue.queue(records, AHEAD_MIN as usize, waiting).map_err(|_| OverError)?;
         queue.pace(handed, &carrier).map_err(|_| OverError)
     };
     let encoder = Encoder::start(frames, emit, move |all| {
@@ -397,8 +412,9 @@ impl Shared {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues records for the engine once fewer than `most` bytes wait.
-    fn queue(&self, records: Vec<u8>, most: usize) -> Result<(), Over> {
+    /// Queues records for the engine once fewer than `most` bytes wait. `waiting`: bytes of content that
+    /// are counted and come later.
+    fn queue(&self, records: Vec<u8>, most: usize, waiting: usize) -> Result<(), Over> {
         let mut state = self.lock();
         while state.records_len >= most && !state.over {
             state = self.wait(state);
@@ -407,6 +423,9 @@ impl Shared {
             return Err(Over);
         }
         state.records_len += records.len();
+        let progress = &mut state.progress;
+        progress.record_bytes += records.len() as u64;
+        progress.bytes_queued = progress.bytes_done.saturating_sub(waiting as u64);
         state.records.push_back(records);
         self.changed.notify_all();
         Ok(())
@@ -558,6 +577,7 @@ impl Shared {
                 }
                 let in_hand = state.doubts.failed(id);
                 state.progress.failed += 1;
+                state.progress.not_stored += u64::from(sent);
                 if sent && !in_hand {
                     state.progress.files_sent = state.progress.files_sent.saturating_sub(1);
                 }
@@ -834,6 +854,23 @@ mod tests {
         let progress = source.progress()();
         assert_eq!((progress.files_sent, progress.failed), (2, 1));
         assert_eq!(progress.bytes_done, (files[0].1.len() + receiver.data[2] + long.len()) as u64);
+    }
+
+    #[test]
+    fn what_is_read_has_not_crossed_before_its_records_have() {
+        let home = tempfile::tempdir().unwrap();
+        let (mut receiver, source) = Receiver::of(&[("1", &noise(400_000))], home.path());
+        receiver.read_until(|r| r.finished);
+        let progress = source.progress()();
+        assert_eq!((progress.bytes_done, progress.bytes_queued), (400_000, 400_000));
+        let all = progress.record_bytes;
+        let crossed = [0, all / 2, all - 1, all, u64::MAX].map(|records| progress.bytes_crossed(records));
+        assert_eq!((crossed[0], crossed[2..].to_vec()), (0, vec![399_999, 400_000, 400_000]));
+        assert!((199_000..200_000).contains(&crossed[1]), "{crossed:?}");
+        // Frames are shorter than their content.
+        let framed = Progress { bytes_done: 900, bytes_queued: 800, record_bytes: 200, ..Progress::default() };
+        assert_eq!([0, 100, 200].map(|records| framed.bytes_crossed(records)), [0, 400, 800]);
+        assert_eq!(Progress::default().bytes_crossed(5), 0);
     }
 
     #[test]

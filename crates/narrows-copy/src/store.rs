@@ -406,6 +406,7 @@ impl Target {
 
     fn not_stored(&mut self, id: u64, text: String, answers: &mut Answers) {
         self.stored.failed += 1;
+        self.stored.not_stored += 1;
         (self.observers.on_failure)(&text);
         answers.put(&Answer::NotStored { id, text });
     }

@@ -73,6 +73,12 @@ pub fn bytes(n: f64) -> String {
     format!("{n:.0} B")
 }
 
+/// `1 file`, `2 files`
+pub fn count<N: Display + PartialEq + From<u8>>(n: N, one: &str, more: &str) -> String {
+    let what = if n == N::from(1) { one } else { more };
+    format!("{n} {what}")
+}
+
 /// `wire 18.7 MiB, ratio 3.42`
 pub fn wire(raw: u64, wire: u64) -> String {
     format!("wire {}, ratio {:.2}", bytes(wire as f64), raw as f64 / wire.max(1) as f64)
@@ -138,6 +144,13 @@ fn is_invisible(c: char) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_of_something_is_no_plural() {
+        let words = [0u64, 1, 2].map(|n| count(n, "entry", "entries"));
+        assert_eq!(words, ["0 entries", "1 entry", "2 entries"]);
+        assert_eq!(count(1usize, "round", "rounds"), "1 round");
+    }
 
     #[test]
     fn an_error_is_one_line_without_numbers_and_repetitions() {

@@ -13,7 +13,7 @@ use narrows::sender::Summary;
 use narrows::{Error, ErrorKind, Result};
 use narrows_copy::filter::Filter;
 use narrows_copy::holes::{has_hole, next_data};
-use narrows_copy::scan::{Found, Root, walk};
+use narrows_copy::scan::{Found, Root, socket_words, walk};
 use narrows_file::effort::Effort;
 use narrows_file::{Hint, Mode, WriteOptions, Writer};
 use narrows_host::words::{e_text, shown, shown_name};
@@ -289,7 +289,7 @@ impl<W: Write + Send + 'static> Packer<'_, W> {
         match found {
             Found::Failed(text) => self.failed(&text)?,
             // As tar does: whoever listens makes it anew.
-            Found::Socket(text) => (self.on_failure)(&text),
+            Found::Socket(path) => (self.on_failure)(&socket_words(&path)),
             Found::Stream(_) => {}
             Found::Entry { root, entry } => {
                 if let EntryKind::File { len, .. } = entry.kind {

@@ -37,6 +37,7 @@ pub mod socks;
 mod standing;
 pub mod target;
 mod tunnel;
+mod unreached;
 mod watcher;
 mod wire;
 

@@ -25,8 +25,9 @@ use super::lookup::{self, Found, Lookups};
 use super::rate::{Greetings, Rates};
 use super::reason::Reason;
 use super::reports::Teller;
-use super::session::{Credit, Sent};
+use super::session::{Credit, Role, Sent};
 use super::settings::{Change, Report, Settings, Trust};
+use super::unreached::Unreached;
 
 mod carriers;
 mod changes;
@@ -168,6 +169,7 @@ pub(super) struct Pump {
     flow_rates: Rates,
     /// When a refused stranger may be told of again.
     complains_ns: u64,
+    unreached: Unreached,
     flows: usize,
     undecided: VecDeque<(Key, IpAddr)>,
     /// Number of the latest connection, for who watches.
@@ -239,6 +241,7 @@ pub(super) fn start(settings: Settings, reports: Teller, counters: Arc<Counters>
             greetings: Greetings::new(ALL_GREETINGS_BURST, ALL_GREETINGS_PER_S),
             flow_rates: Rates::new(limits.flows_per_s, limits.flows_per_s),
             complains_ns: 0,
+            unreached: Unreached::default(),
             flows: 0,
             undecided: VecDeque::new(),
             numbered: 0,
@@ -562,6 +565,14 @@ impl Pump {
     fn report_flow(&mut self, session: usize, text: String) {
         let host = self.sessions[session].as_ref().and_then(|place| place.host);
         self.report_refusal(host, Subject::Flows, text);
+    }
+
+    /// Tells a person at a dialer that a target was not reached. At an acceptor others choose the targets.
+    fn report_unreached(&mut self, session: usize, to: String, reason: Reason, text: &str) {
+        let is_own = self.sessions[session].as_ref().is_some_and(|place| place.role == Role::Dialer);
+        if is_own && self.unreached.may_tell(&to, self.now_ns) {
+            self.report(Report::Unreached { to, reason, text: text.to_owned() });
+        }
     }
 
     /// Tells how much was not told.

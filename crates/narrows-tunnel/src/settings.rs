@@ -104,6 +104,9 @@ pub enum Report {
     Lost { why: String },
     /// A connection was refused or broken.
     Flow { text: String },
+    /// A target that a connection of this dialer wanted was not reached. It is a `Flow` too; this is told
+    /// once a minute of each target at most.
+    Unreached { to: String, reason: Reason, text: String },
     /// A connection has ended, if the settings want to hear of it.
     Ended(Box<Ended>),
     /// Something of a dialer, for a verbose acceptor.

@@ -270,6 +270,40 @@ fn time_until_the_receiver_has_stored_all_is_not_the_source_s() {
 }
 
 #[test]
+fn what_crossed_is_what_the_receiver_has_delivered_and_of_a_silent_one_what_left_this_host() {
+    for duplex in [true, false] {
+        let data = random(400_000, 1);
+        // It takes all at once.
+        let conditions = Conditions { kernel_buffer: 1 << 20, ..Conditions::steady(1.0) };
+        let mut w = World::new(fixed(Method::STORE, 16 << 10, false), SenderConfig { duplex, ..config(2) }, conditions);
+        w.write(&data);
+        let mut seen = Vec::new();
+        for i in 1..30 {
+            w.run_until(i * 100 * MS);
+            if !duplex {
+                w.look_at_link();
+            }
+            let summary = w.sender.summary().clone();
+            assert!(summary.raw_bytes > 390_000, "all but the rest is handed to the link");
+            let crossed = summary.crossed_raw_bytes;
+            // What has left this host may have to be decoded yet.
+            let most = w.received.len() + if duplex { 0 } else { 16 << 10 };
+            assert!(crossed <= most as u64, "{duplex}: {crossed} of {most}");
+            assert!(summary.crossed_wire_bytes >= crossed && summary.crossed_wire_bytes < crossed + (20 << 10));
+            seen.push(crossed);
+        }
+        // 1 Mbit/s; reports come twice a second.
+        assert!(seen.is_sorted() && (60_000..120_000).contains(&seen[9]), "{duplex}: {seen:?}");
+        w.finish();
+        let stored = w.receiver.close_message(None);
+        if duplex {
+            w.sender.receive(&stored, w.now_ns).unwrap();
+            assert_eq!(w.sender.summary().crossed_raw_bytes, 400_000);
+        }
+    }
+}
+
+#[test]
 fn a_late_block_is_taken_over_and_arrives_once() {
     let data = text(600_000, 9);
     let choose = |_: &View<'_>| Choice::new(DEFAULT_METHODS[11], 100_000);

@@ -47,6 +47,23 @@ pub(super) fn key_as_source(words: &[OsString]) -> Option<&OsString> {
     })
 }
 
+/// The option of ssh in an `-o NAME=VALUE` or `-oNAME=VALUE`, as scp takes it; alone the value would be copied.
+pub(super) fn ssh_option(words: &[OsString]) -> Option<&str> {
+    if words.get(1).is_none_or(|word| word != "cp" && word != "sync") {
+        return None;
+    }
+    let is_option = |text: &&str| {
+        let name = text.split_once('=').map_or("", |(name, _)| name);
+        name.starts_with(|c: char| c.is_ascii_uppercase()) && name.chars().all(|c| c.is_ascii_alphanumeric())
+    };
+    let own = words.iter().skip(2).take_while(|word| *word != "--").collect::<Vec<_>>();
+    let apart = own.windows(2).filter(|pair| pair[0] == "-o").map(|pair| pair[1]);
+    let apart = apart.filter(|word| std::path::Path::new(word).symlink_metadata().is_err());
+    let apart = apart.filter_map(|word| word.to_str());
+    let joined = own.iter().filter_map(|word| word.to_str()?.strip_prefix("-o"));
+    apart.chain(joined).find(is_option)
+}
+
 /// What to do about `-P` without a port, which is an option of rsync.
 fn about_port(error: &clap::Error) -> Option<String> {
     let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else { return None };
@@ -91,6 +108,27 @@ fn instead(option: &str) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn options_of_ssh_are_known_from_flags_of_rsync() {
+        let of = |line: &str| {
+            let words: Vec<_> = line.split(' ').map(OsString::from).collect();
+            ssh_option(&words).map(str::to_owned)
+        };
+        for line in ["narrows cp -o Port=22 a h:", "narrows sync a h: -oPort=22", "narrows cp -r -o BatchMode=yes a b"]
+        {
+            assert!(of(line).is_some_and(|option| line.contains(&option) && option.contains('=')), "{line}");
+        }
+        for line in [
+            "narrows cp -o a b=c",
+            "narrows cp -ogD A=b c",
+            "narrows cp -e ssh -o src/A=b c",
+            "narrows cp -- -o A=b",
+            "narrows pipe -o A=b",
+        ] {
+            assert_eq!(of(line), None, "{line}");
+        }
+    }
 
     #[test]
     fn readable_numbers_are_no_request_for_help() {

@@ -58,7 +58,10 @@ impl Elements {
             if shape.is_empty() {
                 (&file).take(WHOLE_MAX + 1).read_to_end(&mut head).context(cannot.clone())?;
                 if head.len() as u64 > WHOLE_MAX || head.len() % dtype.bytes() != 0 {
-                    let text = format!("{} bytes are no elements of {dtype}; state --shape", head.len());
+                    let text = format!(
+                        "no elements of {dtype} have {} together; state --shape",
+                        report::count(head.len(), "byte", "bytes")
+                    );
                     return Err(Error::misuse(text).into());
                 }
                 shape = vec![head.len() / dtype.bytes()];
@@ -165,10 +168,12 @@ fn encode(args: &EncodeArgs) -> Result<()> {
         } else {
             let relative =
                 worst_rel.map(|rel| format!(" ({} of its value)", not_below(rel.into()))).unwrap_or_default();
-            format!("; worst error {}{relative}, {exceptions} values exact instead", not_below(worst.into()))
+            let exceptions = report::count(exceptions, "value", "values");
+            format!("; worst error {}{relative}, {exceptions} exact instead", not_below(worst.into()))
         };
         let ratio = raw as f64 / wire as f64;
-        report::note(format_args!("{raw} bytes to {wire}, ratio {ratio:.2}{errors}{pipeline}"));
+        let raw_words = report::count(raw, "byte", "bytes");
+        report::note(format_args!("{raw_words} to {wire}, ratio {ratio:.2}{errors}{pipeline}"));
     }
     Ok(())
 }

@@ -103,10 +103,11 @@ fn scrub_file(args: &CheckArgs, transfer: &Transfer, path: &Path) -> Result<bool
         target.commit(true).with_context(|| name.to_string())?;
         if !args.verbosity.quiet {
             let left_out = kept.map_or_else(String::new, |kept| {
-                let n = repaired.dropped_bytes;
-                format!("; {n} bytes behind the last whole block are left out, and are in {}", kept.display())
+                let n = report::count(repaired.dropped_bytes, "byte", "bytes");
+                format!("; left out and kept in {}: {n} behind the last whole block", kept.display())
             });
-            let text = format!("{}: wrote the index of {} blocks{left_out}", path.display(), repaired.blocks);
+            let blocks = report::count(repaired.blocks, "block", "blocks");
+            let text = format!("{}: wrote the index of {blocks}{left_out}", path.display());
             report::note(text);
         }
         let options = OpenOptions::default().reach_max(reach_max(args.long));
@@ -198,7 +199,8 @@ fn show(args: &CheckArgs, path: &Path, found: &Report, pack: Option<&packs::Foun
     }
     if is_good && !args.verbosity.quiet {
         let pack = pack.map_or_else(String::new, |pack| format!(", {}", pack.words()));
-        report::out(format!("{}: good, {} bytes{pack}", path.display(), found.good_bytes))?;
+        let bytes = report::count(found.good_bytes, "byte", "bytes");
+        report::out(format!("{}: good, {bytes}{pack}", path.display()))?;
     }
     Ok(())
 }

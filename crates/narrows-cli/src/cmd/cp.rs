@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use narrows::hint::Mode;
 use narrows::policy::PolicySpec;
 use narrows::receiver::RecvSummary;
@@ -57,8 +57,10 @@ pub(super) use say::teller;
 use say::{itemizes, names, names_wanted, recording, removed_names, say, sent_names, skipped, telling};
 use stdio::Dash;
 
-/// Exit status: nothing was copied.
+/// Exit status: nothing was copied, since no source could be read.
 const NOTHING: u8 = 2;
+/// Exit status: nothing was copied, since nothing could be stored.
+const NOT_STORED: u8 = 1;
 /// Exit status: some entries could not be copied, or objects are damaged; they were reported.
 const SOME_FAILED: u8 = 3;
 /// Exit status: everything was copied, but some files changed while they were read.
@@ -78,6 +80,8 @@ struct Outcome {
     /// Bytes that came as references to what came before.
     repeated: u64,
     failed: u64,
+    /// Of the failed: what could not be stored.
+    not_stored: u64,
     changed: u64,
     /// Of the failed: objects that are damaged.
     damaged: u64,
@@ -118,22 +122,33 @@ pub(crate) fn run(args: &CpArgs) -> Result<ExitCode> {
             say(args, dash, &outcome, &failures, begun.elapsed())?;
             Ok(ExitCode::from(match &outcome {
                 o if o.damaged > 0 => SOME_FAILED,
-                o if o.failed > 0 && o.files + o.files_same + o.removed == 0 && !o.begun => NOTHING,
+                o if o.failed > 0 && o.files + o.files_same + o.removed == 0 && !o.begun => {
+                    if o.not_stored > 0 {
+                        NOT_STORED
+                    } else {
+                        NOTHING
+                    }
+                }
                 o if o.failed > 0 || o.not_removed.is_some() => SOME_FAILED,
                 o if o.changed > 0 => CHANGED,
                 _ => 0,
             }))
         }
+        // Whatever fails then fails because of it: a shell that carries the copy ends of the same signal.
+        Err(e) if signals::received().is_some() && !e.is::<files::StdoutClosed>() => {
+            let hint = if dash == Dash::Nowhere { "; run the same command again to resume" } else { "" };
+            Err(anyhow!("interrupted{hint}"))
+        }
         // Running it again fetches the same bytes.
-        Err(e) if objects::are_meant(args) && objects::is_damage(&e) && signals::received().is_none() => {
+        Err(e) if objects::are_meant(args) && objects::is_damage(&e) => {
             report::note(report::one_line(&e));
             Ok(ExitCode::from(SOME_FAILED))
         }
-        Err(e) if is_unreachable(&e) && signals::received().is_none() => {
+        Err(e) if is_unreachable(&e) => {
             report::note(report::one_line(&e));
             Ok(ExitCode::from(LOST))
         }
-        Err(e) if narrows_copy::is_link_lost(e.as_ref()) && signals::received().is_none() => {
+        Err(e) if narrows_copy::is_link_lost(e.as_ref()) => {
             // stdin and stdout cannot be rewound, so the copy cannot resume.
             let hint = if dash == Dash::Nowhere { "; run the same command again to resume" } else { "" };
             report::note(format_args!("{}{hint}", report::one_line(&e)));
@@ -142,7 +157,6 @@ pub(crate) fn run(args: &CpArgs) -> Result<ExitCode> {
         // Exit status 3 would claim that everything but the reported entries was copied.
         Err(e)
             if report::kind(&e).is_some_and(|kind| kind != narrows::ErrorKind::Misuse)
-                && signals::received().is_none()
                 && e.downcast_ref::<crate::files::StdoutClosed>().is_none() =>
         {
             report::note(report::one_line(&e));
@@ -167,7 +181,10 @@ fn normal(args: &CpArgs) -> Result<CpArgs> {
         return misuse("--max-delete limits --delete: give that too");
     }
     if habits.files_from.is_some() && args.delete {
-        return misuse("--delete would remove what the list of --files-from does not name; copy without one of them");
+        return misuse(match args.mirrors {
+            true => "sync would remove what the list of --files-from does not name; use narrows cp",
+            false => "--delete would remove what the list of --files-from does not name; copy without one of them",
+        });
     }
     if habits.files_from.is_some() && args.paths.len() != 2 {
         return misuse("--files-from lists paths below one source: narrows cp --files-from FILE SRC DST");
@@ -273,7 +290,7 @@ fn put(args: &CpArgs, sources: &[PathBuf], target: &Place, tell: &Tell) -> Resul
         return Ok(Outcome { failed: unopened.len() as u64, unstarted: true, ..Outcome::default() });
     }
     if args.delete {
-        check_delete(sources, target)?;
+        check_delete(args, sources, target)?;
     }
     let single = listed.is_none() && sources.len() == 1 && !sources[0].is_dir();
     for source in sources {
@@ -435,6 +452,7 @@ fn send_picked(
         files_same: p.files_same,
         repeated: p.bytes_repeated,
         failed: p.failed + not_removed_sources.get(),
+        not_stored: p.not_stored,
         changed: p.changed,
         losses: p.losses,
         removed: p.removed,
@@ -551,6 +569,7 @@ fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<O
         files_same: s.files_same,
         repeated: s.bytes_repeated,
         failed: s.failed + unsaid,
+        not_stored: s.not_stored,
         changed: s.changed,
         losses: s.losses,
         removed: s.removed,
@@ -672,9 +691,10 @@ fn store_options(args: &CpArgs, within_host: bool) -> StoreOptions {
 }
 
 /// Refuses uses of --delete that are seen to be wrong before the copy begins.
-fn check_delete(sources: &[PathBuf], target: &Place) -> Result<()> {
+fn check_delete(args: &CpArgs, sources: &[PathBuf], target: &Place) -> Result<()> {
     if !sources.iter().any(|path| scan::top(path).is_none() || path.symlink_metadata().is_ok_and(|s| s.is_dir())) {
-        return Err(narrows::Error::misuse("--delete is for folders, and no source is a folder").into());
+        let what = if args.mirrors { "sync" } else { "--delete" };
+        return Err(narrows::Error::misuse(format!("{what} is for folders, and no source is a folder")).into());
     }
     let Place::Local(target) = target else { return Ok(()) };
     for path in sources {
@@ -682,9 +702,8 @@ fn check_delete(sources: &[PathBuf], target: &Place) -> Result<()> {
         let Ok(covered) = covered.canonicalize() else { continue };
         if let Some(path) = sources.iter().find(|path| is_inside(path, &covered)) {
             let path = shown(path.as_os_str().as_bytes());
-            return Err(
-                narrows::Error::misuse(format!("{path} is in the target, where --delete would remove it")).into()
-            );
+            let what = if args.mirrors { "sync" } else { "--delete" };
+            return Err(narrows::Error::misuse(format!("{path} is in the target, where {what} would remove it")).into());
         }
     }
     Ok(())

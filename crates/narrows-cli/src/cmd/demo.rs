@@ -51,8 +51,8 @@ struct Outcome {
 /// Runs `narrows demo`.
 pub(crate) fn run(args: &DemoArgs) -> Result<()> {
     let sample = if args.files.is_empty() { found_files()? } else { named_files(&args.files)? };
-    let (amount, cores) = (report::bytes(sample.len() as f64), stream::cores());
-    report::note(format_args!("{amount} of distinct data, {cores} cores; every byte that arrives is verified"));
+    let (amount, cores) = (report::bytes(sample.len() as f64), report::count(stream::cores(), "core", "cores"));
+    report::note(format_args!("{amount} of distinct data, {cores}; every byte that arrives is verified"));
     // Shown on a terminal only.
     let progress = ProgressBar::new_spinner();
     let mut rows = Vec::new();

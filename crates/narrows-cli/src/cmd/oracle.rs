@@ -119,7 +119,7 @@ fn bar(len: usize, methods: usize, quiet: bool) -> ProgressBar {
     let bar = ProgressBar::new(len as u64);
     let template = "{bar:16.cyan} {binary_bytes}/{binary_total_bytes} ETA {eta} {wide_msg}";
     bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
-    bar.set_message(format!("measuring {methods} methods"));
+    bar.set_message(format!("measuring {}", report::count(methods, "method", "methods")));
     bar.enable_steady_tick(std::time::Duration::from_millis(200));
     bar
 }

@@ -198,7 +198,7 @@ fn say(args: &PackArgs, p: &Packed, elapsed: Duration, to_stdout: bool) -> Resul
     if args.verbosity.quiet {
         return Ok(());
     }
-    let mut line = format!("{} {}", p.files, if p.files == 1 { "file" } else { "files" });
+    let mut line = report::count(p.files, "file", "files");
     if p.repeated > 0 {
         line += &format!(", {} of repeats stored once", report::bytes(p.repeated as f64));
     }

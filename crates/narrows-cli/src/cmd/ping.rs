@@ -132,8 +132,9 @@ fn sets(args: &PingArgs) -> Result<Vec<Set>> {
     };
     let sets = messages::sets(&source, sizes, count)?;
     for set in sets.iter().filter(|s| s.messages.len() < count && !args.quiet) {
-        let (n, size) = (set.messages.len(), set.size.map_or(String::new(), |s| format!(" of {s} bytes")));
-        report::note(format_args!("there are only {n} messages{size}"));
+        let n = report::count(set.messages.len(), "message", "messages");
+        let size = set.size.map_or(String::new(), |s| format!(" of {}", report::count(s, "byte", "bytes")));
+        report::note(format_args!("the input has only {n}{size}"));
     }
     Ok(sets)
 }

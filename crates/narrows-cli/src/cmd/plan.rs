@@ -162,7 +162,10 @@ fn measured(args: &PlanArgs) -> Result<(Vec<Measured>, String)> {
 
 fn remarks(sample: &Sample, name: &str) {
     if sample.unreadable > 0 {
-        report::note(format_args!("{name}: {} files or folders cannot be read and are left out", sample.unreadable));
+        report::note(format_args!(
+            "{name}: left out, since it cannot be read: {}",
+            report::count(sample.unreadable, "file or folder", "files or folders")
+        ));
     }
     if sample.is_cut {
         report::note(format_args!("{name}: there is more than was looked at; the sample is of the first part"));
@@ -218,7 +221,7 @@ fn bar(len: u64, methods: usize, quiet: bool) -> ProgressBar {
     let bar = ProgressBar::new(len);
     let template = "{bar:16.cyan} {binary_bytes}/{binary_total_bytes} ETA {eta} {wide_msg}";
     bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
-    bar.set_message(format!("measuring {methods} methods"));
+    bar.set_message(format!("measuring {}", report::count(methods, "method", "methods")));
     bar.enable_steady_tick(Duration::from_millis(200));
     bar
 }

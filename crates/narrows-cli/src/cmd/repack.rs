@@ -292,7 +292,8 @@ fn summary(args: &RepackArgs, tally: &Tally, others: u64, is_complete: bool) -> 
     if args.verbosity.quiet {
         return Ok(());
     }
-    let others = if others > 0 { format!("; {others} other files") } else { String::new() };
+    let others =
+        if others > 0 { format!("; {}", report::count(others, "other file", "other files")) } else { String::new() };
     let rest = if is_complete { "" } else { "; the budget is used up, run it again to go on" };
     report::note(format!("{}{others}{rest}", tally.words(args.dry_run)));
     Ok(())

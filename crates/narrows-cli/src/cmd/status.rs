@@ -23,7 +23,8 @@ pub(crate) fn run(args: &StatusArgs) -> Result<()> {
     let answers = ask::all().context("cannot look for processes")?;
     let (processes, left_out) = answers.processes();
     if left_out > 0 {
-        report::note(format_args!("{left_out} processes did not answer in time, or sent too much, and are left out"));
+        let left_out = report::count(left_out, "process", "processes");
+        report::note(format_args!("left out: {left_out} without an answer in time, or with one that is too long"));
     }
     if args.json {
         // The first version listed only programs under `run`, by this name.

@@ -27,7 +27,8 @@ pub(crate) fn run(args: &TrainArgs) -> Result<()> {
     let count = messages.len();
     if count < MESSAGES_MIN {
         bail!(
-            "{count} different messages are too few to train a dictionary: give {MESSAGES_MIN} or more, better 200{}",
+            "{} too few to train a dictionary: give {MESSAGES_MIN} or more, better 200{}",
+            report::count(count, "different message is", "different messages are"),
             if args.lines { "" } else { " (--lines: each line of a file is one)" }
         );
     }

@@ -18,6 +18,7 @@ use narrows_tunnel::Tunnel;
 use narrows_tunnel::engine;
 use narrows_tunnel::forward::{self, Forward};
 use narrows_tunnel::limits::FLOWS_MAX;
+use narrows_tunnel::reason::Reason;
 use narrows_tunnel::rules::Rules;
 use narrows_tunnel::session::Timing;
 use narrows_tunnel::settings::{Change, Report, Settings, Trust, Uplink};
@@ -279,6 +280,9 @@ fn tell(args: &TunnelArgs, said: Report) -> Result<()> {
             Report::Up => Some(json!({ "up": true })),
             Report::Lost { .. } => Some(json!({ "up": false })),
             Report::Refused { text } => Some(json!({ "refused": text })),
+            Report::Unreached { to, reason, text } => {
+                Some(json!({ "unreached": to, "reason": reason.to_string(), "why": text }))
+            }
             _ => None,
         };
         line.map_or(Ok(()), outlet::json)?;
@@ -296,8 +300,12 @@ fn tell(args: &TunnelArgs, said: Report) -> Result<()> {
         Report::Lost { why } => (format!("the tunnel is lost: {why}; trying again"), 0),
         // A verbose end tells it as `Peer`.
         Report::Refused { text } => (text, if args.verbose { 3 } else { 1 }),
+        // A verbose end tells each as `Flow`.
+        Report::Unreached { to, reason, text } => (unreached(&to, reason, &text), if args.verbose { 3 } else { 1 }),
         Report::Flow { text } | Report::Peer { text } => (text, 2),
-        Report::Missed { count } => (format!("{count} messages are lost: there were too many"), 1),
+        Report::Missed { count } => {
+            (format!("lost {}: there were too many", report::count(count, "message", "messages")), 1)
+        }
         Report::Over { .. } | Report::Ended(_) => return Ok(()),
     };
     let most = if args.verbose { 2 } else { u8::from(!args.quiet) };
@@ -305,6 +313,19 @@ fn tell(args: &TunnelArgs, said: Report) -> Result<()> {
         report::note(text);
     }
     Ok(())
+}
+
+/// What is said of a target that was not reached, and what to do about it.
+fn unreached(to: &str, reason: Reason, text: &str) -> String {
+    let why = if text.is_empty() { reason.to_string() } else { text.to_owned() };
+    let advice = match reason {
+        Reason::Refused => "start what should listen there, or correct the target",
+        Reason::Unreachable | Reason::Timeout => "check whether its host is up, and reached from there",
+        Reason::Forbidden => "allow it at the other end, with --allow",
+        Reason::Busy => "close some connections, or raise the limits of the other end",
+        _ => "-v tells more",
+    };
+    format!("cannot reach {to}: {why}; {advice} (told once a minute for each target; -v tells all)")
 }
 
 /// A socket whose bytes two threads carry to stdout and from stdin, whatever these are.

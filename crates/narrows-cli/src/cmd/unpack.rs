@@ -290,7 +290,7 @@ fn say(args: &UnpackArgs, s: &Stored, missing: u64, elapsed: Duration) -> Result
         return Ok(());
     }
     let would = if args.dry_run { "would unpack " } else { "" };
-    let mut line = format!("{would}{} {}", s.files, if s.files == 1 { "file" } else { "files" });
+    let mut line = would.to_owned() + &report::count(s.files, "file", "files");
     if s.files_same > 0 {
         line += &format!(", {} already there", s.files_same);
     }

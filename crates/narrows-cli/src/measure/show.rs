@@ -66,7 +66,7 @@ pub(crate) fn text(m: &Measured) -> String {
         seconds(jitter(trips))
     );
     let peer = &found.peer;
-    let cores = |n: usize| if n == 1 { "1 core".into() } else { format!("{n} cores") };
+    let cores = |n: usize| report::count(n, "core", "cores");
     let same = if peer.same_host { "; both ends are this host and share its cores" } else { "" };
     let quick = match quickness(&found.speeds[0].each, &found.speeds[1].each) {
         Some([decode, encode]) if !peer.same_host => {
@@ -129,7 +129,7 @@ fn direction(name: &str, way: &Direction) -> String {
 
 fn folder_words(folder: &Folder) -> String {
     let more = if folder.is_cut { "at least " } else { "" };
-    let files = if folder.files == 1 { "1 file".into() } else { format!("{} files", folder.files) };
+    let files = report::count(folder.files, "file", "files");
     let mut words = format!("{}: {more}{files}, {}", shown(folder.name.as_bytes()), report::bytes(folder.len as f64));
     match &folder.sketch {
         Some(sketch) => {

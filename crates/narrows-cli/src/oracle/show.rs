@@ -52,7 +52,7 @@ pub(crate) fn speeds(table: &Table) -> Vec<Speed> {
 /// One line that describes the data and the cores.
 pub(crate) fn headline(about: &About) -> String {
     let first = if about.is_cut { "the first " } else { "" };
-    let cores = |n: usize| if n == 1 { "1 core".into() } else { format!("{n} cores") };
+    let cores = |n: usize| report::count(n, "core", "cores");
     format!(
         "{}: {first}{}; {} to encode, {} to decode, as fast as {}",
         about.path,

@@ -8,6 +8,7 @@ use super::client::Client;
 use super::figures::Trips;
 use super::messages::Set;
 use super::method::Method;
+use crate::report;
 
 /// Measurements of a set: the round trips of each method in the order of the client's methods,
 /// plain first.
@@ -26,11 +27,15 @@ impl Measured<'_> {
     pub(crate) fn table(&self, client: &Client) -> String {
         let (count, mean_len) = (self.set.messages.len(), self.mean_len());
         let of = match self.set.size {
-            Some(size) => format!("of {size} bytes"),
+            Some(size) => format!("of {}", report::count(size, "byte", "bytes")),
             None => format!("of {mean_len:.0} bytes on average"),
         };
         let wire = client.wire.map_or("as it is".to_owned(), |w| w.words());
-        let mut text = format!("{count} messages {of}, {} rounds; link {wire}\n", client.rounds);
+        let mut text = format!(
+            "{} {of}, {}; link {wire}\n",
+            report::count(count, "message", "messages"),
+            report::count(client.rounds, "round", "rounds")
+        );
         let _ = write!(
             text,
             "{:<18} {:>7} {:>10} {:>10} {:>10} {:>11} {:>8}",

@@ -1,5 +1,6 @@
 //! The plan as an HTML page: all tables, and Figures 4 to 8 of the text for this site.
 
+use crate::report;
 use narrows_plan::archive::Archive;
 use narrows_plan::interval::Interval;
 use narrows_plan::memory::capacity_gb;
@@ -53,9 +54,13 @@ fn colour(i: usize, methods: &[Method]) -> Colour {
     if methods[i].is_none() { Colour::Muted } else { Colour::Scale(i as f64 / methods.len().max(2) as f64) }
 }
 
+fn cores(site: &Site) -> String {
+    report::count(site.node.cores_free, "core", "cores")
+}
+
 fn thresholds(site: &Site, methods: &[Method]) -> Figure {
     let methods: Vec<Method> = methods.iter().filter(|m| !m.is_none()).cloned().collect();
-    let title = format!("Table 1: links below this gain, {} cores at each end", site.node.cores_free);
+    let title = format!("Table 1: links below this gain, {} at each end", cores(site));
     let mut plot = Plot::new(&title, Axis::names("", &names(&methods)), Axis::log("MB/s of the link"));
     for (model, colour) in Model::ALL.into_iter().zip([Colour::Grey(0.2), Colour::Grey(0.8), Colour::Main]) {
         let values: Vec<Interval> = methods.iter().map(|m| threshold(model, m, site.cores())).collect();
@@ -141,7 +146,7 @@ fn memory_offered(site: &Site, methods: &[Method]) -> Figure {
 
 fn network(site: &Site, methods: &[Method]) -> Figure {
     let links: Vec<&str> = site.links.iter().map(|l| l.name.as_str()).collect();
-    let title = format!("Figure 7: what a node sends, {} cores", site.node.cores_free);
+    let title = format!("Figure 7: what a node sends, {}", cores(site));
     let mut plot = Plot::new(&title, Axis::names("", &links), Axis::log("Raw Gbit/s"));
     for (i, m) in methods.iter().enumerate() {
         let values: Vec<Interval> =
@@ -197,7 +202,10 @@ fn storage(site: &Site, methods: &[Method]) -> [Figure; 2] {
 
 fn archive(site: &Site, methods: &[Method]) -> Figure {
     let archive = site.archive();
-    let title = format!("Archive: what a month's data cost, read {} times a month", archive.reads_per_month);
+    let title = format!(
+        "Archive: what a month's data cost, read {} a month",
+        report::count(archive.reads_per_month, "time", "times")
+    );
     let y = Axis::linear(&format!("{} since the beginning", site.currency));
     let mut plot = Plot::new(&title, Axis::linear("Months"), y);
     for (i, m) in methods.iter().enumerate() {

@@ -6,6 +6,7 @@ use super::graph;
 use super::view::View;
 use super::world::{FlowRow, ProcessRow, World, short};
 use crate::args::top::SortArg;
+use crate::report;
 
 /// How a piece of text looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -122,9 +123,9 @@ fn part<T>(rows: &[T], top: usize, page: usize) -> &[T] {
 
 fn title(world: &World, view: &View, clock: &str) -> Line {
     let mut line = Line::of(Style::Bold, "narrows top");
-    let many = |n: u64, one: &str, more: &str| format!("{n} {}", if n == 1 { one } else { more });
     let (processes, flows) = (world.processes.len() as u64, world.connections());
-    let counts = format!("{}, {}", many(processes, "process", "processes"), many(flows, "flow", "flows"));
+    let counts =
+        format!("{}, {}", report::count(processes, "process", "processes"), report::count(flows, "flow", "flows"));
     line.push(Style::Plain, format!("  {clock}  {counts}  every {} s", view.interval_s));
     if world.left_out() > 0 {
         line.push(Style::Alert, format!("  {} silent", world.left_out()));

@@ -136,7 +136,7 @@ pub(super) fn errors(row: &Row<'_>) -> Option<String> {
         return Some(format!("same as the original{holds}"));
     }
     if row.variable.element.is_text() {
-        return Some(format!("{} of {} bytes of text differ{holds}", e.different, e.count));
+        return Some(format!("{} of {} of text differ{holds}", e.different, report::count(e.count, "byte", "bytes")));
     }
     let (abs, rel, rmse) = (number(e.worst_abs), number(e.worst_rel), number(e.rmse()));
     Some(format!("worst error {abs}, {rel} of the value; RMSE {rmse}, PSNR {:.1} dB{holds}", e.psnr_db()))
@@ -214,7 +214,7 @@ fn styled(style: &Style, all: &Findings<'_>, is_quiet: bool, is_verbose: bool) -
     let mut out = Vec::new();
     if !is_quiet {
         let ours = rows.iter().filter(|r| r.variable.is_narrows()).count();
-        let variables = if rows.len() == 1 { "1 variable".into() } else { format!("{} variables", rows.len()) };
+        let variables = report::count(rows.len(), "variable", "variables");
         out.push(format!("{}: {}, {variables}, {ours} of Narrows", clean(file), store.format));
     }
     let table: Vec<[String; 11]> = rows.iter().map(|row| cells(row).map(|cell| clean(&cell))).collect();
@@ -266,12 +266,13 @@ fn styled(style: &Style, all: &Findings<'_>, is_quiet: bool, is_verbose: bool) -
 fn summary(style: &Style, all: &Findings<'_>) -> Vec<String> {
     let count = |verdict| all.rows.iter().filter(|row| row.verdict() == verdict).count();
     let (bad, unseen, rows) = (count(Verdict::Bad), count(Verdict::Unseen), all.rows.len());
+    let of = |rows| report::count(rows, "variable", "variables");
     let mut out = Vec::new();
     if bad > 0 {
-        out.push(style.put("31", &format!("{bad} of {rows} variables are damaged or beyond their bound")));
+        out.push(style.put("31", &format!("damaged or beyond the bound: {bad} of {}", of(rows))));
     }
     if unseen > 0 {
-        let text = format!("{unseen} of {rows} variables were not checked or compared as a whole; see their lines");
+        let text = format!("not checked or compared as a whole: {unseen} of {}; see their lines", of(rows));
         out.push(style.put("33", &text));
     } else if bad == 0 && !all.unseen.is_empty() {
         out.push(style.put("33", "what is there is good, but not all was looked at"));
@@ -281,7 +282,7 @@ fn summary(style: &Style, all: &Findings<'_>) -> Vec<String> {
     } else if out.is_empty() {
         let ours = all.rows.iter().filter(|r| r.variable.is_narrows());
         let chunks: u64 = ours.map(|r| r.found.chunks).sum();
-        out.push(format!("good: {chunks} chunks of Narrows decoded"));
+        out.push(format!("good: {} of Narrows decoded", report::count(chunks, "chunk", "chunks")));
     }
     out
 }

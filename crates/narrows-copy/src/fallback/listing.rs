@@ -40,30 +40,24 @@ impl Listing {
         walk(&roots, filter, |found| {
             let (root, entry) = match found {
                 Found::Entry { root, entry } => (root, entry),
-                Found::Failed(text) | Found::Socket(text) => {
+                Found::Failed(text) => {
                     order.failed(&text, &mut copied);
+                    return true;
+                }
+                Found::Socket(path) => {
+                    order.skips_socket(&path, &mut copied);
                     return true;
                 }
                 // stdin is never copied with tar.
                 Found::Stream(_) => return true,
             };
-            let path = shown(&entry.path);
-            let why = match entry.kind {
-                EntryKind::Fifo | EntryKind::CharDevice { .. } | EntryKind::BlockDevice { .. } if !order.devices => {
-                    Some("it is a fifo or device; --devices copies them")
-                }
-                EntryKind::Folder => None,
-                EntryKind::File { len, .. } => {
-                    copied.files += 1;
-                    bytes += len;
-                    (order.on_file)(&path);
-                    None
-                }
-                _ => None,
-            };
-            if let Some(why) = why {
-                order.failed(&format!("cannot store {path}: {why}"), &mut copied);
+            if order.skips(&entry) {
                 return true;
+            }
+            if let EntryKind::File { len, .. } = entry.kind {
+                copied.files += 1;
+                bytes += len;
+                (order.on_file)(&shown(&entry.path));
             }
             let folder = &folders[root];
             let at = names.iter().position(|(known, _)| known == folder).unwrap_or_else(|| {

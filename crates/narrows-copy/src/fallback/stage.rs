@@ -118,7 +118,7 @@ impl Stage {
             from: Tree::open(self.path()).blame(Error::Local)?,
             to: tree,
             rename,
-            devices: order.devices,
+            devices: order.on_skipped.is_none(),
             ownership: self.ownership,
             keeps_set_id: self.keeps_owner && order.set_id,
             losses: std::mem::take(&mut self.losses),
@@ -127,7 +127,9 @@ impl Stage {
         walk(&roots, &Filter::new(&[])?, |found| {
             match found {
                 Found::Stream(_) => {}
-                Found::Failed(text) | Found::Socket(text) => order.failed(&text, copied),
+                Found::Failed(text) => order.failed(&text, copied),
+                Found::Socket(path) => order.skips_socket(&path, copied),
+                Found::Entry { entry, .. } if permitted.allows(&entry) && order.skips(&entry) => {}
                 Found::Entry { entry, .. } => {
                     let (path, is_file) = (shown(&entry.path), matches!(entry.kind, EntryKind::File { .. }));
                     let moved = if permitted.allows(&entry) {
@@ -190,9 +192,6 @@ impl Mover {
     fn entry(&mut self, entry: Entry) -> io::Result<()> {
         match entry.kind {
             EntryKind::Folder => self.folder(entry),
-            EntryKind::Fifo | EntryKind::CharDevice { .. } | EntryKind::BlockDevice { .. } if !self.devices => {
-                Err(io::Error::other("it is a fifo or device; --devices copies them"))
-            }
             EntryKind::File { .. } if !self.keeps_set_id && entry.mode & SETID != 0 => {
                 // Without its owner, a set-id program would run as another user.
                 let file = self.from.open_below(&entry.path, OFlags::PATH)?;

@@ -158,14 +158,14 @@ pub(crate) struct Encoder {
 }
 
 impl Encoder {
-    /// Starts the thread that puts everything in order. `emit` takes the records, `end` hears whether
-    /// all went.
+    /// Starts the thread that puts everything in order. `emit` takes the records, and hears how many
+    /// bytes wait behind them; `end` hears whether all went.
     ///
     /// # Errors
     /// No thread can be started.
     pub(crate) fn start(
         options: FramesOptions,
-        emit: impl FnMut(Vec<u8>) -> Result<(), OverError> + Send + 'static,
+        emit: impl FnMut(Vec<u8>, usize) -> Result<(), OverError> + Send + 'static,
         end: impl FnOnce(bool) + Send + 'static,
     ) -> io::Result<Self> {
         let (items, taken) = sync_channel(ITEMS_MAX);
@@ -288,7 +288,7 @@ struct Assembly<E> {
     emit: E,
 }
 
-impl<E: FnMut(Vec<u8>) -> Result<(), OverError>> Assembly<E> {
+impl<E: FnMut(Vec<u8>, usize) -> Result<(), OverError>> Assembly<E> {
     fn run(mut self) -> Result<(), OverError> {
         let records = RecordWriter::default();
         let mut body = Vec::new();
@@ -365,7 +365,7 @@ impl<E: FnMut(Vec<u8>) -> Result<(), OverError>> Assembly<E> {
         if self.out.is_empty() {
             return Ok(());
         }
-        (self.emit)(std::mem::take(&mut self.out))
+        (self.emit)(std::mem::take(&mut self.out), self.room.waiting())
     }
 
     fn flush_have(&mut self, records: &RecordWriter) {
@@ -447,7 +447,7 @@ mod tests {
         let (told, heard) = sync_channel(1);
         let out = Arc::<Mutex<Vec<u8>>>::default();
         let taken = Arc::clone(&out);
-        let emit = move |records: Vec<u8>| {
+        let emit = move |records: Vec<u8>, _| {
             taken.lock().unwrap().extend(records);
             Ok(())
         };
@@ -478,7 +478,7 @@ mod tests {
     fn a_thread_that_panics_ends_the_copy() {
         let options = FramesOptions::new(SendOptions::default(), &Arc::default(), false);
         let (told, heard) = sync_channel(1);
-        let encoder = Encoder::start(options, |_| panic!("as planned"), move |all| told.send(all).unwrap()).unwrap();
+        let encoder = Encoder::start(options, |_, _| panic!("as planned"), move |all| told.send(all).unwrap()).unwrap();
         assert!(encoder.put(Item::Records(vec![1])).is_ok());
         assert_eq!(heard.recv_timeout(std::time::Duration::from_secs(60)), Ok(false));
     }

@@ -34,6 +34,11 @@ impl Room {
         self.changed.notify_all();
     }
 
+    /// The bytes that wait now.
+    pub(super) fn waiting(&self) -> usize {
+        self.lock().0
+    }
+
     pub(super) fn end(&self) {
         self.lock().1 = true;
         self.changed.notify_all();

@@ -13,7 +13,7 @@ use super::{Content, File, Framing, SCANNED_RESUME, Shared};
 use crate::delta::Outline;
 use crate::frames::{Encoder, Item};
 use crate::holes::{has_hole, next_data};
-use crate::scan::{Found, Root};
+use crate::scan::{Found, Root, socket_words};
 use crate::{e_text, meta, shown};
 
 mod framed;
@@ -220,7 +220,8 @@ impl<'a> Producer<'a> {
 
     fn announce(&mut self, found: Found) {
         let (root, mut entry) = match found {
-            Found::Failed(text) | Found::Socket(text) => return self.failed(&text),
+            Found::Failed(text) => return self.failed(&text),
+            Found::Socket(path) => return self.failed(&socket_words(&path)),
             Found::Stream(reader) => return self.announce_stream(reader),
             Found::Entry { root, entry } => (root, entry),
         };
@@ -545,7 +546,7 @@ impl<'a> Producer<'a> {
         let records = std::mem::take(&mut self.out);
         match &self.encoder {
             Some(encoder) => encoder.put(Item::Records(records)).map_err(|_| Over),
-            None => self.shared.queue(records, QUEUE_BYTES),
+            None => self.shared.queue(records, QUEUE_BYTES, 0),
         }
     }
 }

@@ -76,7 +76,9 @@ impl Home {
                 Arc::new(folder)
             }
         };
-        Ok((rustix::fs::fstat(&folder)?.st_dev == own.st_dev).then_some(folder))
+        let stat = rustix::fs::fstat(&folder)?;
+        check_group(&stat, &own)?;
+        Ok((stat.st_dev == own.st_dev).then_some(folder))
     }
 
     /// Removes the folder of a target in `to` if it is empty and only there when needed.
@@ -174,6 +176,21 @@ fn check_owner(stat: &Stat, around: Option<&Stat>) -> io::Result<()> {
     match owners.contains(&Some(stat.st_uid)) && !is_open {
         true => Ok(()),
         false => Err(io::Error::other("others can change the folder of --partial-dir; take one of your own")),
+    }
+}
+
+/// Checks that the same holds for the group of the folder, unless that can change the folder of the
+/// targets, `to`, too: who replaces a target needs no temporary file for it, and a shared folder has a
+/// shared one beside each file. The check of the file by its name just before it gets the other one
+/// leaves a moment, so it is not enough.
+fn check_group(stat: &Stat, to: &Stat) -> io::Result<()> {
+    let is_open = |stat: &Stat| stat.st_mode & 0o1020 == 0o020;
+    match is_open(stat) && !(is_open(to) && to.st_gid == stat.st_gid) {
+        false => Ok(()),
+        true => Err(io::Error::other(
+            "a group that cannot change the target can change the folder of --partial-dir; chmod g-w, or take \
+             another one",
+        )),
     }
 }
 
@@ -302,6 +319,39 @@ mod tests {
         };
         assert_eq!([0o700, 0o755, 0o1777].map(open), [(true, true); 3]);
         assert_eq!(open(0o777), (false, false));
+    }
+
+    #[test]
+    fn a_folder_that_a_group_can_change_is_for_targets_that_the_group_can_change() {
+        let dir = tempfile::tempdir().unwrap();
+        let (to, below_it, apart) = (dir.path().join("to"), dir.path().join("to/p"), dir.path().join("apart"));
+        fs::create_dir(&to).unwrap();
+        let chmod = |path: &Path, mode| {
+            // One beside the targets is gone with what was in it.
+            fs::create_dir_all(path).unwrap();
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        };
+        for (of_partials, of_target, is_taken) in [
+            (0o775, 0o755, false),
+            (0o2775, 0o755, false),
+            (0o2775, 0o2775, true),
+            (0o775, 0o1775, false),
+            (0o1775, 0o755, true),
+            (0o755, 0o775, true),
+        ] {
+            [&below_it, &apart].iter().for_each(|folder| chmod(folder, of_partials));
+            chmod(&to, of_target);
+            for home in [below("p"), Home::apart(folder(&apart)).unwrap()] {
+                assert_eq!(begin(&home, &to, "x").is_ok(), is_taken, "{of_partials:o} {of_target:o}");
+            }
+        }
+        if rustix::process::geteuid().is_root() {
+            // Another group than that of the target.
+            [&below_it, &apart].iter().for_each(|folder| chmod(folder, 0o2775));
+            chmod(&to, 0o2775);
+            std::os::unix::fs::chown(&to, None, Some(65_534)).unwrap();
+            assert!(begin(&Home::apart(folder(&apart)).unwrap(), &to, "x").is_err());
+        }
     }
 
     #[test]

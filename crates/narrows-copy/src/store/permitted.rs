@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use narrows::entry::{Entry, EntryKind};
 
+use crate::meta;
 use crate::remote_path::Pattern;
 use crate::scan::{self, Listed};
 
@@ -49,6 +50,8 @@ impl Permitted {
         let top = entry.path.split(|b| *b == b'/').next().unwrap_or_default();
         // Two requested names may be hard links of one file.
         let file = matches!(entry.kind, EntryKind::File { .. } | EntryKind::HardLink { .. });
+        // These are passed over unless they are asked for too.
+        let file = file || meta::skipped(entry).is_some();
         let file = file && !entry.path.contains(&b'/');
         let named = names.iter().any(|n| n == top) || patterns.iter().any(|p| p.matches(top));
         (*root && *folders || !entry.path.is_empty() && named) && (*folders || file)
@@ -89,6 +92,7 @@ mod tests {
         assert!(contents.allows(&folder("")) && contents.allows(&file("anything/in/it")));
         let link_to_it = |path| entry(path, EntryKind::HardLink { of: 0 });
         assert!(one.allows(&link_to_it("f")) && !one.allows(&link_to_it("g")) && !one.allows(&link_to_it("f/x")));
+        assert!(one.allows(&entry("f", EntryKind::Fifo)) && !one.allows(&entry("f/x", EntryKind::Fifo)));
         let logs = tops(&["/there/*.log"], false);
         assert!(logs.allows(&file("a.log")) && !logs.allows(&file("a.txt")) && !logs.allows(&file(".log")));
     }

@@ -48,7 +48,7 @@ impl Target {
     pub(super) fn device(&mut self, id: u64, entry: Entry, answers: &mut Answers) -> io::Result<()> {
         let what = match self.options.unmade {
             _ if self.options.devices => return self.special(id, entry, answers),
-            Unmade::Failed => "it is a fifo or device; --devices copies them",
+            Unmade::Failed => "it is a fifo, device or socket; --devices copies it",
             Unmade::Refused => "it is a fifo, device or socket, and this server makes none, whatever --devices says",
             Unmade::Skipped => {
                 if let (Some(on_skipped), Some(text)) = (&self.observers.on_skipped, meta::skipped(&entry)) {

@@ -21,6 +21,8 @@ pub struct Stored {
     pub bytes_repeated: u64,
     /// Failures at both ends.
     pub failed: u64,
+    /// Those of files whose content could not be stored.
+    pub not_stored: u64,
     /// Entries announced, except folders.
     pub announced: u64,
     /// Files that were wanted but did not arrive, without an error from the sender.

@@ -497,7 +497,7 @@ impl Pump {
     }
 
     /// The connection of a flow.
-    fn conn_of(&mut self, session: usize, flow: FlowId) -> Option<(Key, &mut Conn)> {
+    pub(super) fn conn_of(&mut self, session: usize, flow: FlowId) -> Option<(Key, &mut Conn)> {
         let key = *self.sessions[session].as_ref()?.flows.get(&flow)?;
         match self.kind(key) {
             Some(Kind::Conn(conn)) => Some((key, conn)),

@@ -90,6 +90,10 @@ impl Pump {
                 Event::Opened { flow } => self.reached(at, flow),
                 Event::Refused { flow, reason, text } => {
                     self.counters.flows_refused.add(1);
+                    if let Some((_, conn)) = self.conn_of(at, flow) {
+                        let to = conn.about.target().to_owned();
+                        self.report_unreached(at, to, reason, &text);
+                    }
                     self.gone(at, flow, reason, &text);
                 }
                 Event::Data { flow, coded, bytes } => self.arrived(at, flow, Some((coded, bytes))),

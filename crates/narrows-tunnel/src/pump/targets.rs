@@ -229,6 +229,7 @@ impl Pump {
         let Some(Kind::Conn(mut conn)) = self.take(key) else { return };
         self.counters.flows_refused.add(1);
         self.counters.flows_refused_here.add(1);
+        self.report_unreached(conn.session, conn.about.target().to_owned(), reason, text);
         self.report_flow(conn.session, format!("{}: {text}", conn.about.name()));
         if let Some(place) = &mut self.sessions[conn.session] {
             place.session.refuse(conn.flow, reason, text);

@@ -36,6 +36,11 @@ impl About {
         named(&self.to, &self.from)
     }
 
+    /// Where it goes, for people.
+    pub(super) fn target(&self) -> &str {
+        &self.to
+    }
+
     /// The target was reached.
     pub(super) fn reached(&mut self, counters: &Counters, now_ns: u64) {
         if !std::mem::replace(&mut self.is_open, true) {
@@ -60,6 +65,7 @@ pub(super) fn escaped(report: Report) -> Report {
         Report::RemoteRefused { from, why } => Report::RemoteRefused { from: text(from), why: text(why) },
         Report::Lost { why } => Report::Lost { why: text(why) },
         Report::Flow { text: said } => Report::Flow { text: text(said) },
+        Report::Unreached { to, reason, text: said } => Report::Unreached { to: text(to), reason, text: text(said) },
         Report::Missed { count } => Report::Missed { count },
         Report::Peer { text: said } => Report::Peer { text: text(said) },
         Report::Refused { text: said } => Report::Refused { text: text(said) },

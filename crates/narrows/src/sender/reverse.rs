@@ -137,7 +137,10 @@ impl Sender {
                 self.peer.notes.push_back(words);
                 self.peer.notes_heard += 1;
             }
-            Event::Stored if self.phase >= Phase::Ended => self.phase = Phase::Confirmed,
+            Event::Stored if self.phase >= Phase::Ended => {
+                self.phase = Phase::Confirmed;
+                self.summary.crossed(u64::MAX, u64::MAX);
+            }
             // A confirmation of bytes that were not sent yet confirms nothing.
             Event::Stored => {}
         }
@@ -156,6 +159,7 @@ impl Sender {
         }
         self.peer.cores = Some((f.cores as usize).clamp(1, 1024));
         self.peer.feedback = f;
+        self.summary.crossed(f.raw_delivered, f.wire_received.saturating_sub(f.backlog_bytes));
         self.summary.decode_cpu_ns = f.decode_ns;
         self.summary.decode_threads = f.cores;
         self.summary.receiver_blocked_ns = f.blocked_ns;

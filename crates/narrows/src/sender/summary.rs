@@ -17,6 +17,11 @@ pub struct Summary {
     pub wire_bytes: u64,
     /// Wire bytes that the link has accepted; equal to `wire_bytes` when none is pending.
     pub accepted_bytes: u64,
+    /// Raw bytes that crossed the link: the receiver has delivered them, as far as it has reported. Of
+    /// one that does not report, those whose frames have left this host.
+    pub crossed_raw_bytes: u64,
+    /// Wire bytes of the frames in which they crossed.
+    pub crossed_wire_bytes: u64,
     /// Data and copy frames.
     pub frames: u64,
     /// Frames and bytes by method, in order of first use.
@@ -74,6 +79,13 @@ impl Summary {
     /// Raw bytes / wire bytes.
     pub fn ratio(&self) -> f64 {
         self.raw_bytes as f64 / self.wire_bytes.max(1) as f64
+    }
+
+    /// Counts what crossed in all. A peer may report anything: nothing is taken back, and no more
+    /// crossed than was sent.
+    pub(super) fn crossed(&mut self, raw_bytes: u64, wire_bytes: u64) {
+        self.crossed_raw_bytes = raw_bytes.min(self.raw_bytes).max(self.crossed_raw_bytes);
+        self.crossed_wire_bytes = wire_bytes.min(self.wire_bytes).max(self.crossed_wire_bytes);
     }
 
     /// Counts a frame of `raw_len` literals and `copied` raw bytes.

@@ -113,7 +113,7 @@ impl Sender {
         let (raw_len, copied) = (raw.len(), copies::len(&copied_parts));
         let ahead_len: usize = self.output.frames.iter().map(Frame::wire_len).sum();
         let wire_end = self.output.wire_total + (ahead_len + wire_len) as u64;
-        slot.state = SlotState::Handed { wire_end, wire_len, raw_len, sent_as: done.sent_as };
+        slot.state = SlotState::Handed { wire_end, wire_len, raw_len, copied, sent_as: done.sent_as };
         slot.history = Block::default();
         if let Some(check) = done.check {
             self.output.digest = chain_digest(self.output.digest, check);
@@ -183,13 +183,17 @@ impl Sender {
     pub(super) fn release(&mut self) {
         let left = self.link.left_host_bytes();
         while let Some(slot) = self.window.slots.front() {
-            let SlotState::Handed { wire_end, wire_len, raw_len, sent_as } = slot.state else { break };
+            let SlotState::Handed { wire_end, wire_len, raw_len, copied, sent_as } = slot.state else { break };
             if wire_end > left {
                 break;
             }
             let sent = Outcome::Sent { seq: slot.seq, method: sent_as, raw_len, wire_len, now_ns: self.times.now_ns };
             self.window.slots.pop_front();
             self.window.handed -= 1;
+            if self.peer.cores.is_none() {
+                let raw_bytes = self.summary.crossed_raw_bytes + (raw_len + copied) as u64;
+                self.summary.crossed(raw_bytes, wire_end);
+            }
             if raw_len > 0 {
                 self.policy.learn(&sent);
             }

@@ -71,6 +71,7 @@ pub(super) enum SlotState {
         wire_end: u64,
         wire_len: usize,
         raw_len: usize,
+        copied: usize,
         sent_as: Method,
     },
 }

@@ -588,7 +588,7 @@ impl SendDriver {
     /// Writes at most `len` bytes once and reports the write to the engine. Returns the number of
     /// bytes; 0 if the link is full.
     fn write_once(&self, link: &mut Output, len: usize) -> Result<usize> {
-        let unsent_before = link.half.unsent();
+        let (unsent_before, _) = link.half.progress();
         let begin_ns = self.now_ns();
         let result = if link.outbox.is_empty() {
             link.half.flush_some().and(Err(io::ErrorKind::WouldBlock.into()))

@@ -22,6 +22,8 @@ pub(super) struct Limit {
     allowed: f64,
     counted: Instant,
     carried: Cell<Carried>,
+    /// Bytes wait for it.
+    holds_back: bool,
     yields: Option<Yielding>,
 }
 
@@ -61,14 +63,15 @@ impl Limit {
 
     fn of(rate: f64, now: Instant, yields: Option<Yielding>) -> Self {
         let carried = Cell::new(Carried { at: now, held: 0.0, unsent: false, busy_ns: 0.0 });
-        Self { rate, allowed: LEAST, counted: now, carried, yields }
+        Self { rate, allowed: LEAST, counted: now, carried, holds_back: false, yields }
     }
 
     /// Bytes that a link of this rate would hold, where the true one holds `unsent`, and the total time in
-    /// which it would have been busy.
+    /// which it would have been busy. While bytes wait for it, it is not dry: what waits next is late
+    /// because of it, and not because of whoever makes it.
     pub(super) fn progress(&self, unsent: u64) -> (u64, u64) {
         let carried = self.carry(Instant::now(), 0, unsent > 0);
-        (unsent.max(carried.held as u64), carried.busy_ns as u64)
+        (unsent.max(carried.held as u64).max(self.holds_back.into()), carried.busy_ns as u64)
     }
 
     fn carry(&self, now: Instant, written: usize, unsent: bool) -> Carried {
@@ -119,8 +122,9 @@ impl Limit {
         if self.allowed < self.least() { 0 } else { self.allowed as usize }
     }
 
-    /// Counts written bytes.
-    pub(super) fn wrote(&mut self, bytes: usize) {
+    /// Counts `bytes` of the `offered` ones, which were written.
+    pub(super) fn wrote(&mut self, bytes: usize, offered: usize) {
+        self.holds_back = bytes < offered;
         self.allowed -= bytes as f64;
         let unsent = self.carried.get().unsent;
         self.carry(Instant::now(), bytes, unsent);
@@ -145,7 +149,7 @@ mod tests {
         let mut limit = Limit::new(1000);
         let first = limit.allowed();
         assert_eq!(first, LEAST as usize);
-        limit.wrote(first);
+        limit.wrote(first, first);
         assert!(limit.pause() > Duration::from_millis(500), "a second of the rate was written");
         assert_eq!(limit.allowed(), 0);
         let mut fast = Limit::new(u64::MAX);
@@ -168,6 +172,22 @@ mod tests {
         limit.carry(after(100), 0, true);
         let c = limit.carry(after(300), 0, false);
         assert_eq!((c.held.round(), c.busy_ns.round()), (0.0, 250e6));
+    }
+
+    /// So the time is that of the link, and not of the CPU.
+    #[test]
+    fn it_is_not_dry_while_bytes_wait_for_it() {
+        let mut limit = Limit::new(1_000_000_000_000);
+        let unsent = |limit: &Limit| limit.progress(0).0;
+        assert_eq!(unsent(&limit), 0);
+        limit.wrote(1, 2);
+        std::thread::sleep(Duration::from_millis(1));
+        assert_eq!(unsent(&limit), 1);
+        limit.wrote(0, 1);
+        assert_eq!(unsent(&limit), 1);
+        limit.wrote(1, 1);
+        std::thread::sleep(Duration::from_millis(1));
+        assert_eq!(unsent(&limit), 0);
     }
 
     #[test]

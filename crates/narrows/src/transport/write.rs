@@ -67,7 +67,9 @@ impl WriteHalf {
         }
         let Some(limit) = &mut self.limit else { return self.write_now(bufs) };
         let mut left = limit.allowed();
+        let offered = bufs.iter().map(|buf| buf.len()).sum();
         if left == 0 {
+            limit.wrote(0, offered);
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let mut now = Vec::with_capacity(bufs.len());
@@ -79,7 +81,7 @@ impl WriteHalf {
             }
         }
         let written = self.write_now(&now)?;
-        self.limit.iter_mut().for_each(|limit| limit.wrote(written));
+        self.limit.iter_mut().for_each(|limit| limit.wrote(written, offered));
         Ok(written)
     }
 

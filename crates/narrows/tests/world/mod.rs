@@ -219,7 +219,7 @@ impl World {
         self.workers.push((until_ns, done));
     }
 
-    fn look_at_link(&mut self) {
+    pub(crate) fn look_at_link(&mut self) {
         let unsent = self.in_kernel.len() as u64;
         self.sender.on_link(LinkSample {
             begin_ns: self.now_ns,

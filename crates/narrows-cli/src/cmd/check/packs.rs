@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::report;
 use narrows::{ErrorKind, Result};
 use narrows_file::check::Report;
 use narrows_file::{File, OpenOptions, ReadAt};
@@ -120,20 +121,21 @@ impl Found {
     /// What is wrong.
     pub(super) fn lines(&self) -> impl Iterator<Item = String> + '_ {
         let more = self.checked.damaged.saturating_sub(self.damaged.len() as u64);
-        let more = (self.fault.is_none() && more > 0).then(|| format!("{more} more files are damaged"));
+        let more = (self.fault.is_none() && more > 0)
+            .then(|| format!("damaged too: {}", report::count(more, "more file", "more files")));
         let damaged = self.damaged.iter().map(|(path, why)| format!("{path} is damaged: {why}"));
         damaged.chain(more).chain(self.fault.clone())
     }
 
     pub(super) fn words(&self) -> String {
         let Checked { entries, compared, .. } = self.checked;
-        let entry = if entries == 1 { "entry" } else { "entries" };
+        let entries = report::count(entries, "entry", "entries");
         let more = match (self.sums, self.compared) {
-            (true, _) => format!(", {compared} files compared"),
+            (true, _) => format!(", {} compared", report::count(compared, "file", "files")),
             (false, true) => String::new(),
             (false, false) => " that are too many to compare with its directory".to_owned(),
         };
-        format!("a pack of {entries} {entry}{more}")
+        format!("a pack of {entries}{more}")
     }
 
     pub(super) fn json(&self) -> Value {

@@ -7,6 +7,7 @@ use std::time::Instant;
 use anyhow::{Error, Result};
 use serde_json::json;
 
+use super::say::skipped_with;
 use super::{Outcome, Tell, names, patterns};
 use crate::args::CpArgs;
 use crate::progress::Bar;
@@ -30,6 +31,7 @@ pub(super) fn copy(args: &CpArgs, sources: &[Place], target: &Place, missing: Er
     // These options need narrows at the other end: to know which files exist there and which match
     // a pattern, and to continue after failures at which tar gives up.
     let refused = [
+        (args.mirrors, "sync"),
         (args.dry_run, "--dry-run"),
         (args.delete, "--delete"),
         (args.owner, "--owner"),
@@ -43,12 +45,12 @@ pub(super) fn copy(args: &CpArgs, sources: &[Place], target: &Place, missing: Er
     }
     let progress = Arc::new(ArchiveProgress::default());
     let on_file = names(args, "");
+    let on_skipped = skipped_with(args, "");
     let order = Order {
         shell: &shell,
         host,
         program: &args.remote_narrows,
         recursive: args.recursive,
-        devices: args.devices,
         owner: !args.no_owner,
         set_id: args.set_id,
         fsync: Fsync::from(args.fsync) != Fsync::None,
@@ -56,6 +58,7 @@ pub(super) fn copy(args: &CpArgs, sources: &[Place], target: &Place, missing: Er
         quiet: args.verbosity.quiet,
         progress: Arc::clone(&progress),
         on_failure: &**tell,
+        on_skipped: on_skipped.as_ref().map(|told| &**told as &dyn Fn(&str)),
         on_file: &on_file,
     };
     let paths: Vec<PathBuf> = sources.iter().map(|s| s.path().clone()).collect();

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Result;
+use narrows_copy::HINT_DEVICES;
 use narrows_copy::place::Place;
 use serde_json::json;
 
@@ -52,8 +53,13 @@ type OnSkipped = Box<dyn Fn(&str) + Send + Sync>;
 pub(super) fn skipped(args: &CpArgs, target: &Place) -> Option<OnSkipped> {
     let hint = match target {
         Place::Direct { .. } => "; servers make none",
-        Place::Local(_) | Place::Ssh { .. } => "; --devices copies it",
+        Place::Local(_) | Place::Ssh { .. } => HINT_DEVICES,
     };
+    skipped_with(args, hint)
+}
+
+/// The same, with what follows each.
+pub(super) fn skipped_with(args: &CpArgs, hint: &'static str) -> Option<OnSkipped> {
     let (quiet, told) = (args.verbosity.quiet, AtomicUsize::new(0));
     let tell = move |text: &str| match told.fetch_add(1, Ordering::Relaxed) {
         _ if quiet => {}
@@ -163,7 +169,7 @@ pub(super) fn say(args: &CpArgs, dash: Dash, o: &Outcome, failures: &Failures, e
         return Ok(());
     }
     let would = if args.dry_run { "would copy " } else { "" };
-    let mut line = format!("{would}{} {}", o.files, if o.files == 1 { "file" } else { "files" });
+    let mut line = would.to_owned() + &report::count(o.files, "file", "files");
     if o.files_same > 0 {
         line += &format!(", {} already there", o.files_same);
     }

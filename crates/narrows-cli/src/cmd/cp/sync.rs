@@ -29,7 +29,7 @@ pub(crate) fn run(args: &SyncArgs) -> Result<ExitCode> {
         return misuse("sync is for folders; use cp for stdin and stdout");
     }
     let paths = vec![contents(source), target.clone()];
-    let mirror = CpArgs { recursive: true, delete: true, paths, ..args.copy.clone() };
+    let mirror = CpArgs { recursive: true, delete: true, mirrors: true, paths, ..args.copy.clone() };
     if args.yes || mirror.dry_run {
         return super::run(&mirror);
     }

@@ -18,14 +18,16 @@ pub(super) fn sending(
     control: &Arc<Control>,
     progress: impl Fn() -> Progress + Send + Sync + 'static,
 ) {
+    let seen = Arc::clone(control);
     publish_copy(copy(args, target, control, "sends"), move || {
         let p = progress();
+        let crossed = p.bytes_crossed(seen.send_summary().crossed_raw_bytes);
         let total = if p.scanned && !p.endless { p.bytes } else { 0 };
         Some(status::Progress {
             files: p.files_sent + p.files_same,
             files_total: p.files,
             // What is there already is done.
-            bytes: p.bytes_done + p.bytes_same + p.bytes_here,
+            bytes: crossed + p.bytes_same + p.bytes_here,
             bytes_total: total,
         })
     });

@@ -74,6 +74,7 @@ pub(super) fn log(said: &Report) {
         }
         Report::Refused { text } => tracing::warn!(target: "tunnel", why = text, "turned somebody away"),
         Report::Missed { count } => tracing::warn!(target: "tunnel", count, "lines are lost: there were too many"),
-        Report::Over { .. } => {}
+        // It is a flow too.
+        Report::Unreached { .. } | Report::Over { .. } => {}
     }
 }

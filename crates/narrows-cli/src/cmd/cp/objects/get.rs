@@ -311,7 +311,8 @@ impl Get<'_> {
             signals::received().is_none()
         });
         if let Some(most) = args.max_delete.filter(|most| others.len() as u64 > *most) {
-            let why = format!("nothing was removed: {} files would be, and --max-delete allows {most}", others.len());
+            let others = report::count(others.len(), "file", "files");
+            let why = format!("nothing was removed: {others} would be, and --max-delete allows {most}");
             return Ok(Removed { count: 0, why_not: Some(why) });
         }
         let say = removed_names(args);

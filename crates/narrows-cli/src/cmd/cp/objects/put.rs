@@ -139,8 +139,12 @@ impl Put<'_> {
         }
         let (root, entry) = match found {
             Found::Entry { root, entry } => (root, entry),
-            Found::Failed(text) | Found::Socket(text) => {
+            Found::Failed(text) => {
                 self.copy.failed(&text);
+                return true;
+            }
+            Found::Socket(_) => {
+                self.copy.counts.lost("sockets");
                 return true;
             }
             Found::Stream(_) => return true,
@@ -327,7 +331,8 @@ impl Put<'_> {
             .collect();
         others.sort_unstable();
         if let Some(most) = args.max_delete.filter(|most| others.len() as u64 > *most) {
-            let why = format!("nothing was removed: {} objects would be, and --max-delete allows {most}", others.len());
+            let others = report::count(others.len(), "object", "objects");
+            let why = format!("nothing was removed: {others} would be, and --max-delete allows {most}");
             return Ok(Removed { count: 0, why_not: Some(why) });
         }
         let say = removed_names(args);

@@ -10,6 +10,7 @@ use narrows_host::{cache, calibration};
 use rustix::fs::{Access, access};
 
 use super::Check;
+use crate::report;
 
 pub(super) fn temporary() -> Check {
     let folder = env::temp_dir();
@@ -36,7 +37,7 @@ pub(super) fn calibration() -> Check {
         return Check::limited(NAME, "what is stored is of another version or damaged", ADVICE);
     };
     let age = data.modified().ok().and_then(|time| time.elapsed().ok()).unwrap_or_default();
-    Check::ok(NAME, format!("{} methods, {}", calibration.rows().len(), of_age(age)))
+    Check::ok(NAME, format!("{}, {}", report::count(calibration.rows().len(), "method", "methods"), of_age(age)))
 }
 
 /// Where `serve` and `tunnel` keep their keys.
