@@ -417,10 +417,17 @@ fn a_range_of_another_format_ends_with_the_frame_or_member_that_has_it() {
         for (range, part) in [("0-9", &raw[..10]), ("299000-299999", &raw[299_000..])] {
             assert_eq!(good(home.path(), &["cat", "--range", range, name]), part, "{name}");
         }
+        assert_eq!(run(home.path(), &["cat", "--range", "-5", name]).status.code(), Some(3), "{name}: to the end");
         let output = run(home.path(), &["cat", "--range", "299000-300000", name]);
         assert_eq!(output.status.code(), Some(3), "{name}: a byte of the second one");
         fs::write(home.path().join(name), &packed[..packed.len() - 2]).unwrap();
         assert_eq!(run(home.path(), &["cat", "--range", "0-9", name]).status.code(), Some(3), "{name}: cut");
+        fs::write(home.path().join(name), &packed).unwrap();
+        for (range, part) in [("-200000", &raw[100_000..]), ("-1", &raw[299_999..]), ("-900000", &raw[..])] {
+            assert_eq!(good(home.path(), &["cat", "--range", range, name]), part, "{name}");
+        }
+        let output = run(home.path(), &["cat", "--range", "-99999999", name]);
+        assert_eq!(output.status.code(), Some(2), "{name}: more than is kept");
     }
 }
 

@@ -132,7 +132,7 @@ pub fn decoder_within<R: Read + Send + 'static>(
             Box::new(XzDecoder::new_stream(source, stream))
         }
         Format::Bzip2 => Box::new(Members::<BzDecoder<_>, _>::new(source)?),
-        Format::Lz4 => Box::new(Members::<lz4::Decoder<_>, _>::new(source)?),
+        Format::Lz4 => Box::new(Members::<Lz4Frame<_>, _>::new(source)?),
     })
 }
 
@@ -308,15 +308,28 @@ impl<R: BufRead> Member<R> for BzDecoder<R> {
     }
 }
 
-impl<R: BufRead> Member<R> for lz4::Decoder<R> {
+/// A decoder of one LZ4 frame. It gives blocks as a whole: where the buffer is full within one, the library
+/// reads beyond the end of the frame, and what follows would be lost.
+struct Lz4Frame<R>(BufReader<lz4::Decoder<R>>);
+
+/// The longest block of an LZ4 frame.
+const LZ4_BLOCK_MAX: usize = 4 << 20;
+
+impl<R: BufRead> Read for Lz4Frame<R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.0.read(buf)
+    }
+}
+
+impl<R: BufRead> Member<R> for Lz4Frame<R> {
     const FORMAT: Format = Format::Lz4;
 
     fn new(source: R) -> io::Result<Self> {
-        Self::new(source)
+        Ok(Self(BufReader::with_capacity(LZ4_BLOCK_MAX, lz4::Decoder::new(source)?)))
     }
 
     fn into_source(self) -> io::Result<R> {
-        let (source, ended) = self.finish();
+        let (source, ended) = self.0.into_inner().finish();
         // A cut is reported as `Interrupted`, which would mean to try again.
         ended.map_err(|_| io::Error::new(io::ErrorKind::UnexpectedEof, "it is cut off"))?;
         Ok(source)

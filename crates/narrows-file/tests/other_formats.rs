@@ -48,6 +48,43 @@ fn filter(program: &str, args: &[&str], input: &[u8]) -> Option<Vec<u8>> {
     Some(output.stdout)
 }
 
+/// Blocks that are stored, whole or in part, end in the middle of a short read.
+#[test]
+fn members_follow_one_another_however_short_the_reads_are() {
+    let mut random = Random(7);
+    let words = sample(5000, 3);
+    for (program, args, format) in [
+        ("zstd", &["-c"][..], Format::Zstd),
+        ("gzip", &["-c"], Format::Gzip),
+        ("xz", &["-c"], Format::Xz),
+        ("bzip2", &["-c"], Format::Bzip2),
+        ("lz4", &["-c"], Format::Lz4),
+        ("lz4", &["-c", "-B4", "-BD"], Format::Lz4),
+        ("lz4", &["-c", "-BX", "--no-frame-crc"], Format::Lz4),
+        ("lz4", &["-c", "--content-size"], Format::Lz4),
+    ] {
+        for len in [100, 5000, 65_536, 65_537, 150_000] {
+            let mut first = vec![0; len];
+            first.fill_with(|| random.below(256) as u8);
+            let Some(one) = filter(program, args, &first) else { continue };
+            let wire = [&one[..], &filter(program, args, &words).unwrap()].concat();
+            let raw = [&first[..], &words].concat();
+            for step in [1, 1000, 8192, 20_000, 65_530, 100_000] {
+                let (begin, rest) = wire.split_at(foreign::MAGIC_LEN);
+                let mut decoder = foreign::decoder(format, begin.to_vec(), Cursor::new(rest.to_vec())).unwrap();
+                let (mut read, mut piece) = (Vec::new(), vec![0; step]);
+                loop {
+                    match decoder.read(&mut piece).unwrap() {
+                        0 => break,
+                        n => read.extend_from_slice(&piece[..n]),
+                    }
+                }
+                assert!(read == raw, "{program} {args:?}: {len} bytes, then more, by {step}: {} bytes", read.len());
+            }
+        }
+    }
+}
+
 #[test]
 fn what_the_usual_programs_write_is_read_also_twice_in_a_row() {
     let raw = sample(300_000, 1);

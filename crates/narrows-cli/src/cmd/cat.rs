@@ -1,5 +1,6 @@
 //! `narrows cat`: the raw bytes of compressed files, or a range of them.
 
+use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -24,6 +25,8 @@ use crate::place::{self, Place};
 use crate::report;
 use crate::transfer::Transfer;
 
+/// Most bytes of the end of another format, which are kept until that comes.
+const LAST_MAX: usize = 64 << 20;
 /// Status of a file of which a part is missing.
 const MISSING: u8 = 3;
 
@@ -164,16 +167,13 @@ impl Part<'_> {
             seekable.copy(from, to, sink)?;
             return Ok(true);
         }
-        let (from, to) = match args.range {
-            Some(Range::From(from, to)) => (from, to.unwrap_or(u64::MAX)),
-            _ => {
-                let text =
-                    format!("the last bytes of a {} file are only found by reading it: use tail -c", format.name());
-                return Err(narrows::Error::unsupported(text));
-            }
-        };
         let mut decoder = foreign::decoder_within(format, begin, source, window_log(args.long))?;
         let damaged = |e: io::Error| decode::damaged(format, e);
+        let (from, to) = match args.range {
+            Some(Range::From(from, to)) => (from, to.unwrap_or(u64::MAX)),
+            Some(Range::Last(len)) => return last(decoder, len, sink, damaged),
+            None => (0, u64::MAX),
+        };
         let skipped = io::copy(&mut decoder.by_ref().take(from), &mut io::sink()).map_err(damaged)?;
         let (mut at, mut buf) = (skipped, vec![0; 128 << 10]);
         while at >= from && at < to {
@@ -192,6 +192,37 @@ impl Part<'_> {
         }
         Ok(true)
     }
+}
+
+/// Writes the last `len` bytes of what is only read from its beginning.
+fn last(
+    mut decoder: impl Read,
+    len: u64,
+    sink: &mut Sink,
+    damaged: impl Fn(io::Error) -> narrows::Error,
+) -> narrows::Result<bool> {
+    if len > LAST_MAX as u64 {
+        let most = LAST_MAX >> 20;
+        let text =
+            format!("of other formats the last {most} MiB at most are given; pipe all to tail -c {len} for more");
+        return Err(narrows::Error::misuse(text));
+    }
+    let (mut kept, mut buf) = (VecDeque::new(), vec![0; 128 << 10]);
+    loop {
+        let n = match decoder.read(&mut buf) {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            n => n.map_err(&damaged)?,
+        };
+        if n == 0 {
+            break;
+        }
+        kept.extend(&buf[..n]);
+        kept.drain(..kept.len().saturating_sub(len as usize));
+    }
+    let (front, back) = kept.as_slices();
+    sink.write_all(front)?;
+    sink.write_all(back)?;
+    Ok(true)
 }
 
 /// The range within a file of `len` raw bytes, cut off where that ends.
