@@ -207,9 +207,9 @@ pub(crate) struct CatArgs {
     /// Compressed files or s3://, gs://, az:// objects, of narrows or zstd, gzip, xz, bzip2, lz4; `-` or none: stdin
     #[arg(value_name = "FILE", value_parser = any_path())]
     pub(crate) files: Vec<PathBuf>,
-    /// Raw bytes to write, as `curl -r`: A-B from byte A to byte B, both included; A- to the end; -N the
-    /// last N. One that ends behind the file is cut off; one that begins there is an error, as with HTTP. A file
-    /// with an index is read there only, others from their beginning to the check behind the range: the
+    /// Raw bytes to write, as `curl -r`: A-B from byte A to byte B, both included; A- to the end; -N the last N (of
+    /// other formats up to 64M). One that ends behind the file is cut off; one that begins there is an error, as with
+    /// HTTP. A file with an index is read there only, others from their beginning to the check behind the range: the
     /// end of the zstd or LZ4 frame, the gzip or bzip2 member, the xz file
     #[arg(long, value_name = "A-B", value_parser = parse_range, allow_hyphen_values = true)]
     pub(crate) range: Option<Range>,
