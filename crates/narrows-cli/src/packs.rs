@@ -1,9 +1,9 @@
 //! Packs among compressed files: their raw bytes are for `unpack`, and nobody gets them as the content of a
 //! file.
 
+use std::fs;
 use std::io::{self, Read, Write};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::path::Path;
 
 use narrows::stream::ReceiveOptions;
 use narrows::{Error, ErrorKind, Result};
@@ -11,8 +11,12 @@ use narrows_file::decode::{self, Decoded};
 use narrows_file::{File, OpenOptions, ReadAt};
 use narrows_pack::{begins_as_pack, read_trailer};
 
-/// As [`decode::decode_within`], and fails before the first byte of a pack.
+use crate::report;
+
+/// As [`decode::decode_within`]. Fails before the first byte of a file with a `name` that is a pack. Of what else
+/// only begins as one, which other content may too, it says so.
 pub(crate) fn decode_within<R, W>(
+    name: Option<&Path>,
     source: R,
     sink: W,
     window_log: u32,
@@ -22,11 +26,11 @@ where
     R: Read + Send + 'static,
     W: Write + Send + 'static,
 {
-    let found = Arc::new(AtomicBool::new(false));
-    let sink = Unpacked { sink, begun: false, found: Arc::clone(&found) };
-    let decoded = decode::decode_within(source, sink, window_log, options);
-    // The flow only knows that its sink failed.
-    if found.load(Ordering::Relaxed) { Err(refused()) } else { decoded }
+    match name.filter(|path| path.is_file()) {
+        Some(path) if fs::File::open(path).is_ok_and(|file| open(file).is_some()) => Err(refused()),
+        Some(_) => decode::decode_within(source, sink, window_log, options),
+        None => decode::decode_within(source, Noticing { sink, begun: false }, window_log, options),
+    }
 }
 
 /// The error of who wants the raw bytes of a pack.
@@ -34,15 +38,13 @@ pub(crate) fn refused() -> Error {
     Error::misuse("it is a pack: `narrows unpack` unpacks it, `narrows list` shows what is in it")
 }
 
-/// Whether a file is a pack, also one that breaks off.
+/// Whether a file is a pack. One that breaks off has only its beginning to tell.
 pub(crate) fn is_pack<R: ReadAt>(file: &File<R>) -> bool {
-    let is_whole = file.broken().is_none();
-    // Packs have a stream of entries and one of the directory. Of others nothing is read for this.
-    if is_whole && file.members().len() < 2 {
-        return false;
+    match file.broken() {
+        // Packs have a stream of entries and one of the directory. Of others nothing is read for this.
+        None => file.members().len() > 1 && matches!(read_trailer(file), Ok(Some(_))),
+        Some(_) => file.block_at(0).is_ok_and(|block| block.is_some_and(|raw| begins_as_pack(&raw))),
     }
-    is_whole && matches!(read_trailer(file), Ok(Some(_)))
-        || file.block_at(0).is_ok_and(|block| block.is_some_and(|raw| begins_as_pack(&raw)))
 }
 
 /// What to do with a damaged pack.
@@ -63,18 +65,18 @@ pub(crate) fn open<R: ReadAt>(source: R) -> Option<File<R>> {
     OpenOptions::default().broken(true).open(source).ok().filter(is_pack)
 }
 
-/// A sink that refuses the first block of a pack.
-struct Unpacked<W> {
+/// A sink that says if what it gets begins as a pack.
+struct Noticing<W> {
     sink: W,
     begun: bool,
-    found: Arc<AtomicBool>,
 }
 
-impl<W: Write> Write for Unpacked<W> {
+impl<W: Write> Write for Noticing<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if !self.begun && begins_as_pack(bytes) {
-            self.found.store(true, Ordering::Relaxed);
-            return Err(io::Error::other("it is a pack"));
+            report::note(
+                "this begins as a pack does: `narrows unpack` unpacks packs, `narrows list` shows what is in them",
+            );
         }
         let n = self.sink.write(bytes)?;
         self.begun |= n > 0;

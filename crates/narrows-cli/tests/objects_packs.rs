@@ -183,10 +183,15 @@ fn objects_below_a_key_get_smaller_and_are_done_once() {
     let pack = Pack::open(bucket.get("t/p.nrw").unwrap()).unwrap();
     assert!(pack.find(b"tree/deep/b").unwrap().is_some());
     assert!(bucket.get("t/p.nrw").unwrap().len() < old[3].len());
-    for args in [&["cat"][..], &["cat", "--range", "0-9"], &["-dc"]] {
+    // A stream is not read from its end, so it is only told.
+    for (args, status, told) in [
+        (&["cat"][..], 0, "begins as a pack does"),
+        (&["-dc"], 0, "begins as a pack does"),
+        (&["cat", "--range", "0-9"], 2, "it is a pack"),
+    ] {
         let output = run(&bucket, &[args, &[&bucket.url("t/p.nrw")]].concat());
-        assert_eq!((code(&output), &output.stdout[..]), (2, &b""[..]), "{args:?}");
-        assert!(stderr(&output).contains("it is a pack"), "{args:?}: {}", stderr(&output));
+        assert_eq!((code(&output), output.stdout.is_empty()), (status, status == 2), "{args:?}");
+        assert!(stderr(&output).contains(told), "{args:?}: {}", stderr(&output));
     }
     // Again: ends are read, nothing is written.
     bucket.requests();

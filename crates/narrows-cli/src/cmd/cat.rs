@@ -60,7 +60,8 @@ fn one(args: &CatArgs, transfer: &Transfer, input: &Path) -> Result<bool> {
         let source = place::open_stream(&place, &args.store)?;
         let (threads, control) = (flow::threads(args.threads), &transfer.control);
         let options = || ReceiveOptions::default().threads(threads).reach_max(reach_max(args.long)).control(control);
-        let decoded = decode_within(source, sink, window_log(args.long), options);
+        let path = Some(input).filter(|input| !is_dash(input) && matches!(place, Place::Path(_)));
+        let decoded = decode_within(path, source, sink, window_log(args.long), options);
         decoded.map_err(|e| blame(with_help(e, input)))?;
         return Ok(true);
     }

@@ -310,10 +310,11 @@ impl Work<'_> {
         };
         let output = target.name();
         let sink = if args.no_sparse { Box::new(target.sink()?) } else { target.sparse_sink()? };
+        let path = Some(name).filter(|name| !is_dash(name));
         let decoded = if args.force && target.is_stdout() {
-            decode_or_pass(file, sink, window_log(args.long), options)
+            decode_or_pass(path, file, sink, window_log(args.long), options)
         } else {
-            decode_within(file, sink, window_log(args.long), options)
+            decode_within(path, file, sink, window_log(args.long), options)
         };
         bar.end();
         let decoded = decoded.map_err(|e| match output.is_to_blame() {
@@ -360,6 +361,7 @@ fn totals(summary: &Summary) -> (u64, u64) {
 
 /// Decodes, or copies what is in no format that is known, as `zcat -f` does.
 fn decode_or_pass(
+    path: Option<&Path>,
     mut source: impl Read + Send + 'static,
     mut sink: Box<dyn io::Write + Send>,
     window_log: u32,
@@ -370,7 +372,7 @@ fn decode_or_pass(
     let decodes = Format::of(&begin).is_some() || begin.is_empty();
     let mut source = Cursor::new(begin).chain(source);
     if decodes {
-        return decode_within(source, sink, window_log, options);
+        return decode_within(path, source, sink, window_log, options);
     }
     let raw_bytes = io::copy(&mut source, &mut sink)?;
     Ok(Decoded { raw_bytes, ..Decoded::default() })

@@ -76,9 +76,7 @@ impl Home {
                 Arc::new(folder)
             }
         };
-        let stat = rustix::fs::fstat(&folder)?;
-        check_group(&stat, &own)?;
-        Ok((stat.st_dev == own.st_dev).then_some(folder))
+        Ok((rustix::fs::fstat(&folder)?.st_dev == own.st_dev).then_some(folder))
     }
 
     /// Removes the folder of a target in `to` if it is empty and only there when needed.
@@ -168,30 +166,27 @@ fn open(from: &OwnedFd, path: &[u8]) -> Result<OwnedFd, Errno> {
 }
 
 /// Checks that nobody can put another file in the place of one that is to get its name: in the folder only
-/// this user, the system's, and the `owner` of what is around it may remove files.
+/// this user, the system's, and the `owner` of what is around it may remove files. The check of the file by
+/// its name just before it gets the other one leaves a moment, so it is not enough. Whom access control lists
+/// allow to write, the mode allows to its group.
 fn check_owner(stat: &Stat, around: Option<&Stat>) -> io::Result<()> {
     let owners = [Some(rustix::process::geteuid().as_raw()), Some(0), around.map(|s| s.st_uid)];
     // With the sticky bit, only owners of a file remove it.
-    let is_open = stat.st_mode & 0o1002 == 0o002;
+    let is_open = stat.st_mode & 0o1000 == 0 && stat.st_mode & 0o022 != 0;
     match owners.contains(&Some(stat.st_uid)) && !is_open {
         true => Ok(()),
-        false => Err(io::Error::other("others can change the folder of --partial-dir; take one of your own")),
+        false => {
+            Err(io::Error::other("others can change the folder of --partial-dir; chmod go-w, or take one of your own"))
+        }
     }
 }
 
-/// Checks that the same holds for the group of the folder, unless that can change the folder of the
-/// targets, `to`, too: who replaces a target needs no temporary file for it, and a shared folder has a
-/// shared one beside each file. The check of the file by its name just before it gets the other one
-/// leaves a moment, so it is not enough.
-fn check_group(stat: &Stat, to: &Stat) -> io::Result<()> {
-    let is_open = |stat: &Stat| stat.st_mode & 0o1020 == 0o020;
-    match is_open(stat) && !(is_open(to) && to.st_gid == stat.st_gid) {
-        false => Ok(()),
-        true => Err(io::Error::other(
-            "a group that cannot change the target can change the folder of --partial-dir; chmod g-w, or take \
-             another one",
-        )),
-    }
+/// Gives a file that was made in the folder the group that it would have in that of its target, `to`. False if
+/// that cannot be.
+pub(super) fn takes_group(file: &OwnedFd, to: &OwnedFd) -> io::Result<bool> {
+    let (own, around) = (rustix::fs::fstat(file)?, rustix::fs::fstat(to)?);
+    let gid = if around.st_mode & 0o2000 != 0 { around.st_gid } else { rustix::process::getegid().as_raw() };
+    Ok(own.st_gid == gid || rustix::fs::fchown(file, None, Some(rustix::fs::Gid::from_raw(gid))).is_ok())
 }
 
 #[cfg(test)]
@@ -317,40 +312,26 @@ mod tests {
             fs::set_permissions(dir.path().join("p"), fs::Permissions::from_mode(mode)).unwrap();
             (begin(&below("p"), dir.path(), "x").is_ok(), Home::apart(folder(&dir.path().join("p"))).is_ok())
         };
-        assert_eq!([0o700, 0o755, 0o1777].map(open), [(true, true); 3]);
-        assert_eq!(open(0o777), (false, false));
+        assert_eq!([0o700, 0o755, 0o1777, 0o1775].map(open), [(true, true); 4]);
+        assert_eq!([0o777, 0o775, 0o2770, 0o757].map(open), [(false, false); 4]);
     }
 
     #[test]
-    fn a_folder_that_a_group_can_change_is_for_targets_that_the_group_can_change() {
-        let dir = tempfile::tempdir().unwrap();
-        let (to, below_it, apart) = (dir.path().join("to"), dir.path().join("to/p"), dir.path().join("apart"));
-        fs::create_dir(&to).unwrap();
-        let chmod = |path: &Path, mode| {
-            // One beside the targets is gone with what was in it.
-            fs::create_dir_all(path).unwrap();
-            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
-        };
-        for (of_partials, of_target, is_taken) in [
-            (0o775, 0o755, false),
-            (0o2775, 0o755, false),
-            (0o2775, 0o2775, true),
-            (0o775, 0o1775, false),
-            (0o1775, 0o755, true),
-            (0o755, 0o775, true),
-        ] {
-            [&below_it, &apart].iter().for_each(|folder| chmod(folder, of_partials));
-            chmod(&to, of_target);
-            for home in [below("p"), Home::apart(folder(&apart)).unwrap()] {
-                assert_eq!(begin(&home, &to, "x").is_ok(), is_taken, "{of_partials:o} {of_target:o}");
-            }
+    fn a_file_has_the_group_that_it_would_have_beside_the_target() {
+        if !rustix::process::geteuid().is_root() {
+            return narrows_test::skip("only root may give files to groups");
         }
-        if rustix::process::geteuid().is_root() {
-            // Another group than that of the target.
-            [&below_it, &apart].iter().for_each(|folder| chmod(folder, 0o2775));
-            chmod(&to, 0o2775);
-            std::os::unix::fs::chown(&to, None, Some(65_534)).unwrap();
-            assert!(begin(&Home::apart(folder(&apart)).unwrap(), &to, "x").is_err());
+        let dir = tempfile::tempdir().unwrap();
+        let (to, apart) = (dir.path().join("to"), dir.path().join("apart"));
+        for (of_target, of_partials, gid) in [(0o2755, 0o700, 65_534), (0o755, 0o2700, 0), (0o755, 0o700, 0)] {
+            for (path, mode) in [(&to, of_target), (&apart, of_partials)] {
+                fs::create_dir_all(path).unwrap();
+                std::os::unix::fs::chown(path, None, Some(65_534)).unwrap();
+                fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+            }
+            let mut whole = begin(&Home::apart(folder(&apart)).unwrap(), &to, "whole").unwrap();
+            whole.rename(OsStr::new("a"), true).unwrap();
+            assert_eq!(to.join("a").metadata().unwrap().gid(), gid, "{of_target:o} {of_partials:o}");
         }
     }
 

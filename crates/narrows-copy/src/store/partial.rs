@@ -11,7 +11,7 @@ use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, RenameFla
 use rustix::io::Errno;
 
 use super::announced::is_there;
-use super::home::Home;
+use super::home::{self, Home};
 use crate::partial_name::{HASH_LEN, PREFIX, SUFFIX};
 
 /// Maximum number of concurrent copies to the same name that are provided for.
@@ -84,6 +84,11 @@ impl Partial {
                     let _ = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
                     // Another copy may have removed it as stale before it was locked.
                     if is_named(&folder, &name, &file) {
+                        if is_home && !home::takes_group(&file, &to)? {
+                            rustix::fs::unlinkat(&folder, &name, AtFlags::empty())?;
+                            home.tidy(&to);
+                            return Self::create_at(home, (Arc::clone(&to), false), to, target, mode);
+                        }
                         return Ok(Self {
                             folder,
                             to,

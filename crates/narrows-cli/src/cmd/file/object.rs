@@ -131,7 +131,7 @@ fn decompress(args: &FileArgs, transfer: &Transfer, input: &Place, output: Optio
     let target = place::create(output, &args.store, CreateOptions { condition, ..CreateOptions::default() })?;
     let sink = Noting { inner: Arc::new(Mutex::new(Some(target))), failed: Arc::default() };
     let (target, failed) = (Arc::clone(&sink.inner), Arc::clone(&sink.failed));
-    let decoded = decode_within(source, sink, window_log(args.long), options);
+    let decoded = decode_within(None, source, sink, window_log(args.long), options);
     // Threads of the flow may keep a handle for a while. What has to be undone of an output without end is
     // undone before this returns: the program may be about to exit.
     let target = target.lock().unwrap_or_else(PoisonError::into_inner).take();
