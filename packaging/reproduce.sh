@@ -19,8 +19,8 @@ trap 'rm -rf "$work"' EXIT
 build() {
 	mkdir -p "$work/$1/target"
 	git archive HEAD | tar -C "$work/$1" -xf -
-	# zig is not built, so it is the same.
-	[ ! -d "$target/zig" ] || ln -s "$target/zig" "$work/$1/target/zig"
+	# zig is not built, so it is the same. Its libraries name where they are, below the folder of the build.
+	[ ! -d "$target/zig" ] || cp -al "$target/zig" "$work/$1/target/zig" 2>/dev/null || cp -a "$target/zig" "$work/$1/target"
 	(
 		unset CARGO_TARGET_DIR BUILT
 		"$work/$1/packaging/build.sh"

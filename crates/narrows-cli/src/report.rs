@@ -2,6 +2,8 @@
 
 use std::fmt::Display;
 use std::io::{self, BufRead, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -57,13 +59,20 @@ pub(crate) fn out(text: impl Display) -> Result<()> {
     }
 }
 
-/// Asks on a terminal; anything but yes is no.
+/// Asks on a terminal; anything but yes is no. A signal that ends programs ends this one at once meanwhile: what
+/// is under way otherwise only notes it, and whoever interrupts a question does not agree with the next word.
 pub(crate) fn ask(question: &str) -> Result<bool> {
+    let asks = Arc::new(AtomicBool::new(true));
+    for number in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        signal_hook::flag::register_conditional_default(number, Arc::clone(&asks))?;
+    }
     let mut err = io::stderr().lock();
     write!(err, "{question}")?;
     err.flush()?;
     let mut answer = String::new();
-    io::stdin().lock().read_line(&mut answer)?;
+    let read = io::stdin().lock().read_line(&mut answer);
+    asks.store(false, Ordering::SeqCst);
+    read?;
     Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
 }
 

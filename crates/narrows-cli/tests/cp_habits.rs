@@ -241,7 +241,7 @@ fn what_is_replaced_or_removed_is_kept_with_backup() {
         put(&top.join("to/sub/deep/gone"), "nor this", 1_400_000_000);
         symlink("elsewhere", top.join("to/link")).unwrap();
     };
-    for flags in ["-ab", "-ab --suffix=.old", "-ab --backup-dir=.old", "-ab --backup-dir=.old --suffix=.x"] {
+    for flags in ["-ab", "-ab --suffix=.old", "-a --backup-dir=.old", "-ab --backup-dir=.old --suffix=.x"] {
         as_rsync(&world, &BOTH, flags, "from/", fill);
     }
     as_rsync(&world, &BOTH, "-ab --delete", "from/", fill);

@@ -2,12 +2,15 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
 
 use crate::common::copies::*;
 use crate::common::world::*;
 use crate::common::*;
+use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 fn fill(world: &World, name: &str) {
@@ -42,11 +45,17 @@ fn a_mirror_is_made_in_every_way() {
 
 /// Runs it on a terminal, where `answer` is typed; returns the status and what was said.
 fn on_terminal(world: &World, flags: &[&str], answer: &str) -> (i32, String) {
-    on_terminal_by(world, Way::Local, flags, answer, || ())
+    on_terminal_by(world, Way::Local, flags, answer, |_| ())
 }
 
-/// The same; `meanwhile` happens once the question is asked.
-fn on_terminal_by(world: &World, way: Way, flags: &[&str], answer: &str, meanwhile: impl FnOnce()) -> (i32, String) {
+/// The same; `meanwhile` happens once the question is asked. A signal that ends it is its negative status.
+fn on_terminal_by(
+    world: &World,
+    way: Way,
+    flags: &[&str],
+    answer: &str,
+    meanwhile: impl FnOnce(&mut Child),
+) -> (i32, String) {
     let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&terminal).unwrap();
     unlockpt(&terminal).unwrap();
@@ -64,11 +73,13 @@ fn on_terminal_by(world: &World, way: Way, flags: &[&str], answer: &str, meanwhi
         if String::from_utf8_lossy(&all).contains("[y/N]")
             && let Some(meanwhile) = meanwhile.take()
         {
-            meanwhile();
+            meanwhile(&mut child);
             terminal.write_all(answer.as_bytes()).unwrap();
         }
     }
-    (child.wait().unwrap().code().unwrap(), String::from_utf8_lossy(&all).into_owned())
+    let status = child.wait().unwrap();
+    let status = status.code().unwrap_or_else(|| -status.signal().unwrap());
+    (status, String::from_utf8_lossy(&all).into_owned())
 }
 
 #[test]
@@ -109,7 +120,7 @@ fn what_changes_after_the_question_stops_the_removal() {
         // As many as were shown, but others.
         fill(&world, "to");
         let to = world.path("to");
-        let exchange = || {
+        let exchange = |_: &mut Child| {
             fs::remove_file(to.join("gone")).unwrap();
             fs::write(to.join("precious"), "").unwrap();
         };
@@ -119,9 +130,31 @@ fn what_changes_after_the_question_stops_the_removal() {
         // Names of any bytes are the same names at both ends.
         fs::write(to.join("odd\n\\n\u{202e}"), "").unwrap();
         fs::create_dir(to.join("folder")).unwrap();
-        let (status, said) = on_terminal_by(&world, way, &[], "y\n", || ());
+        let (status, said) = on_terminal_by(&world, way, &[], "y\n", |_| ());
         assert_eq!(status, 0, "{way:?}: {said}");
         assert_eq!(world.names("to"), world.names("from"), "{way:?}");
         fs::remove_dir_all(&to).unwrap();
+    }
+}
+
+/// Who interrupts the question and then types has not agreed.
+#[test]
+fn an_interrupted_question_is_no_and_ends_the_program() {
+    let world = World::new();
+    for way in BOTH {
+        for (signal, number) in [(Signal::INT, 2), (Signal::TERM, 15)] {
+            fill(&world, "to");
+            let interrupt = |child: &mut Child| {
+                kill_process(Pid::from_child(child), signal).unwrap();
+                let until = Instant::now() + Duration::from_secs(20);
+                while child.try_wait().unwrap().is_none() && Instant::now() < until {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+            };
+            let (status, said) = on_terminal_by(&world, way, &[], "y\n", interrupt);
+            assert_eq!(status, -number, "{way:?}: {said}");
+            assert!(world.path("to").join("gone").exists(), "{way:?}");
+            fs::remove_dir_all(world.path("to")).unwrap();
+        }
     }
 }

@@ -50,10 +50,10 @@ pub(crate) struct HabitArgs {
     #[arg(short = 'b', long)]
     pub(crate) backup: bool,
     /// With --backup: what is added to the name [default: ~, with --backup-dir nothing]
-    #[arg(long, value_name = "SUFFIX", requires = "backup")]
+    #[arg(long, value_name = "SUFFIX")]
     pub(crate) suffix: Option<String>,
-    /// With --backup: keep it in DIR, a folder below the target
-    #[arg(long, value_name = "DIR", requires = "backup")]
+    /// As --backup, but keep it in DIR, a folder below the target
+    #[arg(long, value_name = "DIR")]
     pub(crate) backup_dir: Option<PathBuf>,
     /// Keep files that are not whole in DIR: a folder beside each file, made when needed, or an absolute path
     #[arg(long, value_name = "DIR")]
@@ -109,7 +109,7 @@ impl HabitArgs {
             (self.one_file_system, "--one-file-system"),
             (self.files_from.is_some(), "--files-from"),
             (self.mkpath, "--mkpath"),
-            (self.backup, "--backup"),
+            (self.backup || self.backup_dir.is_some(), "--backup"),
             (self.partial_dir.is_some(), "--partial-dir"),
             (!self.link_dest.is_empty(), "--link-dest"),
             (self.remove_source_files, "--remove-source-files"),
@@ -140,6 +140,9 @@ impl HabitArgs {
         if self.link_dest.len() > LINK_DEST_MAX {
             return misuse(format!("--link-dest may be given at most {LINK_DEST_MAX} times"));
         }
+        if self.suffix.is_some() && !self.backup && self.backup_dir.is_none() {
+            return misuse("--suffix is what --backup adds to names: give that too".into());
+        }
         self.partials().map(drop).or_else(misuse)?;
         self.kept().map_or(Ok(()), |backup| backup.check().or_else(misuse))
     }
@@ -156,7 +159,8 @@ impl HabitArgs {
 
     fn kept(&self) -> Option<Backup> {
         let suffix = self.suffix.clone().or_else(|| self.backup_dir.is_none().then(|| SUFFIX.to_owned()));
-        self.backup.then(|| Backup { suffix: suffix.unwrap_or_default(), dir: self.backup_dir.clone() })
+        (self.backup || self.backup_dir.is_some())
+            .then(|| Backup { suffix: suffix.unwrap_or_default(), dir: self.backup_dir.clone() })
     }
 
     /// What the storing end does.
