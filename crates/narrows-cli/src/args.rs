@@ -233,7 +233,8 @@ pub(crate) fn of_process(with_defaults: impl FnOnce(Vec<OsString>) -> anyhow::Re
     if is_about_files {
         let parser = file::FileArgs::augment_args(clap::Command::new("narrows").args_override_self(true));
         let parser = parser.override_usage("narrows [OPTIONS] [FILE]...\n       narrows COMMAND ...");
-        let parser = parser.after_long_help(file::HELP);
+        // Without it the words of the last group of options would stand here.
+        let parser = parser.about("Compress or decompress files").after_long_help(file::HELP);
         let found = parser.try_get_matches_from(words).unwrap_or_else(|e| habits::refuse(&e));
         let args = file::FileArgs::from_arg_matches(&found).unwrap_or_else(|e| e.exit());
         return Args { command: Command::File(Box::new(args)) };

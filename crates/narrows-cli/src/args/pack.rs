@@ -110,7 +110,7 @@ pub(crate) struct UnpackArgs {
     /// Keep set-user-ID and set-group-ID bits and capabilities of files, and trusted attributes
     #[arg(long)]
     pub(crate) set_id: bool,
-    /// Also make fifos and devices
+    /// Also make fifos and devices, which are skipped with a note otherwise
     #[arg(long)]
     pub(crate) devices: bool,
     /// When data is flushed to the disk (fsync)

@@ -95,7 +95,9 @@ impl Unpacking<'_> {
         };
         let observers = Observers {
             on_failure: Box::new(move |text| told(text)),
-            on_skipped: None,
+            on_skipped: (!args.verbosity.quiet).then(|| {
+                Box::new(|text: &str| report::note(format!("{text}; --devices makes it"))) as Box<dyn Fn(&str) + Send>
+            }),
             on_file: Box::new(print),
             // The store then tells of links and folders too.
             on_removed: Some(Box::new(|_| ())),
@@ -103,7 +105,7 @@ impl Unpacking<'_> {
         let options = StoreOptions {
             fsync: args.fsync.into(),
             devices: args.devices,
-            unmade: Unmade::Failed,
+            unmade: Unmade::Skipped,
             dry_run: args.dry_run,
             owner: (args.owner || args.no_owner).then_some(args.owner),
             delete: None,
