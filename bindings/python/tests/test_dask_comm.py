@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import gc
 import logging
 import random
 import struct
@@ -39,16 +38,20 @@ def network(policy: str = "balance") -> Iterator[None]:
         yield
 
 
+# Comms to one host learn from each other while they live, and nobody knows when those of other tests are gone.
+HOSTS = (f"127.0.1.{number}" for number in range(1, 255))
+
+
 @contextlib.asynccontextmanager
-async def pair(policy: str | None = None) -> AsyncIterator[tuple[Any, Any]]:
-    """Two ends of one connection, as within a host or with this policy."""
+async def pair(policy: str | None = None, host: str | None = None) -> AsyncIterator[tuple[Any, Any]]:
+    """Two ends of one connection, as within a host or with this policy, to this or a new host."""
     accepted: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     async def handle(comm: Any) -> None:
         accepted.set_result(comm)
 
     with network(policy) if policy else contextlib.nullcontext():
-        async with listen("narrows://127.0.0.1:0", handle) as listener:
+        async with listen(f"narrows://{host or next(HOSTS)}:0", handle) as listener:
             near = await connect(listener.contact_address)
             far = await accepted
             try:
@@ -110,11 +113,10 @@ def test_arrays_arrive_writable_and_aligned(policy: str | None) -> None:
 
 def test_what_one_comm_tried_no_other_one_to_the_same_host_tries_again() -> None:
     long, short = random.randbytes(1 << 20), random.randbytes(32 << 10)
-    # Comms of earlier tests know something while they live.
-    gc.collect()
+    host = next(HOSTS)
 
     async def body() -> None:
-        async with pair("fixed:store") as (first, far), pair("fixed:store") as (second, other):
+        async with pair("fixed:store", host) as (first, far), pair("fixed:store", host) as (second, other):
             for comm, peer, message in [(first, far, long), (second, other, short)]:
                 await comm.write({"x": to_serialize(message)})
                 assert (await peer.read())["x"] == message
@@ -471,10 +473,9 @@ def test_damage_on_the_way_is_found(chance: random.Random) -> None:
                     writer.close()
                     far_writer.close()
 
-            for i in range(5):
-                # Each to a host of its own: comms to one host learn from each other, and while one tries
-                # whether encoding pays, bytes of the others go plain.
-                host = f"127.0.0.{i + 2}"
+            for _ in range(5):
+                # While a comm tries whether encoding pays, bytes of others to the same host go plain.
+                host = next(HOSTS)
                 server = await asyncio.start_server(relay, host, 0)
                 comm = await connect(f"narrows://{host}:{server.sockets[0].getsockname()[1]}")
                 await comm.write({"x": to_serialize(array)})
