@@ -12,6 +12,15 @@ use narrows_file::decode::decode;
 use narrows_file::foreign::{self, Format};
 use narrows_file::zstd_seekable::{SeekableFile, write};
 
+/// The programs of the formats, which read stdin and write stdout with `-c`.
+const PROGRAMS: [(&str, Format); 5] = [
+    ("zstd", Format::Zstd),
+    ("gzip", Format::Gzip),
+    ("xz", Format::Xz),
+    ("bzip2", Format::Bzip2),
+    ("lz4", Format::Lz4),
+];
+
 #[derive(Clone, Default)]
 struct Sink(Arc<Mutex<Vec<u8>>>);
 
@@ -88,13 +97,7 @@ fn members_follow_one_another_however_short_the_reads_are() {
 #[test]
 fn what_the_usual_programs_write_is_read_also_twice_in_a_row() {
     let raw = sample(300_000, 1);
-    for (program, format) in [
-        ("zstd", Format::Zstd),
-        ("gzip", Format::Gzip),
-        ("xz", Format::Xz),
-        ("bzip2", Format::Bzip2),
-        ("lz4", Format::Lz4),
-    ] {
+    for (program, format) in PROGRAMS {
         let Some(bytes) = filter(program, &["-c"], &raw) else { continue };
         assert_eq!(Format::of(&bytes), Some(format));
         assert!(decoded(&bytes).unwrap() == raw, "{program}");
@@ -127,13 +130,7 @@ fn a_part_is_right_or_refused_by_the_check_behind_it_and_nothing_later_counts() 
         decoder.read_exact(&mut read)?;
         decoder.end().map(|()| read)
     };
-    for (program, format) in [
-        ("zstd", Format::Zstd),
-        ("gzip", Format::Gzip),
-        ("xz", Format::Xz),
-        ("bzip2", Format::Bzip2),
-        ("lz4", Format::Lz4),
-    ] {
+    for (program, format) in PROGRAMS {
         let Some(bytes) = filter(program, &["-c"], &raw) else { continue };
         let behind = part(format, [&bytes[..], b"damage"].concat());
         assert_eq!(behind.is_ok(), format != Format::Xz, "{program}: {behind:?}");

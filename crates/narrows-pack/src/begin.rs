@@ -1,4 +1,4 @@
-//! How packs begin, for whoever decodes a stream without knowing what it is.
+//! The beginning of packs, for whoever decodes a stream without knowing what it is.
 
 use narrows::Error;
 use narrows::entry::{Record, RecordParser};

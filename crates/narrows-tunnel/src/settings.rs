@@ -1,4 +1,4 @@
-//! What a tunnel is to do.
+//! The settings of a tunnel, changes of them, and its reports.
 
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};

@@ -1,4 +1,4 @@
-//! How much content waits between the thread that reads and the one that puts frames in order.
+//! The bound of the content that waits between the thread that reads and the one that puts frames in order.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 

@@ -1,4 +1,4 @@
-//! What whoever watches is told: how connections are, their ends, and the trace of single ones.
+//! Reports for who watches: the state of connections, their ends, and the trace of single ones.
 
 use std::sync::mpsc::{Sender, SyncSender, TrySendError};
 use std::time::Duration;
