@@ -22,7 +22,7 @@ from distributed.protocol import to_serialize
 
 from narrows.distributed import Narrows
 
-LIMIT = 60.0
+LIMIT = 240.0
 PREFACE = b"narrows\x01" + b"\xff" * 8
 
 

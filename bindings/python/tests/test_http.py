@@ -23,7 +23,7 @@ from starlette.responses import FileResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 
 # Longer than anything here takes.
-LIMIT_S = 20
+LIMIT_S = 240
 PAGE = b"<p>a line of a page that says the same again and again</p>\n" * 400
 
 
@@ -31,7 +31,7 @@ PAGE = b"<p>a line of a page that says the same again and again</p>\n" * 400
 def serving(app) -> Iterator[str]:
     """A real server on a thread; its address."""
     # Without the bound the server waits for the end of every response.
-    config = uvicorn.Config(app, port=0, log_level="error", lifespan="off", timeout_graceful_shutdown=LIMIT_S // 4)
+    config = uvicorn.Config(app, port=0, log_level="error", lifespan="off", timeout_graceful_shutdown=5)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

@@ -28,7 +28,7 @@ from redis.retry import Retry
 
 # Commands that redis calls deprecated are still used.
 pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated:DeprecationWarning")
-LIMIT_S = 20
+LIMIT_S = 240
 MAGIC = b"NRV\x1a"
 # Bytes and text, by both versions of the protocol.
 FORMS: list[dict[str, Any]] = [

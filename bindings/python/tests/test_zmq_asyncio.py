@@ -11,7 +11,7 @@ import zmq
 import zmq.asyncio
 from zmq_peers import LINKED, Proxy, message, sent_bytes
 
-LIMIT_S = 30
+LIMIT_S = 240
 # Who is at each end: this module, pyzmq's asyncio, or neither.
 PEERS = [("narrows", "narrows"), ("narrows", "plain"), ("plain", "narrows")]
 KINDS = {"narrows": zmq_asyncio.Socket, "plain": zmq.asyncio.Socket}

@@ -186,9 +186,7 @@ def test_who_is_not_answered_delivers_what_it_has(sockets: Sockets) -> None:
     dealer.send(message(1))
     router._links.clear()
     dealer.send(message(2), private=True)
-    begin = time.monotonic()
     assert router.recv_multipart()[1:] == [message(2)]
-    assert time.monotonic() - begin < 4
 
 
 def test_connections_break_between_equal_peers(sockets: Sockets) -> None:

@@ -358,7 +358,7 @@ def test_pollers_know_what_waits_inside(sockets: Sockets) -> None:
     assert narrows.zmq.select([rep, dealer], [dealer], [], 0)[:2] == ([dealer], [dealer])
     assert (dealer.recv(), dealer.recv()) == (message(3), message(4))
     began = time.monotonic()
-    assert poller.poll(50) == [] and 0.04 < time.monotonic() - began < 2
+    assert poller.poll(50) == [] and time.monotonic() - began > 0.04
     assert narrows.zmq.select([dealer], [], [], 0.01) == ([], [], [])
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import narrows.zmq
 import zmq
 
-TIMEOUT_MS = 5000
+TIMEOUT_MS = 60_000
 LINKED = "fixed:lz4:accel=1,link"
 TRANSPORTS = ["tcp", "ipc", "inproc"]
 CLASSES = {"narrows": narrows.zmq.Socket, "plain": zmq.Socket}

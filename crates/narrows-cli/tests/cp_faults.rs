@@ -121,8 +121,9 @@ fn a_copy_that_ends_behind_another_of_the_same_file_leaves_nothing() {
     assert_eq!(partials(&b).len(), 1, "the first is still there");
     first.kill().unwrap();
     first.wait().unwrap();
+    let begun = Instant::now();
     while !partials(&b).is_empty() {
-        assert!(begun.elapsed() < PATIENCE / 4, "{:?}", partials(&b));
+        assert!(begun.elapsed() < PATIENCE, "{:?}", partials(&b));
         std::thread::sleep(Duration::from_millis(20));
     }
     assert!(fs::read(b.join("a")).unwrap() == fs::read(&a).unwrap());
@@ -136,7 +137,7 @@ fn a_long_file_goes_on_where_a_killed_copy_stopped() {
     fs::write(&a, &content).unwrap();
     let shell = shell(home.path());
     let mut kept = 0;
-    for pause in (100..).step_by(50) {
+    for pause in std::iter::successors(Some(100), |pause| Some(pause * 5 / 4)) {
         // A slow method, so that the copy can be hit in the middle.
         let slow = ["--policy", "fixed:xz"];
         let mut child = cp_command(home.path(), &shell).args(slow).arg(&a).arg(remote(&b)).spawn().unwrap();
@@ -171,18 +172,16 @@ fn a_signal_ends_a_copy_whose_other_end_says_nothing() {
     let home = home();
     fs::write(home.path().join("file"), "x").unwrap();
     let silent = home.path().join("silent");
-    fs::write(&silent, "#!/bin/sh\nexec sleep 50\n").unwrap();
+    fs::write(&silent, "#!/bin/sh\nexec sleep 600\n").unwrap();
     fs::set_permissions(&silent, fs::Permissions::from_mode(0o755)).unwrap();
     for pull in [false, true] {
         let (here, there) = (home.path().join("file").into_os_string(), remote(Path::new("/x")));
         let (from, to) = if pull { (there, home.path().join("y").into()) } else { (here, there) };
         let child = cp_command(home.path(), &silent).args([from, to]).spawn().unwrap();
         wait_until_signals_are_caught(&child);
-        let begun = Instant::now();
         signal(&child, "-TERM");
         let output = finish(child);
         assert!(output.status.code().is_none(), "it dies of the signal");
-        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     }
 }
 

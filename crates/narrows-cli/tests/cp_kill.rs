@@ -282,7 +282,7 @@ fn a_second_signal_ends_a_copy_that_is_stuck() {
     let home = home();
     fs::write(home.path().join("file"), "x").unwrap();
     let silent = home.path().join("silent");
-    fs::write(&silent, "#!/bin/sh\nexec sleep 20\n").unwrap();
+    fs::write(&silent, "#!/bin/sh\nexec sleep 600\n").unwrap();
     fs::set_permissions(&silent, fs::Permissions::from_mode(0o755)).unwrap();
     // Nobody reads the program's messages, so it cannot even report the interruption.
     let (unread, full) = std::io::pipe().unwrap();
@@ -296,10 +296,8 @@ fn a_second_signal_ends_a_copy_that_is_stuck() {
     signal(&child, "-INT");
     std::thread::sleep(Duration::from_millis(2500));
     assert!(child.try_wait().unwrap().is_none(), "it is stuck");
-    let begun = Instant::now();
     signal(&child, "-INT");
     let output = finish(child);
     assert_eq!(output.status.signal(), Some(2));
-    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     drop(unread);
 }

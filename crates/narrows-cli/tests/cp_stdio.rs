@@ -140,11 +140,9 @@ fn what_ends_early_is_not_stored() {
         stdin.write_all(&random(600_000)).unwrap();
         let begun = |p: &PathBuf| p.to_string_lossy().ends_with(".partial");
         await_that("it never began", || entries(home.path()).iter().any(begun));
-        let signalled = Instant::now();
         signal(&child, "-TERM");
         let output = finish(child);
         assert_eq!(output.status.signal(), Some(SIGTERM), "{}", stderr(&output));
-        assert!(signalled.elapsed() < Duration::from_secs(10));
         // The server takes some time to notice.
         await_that("the temporary file stays", || !entries(home.path()).iter().any(begun));
         assert_eq!(fs::read(&path).unwrap(), b"old");
@@ -192,11 +190,10 @@ fn a_reader_that_goes_away_ends_the_program_as_any_filter() {
         let mut stdout = child.stdout.take().unwrap();
         stdout.read_exact(&mut [0; 1000]).unwrap();
         drop(stdout);
-        let gone = Instant::now();
         let output = finish(child);
         assert_eq!(output.status.signal(), Some(SIGPIPE), "{}", stderr(&output));
         // The shell's greeting may be printed.
-        assert!(!stderr(&output).contains("narrows: cannot") && gone.elapsed() < Duration::from_secs(10));
+        assert!(!stderr(&output).contains("narrows: cannot"), "{}", stderr(&output));
     }
 }
 
@@ -342,14 +339,18 @@ fn in_folder(home: &Path, args: &[&str]) -> Child {
 fn what_the_copy_waited_for_is_named() {
     let home = home();
     let path = home.path().join("file");
+    // Every pause is many times as long as what came before it, so the load of the machine, which slows
+    // both, does not decide the shares.
+    let pause = |begun: Instant| std::thread::sleep((begun.elapsed() * 8).max(Duration::from_millis(500)));
     // A slow source.
+    let begun = Instant::now();
     let mut child =
         dash(home.path(), &["--json", "-"].map(OsStr::new)).arg(&path).stdin(Stdio::piped()).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
-    for _ in 0..10 {
-        stdin.write_all(&[7; 1000]).unwrap();
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    stdin.write_all(&[7; 1000]).unwrap();
+    await_that("it never began", || entries(home.path()).iter().any(|p| p.to_string_lossy().ends_with(".partial")));
+    pause(begun);
+    stdin.write_all(&[7; 1000]).unwrap();
     drop(stdin);
     let source = json(&finish(child));
     assert_eq!(source["bound_by"], "source", "{source}");
@@ -362,12 +363,12 @@ fn what_the_copy_waited_for_is_named() {
     assert_eq!(cpu["bound_by"], "cpu", "{cpu}");
     // A slow reader of stdout.
     fs::write(&path, random(6 << 20)).unwrap();
+    let begun = Instant::now();
     let mut child = dash(home.path(), &["--json"].map(OsStr::new)).arg(remote(&path)).arg("-").spawn().unwrap();
     let mut stdout = child.stdout.take().unwrap();
-    let mut piece = vec![0; 64 << 10];
-    while stdout.read(&mut piece).unwrap() > 0 {
-        std::thread::sleep(Duration::from_millis(8));
-    }
+    stdout.read_exact(&mut [0; 1000]).unwrap();
+    pause(begun);
+    stdout.read_to_end(&mut Vec::new()).unwrap();
     let output = finish(child);
     let reader: serde_json::Value = serde_json::from_str(stderr(&output).lines().last().unwrap()).unwrap();
     assert_eq!(reader["bound_by"], "stdout", "{reader}");

@@ -10,13 +10,12 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::common::{asks_kernel, code, finish, free_port, narrows, stderr, text};
+use crate::common::{PATIENCE, asks_kernel, code, finish, free_port, narrows, stderr, text};
 use narrows::upgrade::gateway::GatewayClient;
 use narrows_test::{has, skip};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 /// Time limit of a single wait.
-const PATIENCE: Duration = Duration::from_secs(40);
 
 fn script(name: &str) -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run").join(name).to_str().unwrap().to_string()

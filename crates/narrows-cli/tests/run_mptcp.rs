@@ -10,10 +10,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::common::{asks_kernel, code, finish, home, narrows, stderr};
+use crate::common::{PATIENCE, asks_kernel, code, finish, home, narrows, stderr};
 use narrows_test::has;
-
-const PATIENCE: Duration = Duration::from_secs(40);
 
 fn script(name: &str) -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run").join(name).to_str().unwrap().to_string()

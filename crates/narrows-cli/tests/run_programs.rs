@@ -13,11 +13,10 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::common::{free_port, random, text};
+use crate::common::{PATIENCE, free_port, random, text};
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 
 /// A case that takes longer counts as hung.
-const PATIENCE: Duration = Duration::from_secs(40);
 const SPOKEN: Duration = Duration::from_secs(5);
 /// More than sockets hold.
 const BIG: usize = 6 << 20;

@@ -5,7 +5,6 @@ use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
 
 use crate::common::copies::*;
 use crate::common::world::*;
@@ -146,10 +145,7 @@ fn an_interrupted_question_is_no_and_ends_the_program() {
             fill(&world, "to");
             let interrupt = |child: &mut Child| {
                 kill_process(Pid::from_child(child), signal).unwrap();
-                let until = Instant::now() + Duration::from_secs(20);
-                while child.try_wait().unwrap().is_none() && Instant::now() < until {
-                    std::thread::sleep(Duration::from_millis(10));
-                }
+                ended(child);
             };
             let (status, said) = on_terminal_by(&world, way, &[], "y\n", interrupt);
             assert_eq!(status, -number, "{way:?}: {said}");

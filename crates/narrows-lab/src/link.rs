@@ -246,7 +246,7 @@ fn row(f: &Finding) -> Value {
 /// rate.
 fn iperf(backend: Backend, rounds: usize, mbit: u32) -> Result<Finding> {
     /// Timeout of iperf3, which normally needs a second to start and end.
-    const PATIENCE: Duration = Duration::from_secs(30);
+    const PATIENCE: Duration = Duration::from_secs(240);
     let rate = f64::from(mbit);
     let mut finding = Finding::new(format!("iperf3 by UDP at {mbit} Mbit/s"), "Mbit/s", rate * 0.98, rate * 1.02);
     let link = Emulation::start_with(&format!("rate={mbit}mbit,delay=1ms,queue=100ms").parse()?, backend)?;

@@ -4,9 +4,7 @@ use std::fs;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use narrows_test::skip;
-
-const PATIENCE: Duration = Duration::from_secs(30);
+use narrows_test::{PATIENCE, skip};
 
 fn lab(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_narrows-lab"));

@@ -545,6 +545,11 @@ mod tests {
         assert_eq!(Name::decode(&name.encode()), Some(name));
         assert_eq!(Name::decode(&name.encode()[1..]), None);
         assert_eq!(Name::decode(&[0; NAME_LEN]), None);
+        // A program may outlive the version that it was started with.
+        let mut of_another_version = name.encode();
+        of_another_version[8] += 1;
+        assert_eq!(Name::decode(&of_another_version), None);
+        assert_eq!(Name::decode(&[&name.encode()[..], &[0]].concat()), None);
         for kind in Kind::ALL {
             let mut request = Request::new([7; 16], kind, 42);
             (request.accepted, request.number, request.value_len) = (true, -5, 3);
@@ -555,6 +560,8 @@ mod tests {
         }
         let reply = Reply::decode(&Reply::new(111).with(b"xyz").encode()).unwrap();
         assert_eq!((reply.status, reply.value()), (111, &b"xyz"[..]));
+        let longest = Reply::decode(&Reply::new(0).with(&[5; VALUE_MAX + 1]).encode()).unwrap();
+        assert_eq!(longest.value(), [5; VALUE_MAX]);
     }
 
     /// Every user of the host can reach the control socket: invalid requests must be refused.
@@ -567,6 +574,18 @@ mod tests {
             assert!(Request::decode(&bad).is_none(), "byte {at} = {byte}");
         }
         assert!(Request::decode(&good[..REQUEST_LEN - 1]).is_none());
+        assert!(Request::decode(&[&good[..], &[0]].concat()).is_none());
+        let mut longest = Request::new([7; 16], Kind::SetOption, 42);
+        longest.value_len = VALUE_MAX as u16;
+        assert_eq!(Request::decode(&longest.encode()).map(|r| r.value_len), Some(longest.value_len));
+        longest.value_len += 1;
+        assert!(Request::decode(&longest.encode()).is_none());
+        let reply = Reply::new(0).encode();
+        assert!(Reply::decode(&reply[1..]).is_none() && Reply::decode(&[&reply[..], &[0]].concat()).is_none());
+        // A length that lies gives no bytes that are not there.
+        let mut lying = reply;
+        lying[4..8].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert_eq!(Reply::decode(&lying).map(|r| r.value().len()), Some(VALUE_MAX));
     }
 
     #[test]
@@ -595,6 +614,10 @@ mod tests {
         assert_eq!(excludes(&some, "10.1.2.3", 80), Some(Reason::Scope));
         assert_eq!(excludes(&some, "11.1.2.3", 5432), Some(Reason::Scope));
         assert_eq!(excludes(&some, "10.9.2.3", 5432), Some(Reason::Scope));
+        let one = scope("l:+2001:db8::1/128=0-65535");
+        assert_eq!(excludes(&one, "2001:db8::1", 1), None);
+        assert_eq!(excludes(&one, "2001:db8::2", 1), Some(Reason::Scope));
+        assert!(Setup::parse(format!("{head}:+2001:db8::1/129=0-1").as_bytes()).is_none());
         let printed = some.rules().iter().map(|r| r.to_string()).collect::<Vec<_>>().join(",");
         assert_eq!(scope(&format!("l:{printed}")).rules(), some.rules());
         let gateways = Setup::parse(format!("{head}g7701:@::ffff:10.0.0.1/128=80-80,-::/0=22-22").as_bytes()).unwrap();

@@ -504,7 +504,7 @@ mod tests {
 
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(30);
+    const PATIENCE: Duration = Duration::from_secs(240);
 
     /// The next message on a socket, or an error if it ended.
     fn heard(socket: &AgentSocket) -> Result<FromAgent> {

@@ -262,7 +262,7 @@ mod tests {
     use super::super::{proof, sys};
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(30);
+    const PATIENCE: Duration = Duration::from_secs(240);
 
     /// A supervisor's negotiation, as its pumps see it.
     struct Host {

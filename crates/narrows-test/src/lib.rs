@@ -19,6 +19,11 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::panic::Location;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Time limit for what a test waits for: a hang fails its test. Nothing that works comes near it, however
+/// loaded the machine: beside eight busy loops on two cores the longest wait takes half a minute.
+pub const PATIENCE: Duration = Duration::from_secs(240);
 
 /// Records that this machine cannot provide what the test needs: root, a feature of its kernel,
 /// another kind of processor.

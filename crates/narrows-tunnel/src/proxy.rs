@@ -165,6 +165,28 @@ mod tests {
     }
 
     #[test]
+    fn a_header_may_be_as_long_as_the_limit_and_no_longer() {
+        let of = |len: usize| {
+            let [l0, l1] = ((len - HEAD_LEN) as u16).to_be_bytes();
+            [&SIGNATURE[..], &[PROXY, 0x31, l0, l1], &vec![0; len - HEAD_LEN]].concat()
+        };
+        assert_eq!(parse(&of(BINARY_MAX)), Next::Found { len: BINARY_MAX, client: None });
+        // Refused by the length alone, before any of it is waited for.
+        for len in [BINARY_MAX + 1, HEAD_LEN + usize::from(u16::MAX)] {
+            assert_eq!(parse(&of(len)[..HEAD_LEN]), Next::Wrong, "{len}");
+        }
+        // Addresses have a fixed length; a byte less is no address.
+        for (family, len) in [(TCP4, 12), (TCP6, 36)] {
+            let of = |len: u8| [&SIGNATURE[..], &[PROXY, family, 0, len], &vec![0; usize::from(len)]].concat();
+            assert!(matches!(parse(&of(len)), Next::Found { client: Some(_), .. }), "{family}");
+            assert_eq!(parse(&of(len - 1)), Next::Wrong, "{family}");
+        }
+        let line = |len: usize| [&b"PROXY UNKNOWN "[..], &vec![b'x'; len - 16], b"\r\n"].concat();
+        assert_eq!(parse(&line(TEXT_MAX)), Next::Found { len: TEXT_MAX, client: None });
+        assert_eq!(parse(&line(TEXT_MAX + 1)), Next::Wrong);
+    }
+
+    #[test]
     fn everything_else_is_refused() {
         let long = [&b"PROXY TCP4 "[..], &[b'1'; 200]].concat();
         let huge = [&SIGNATURE[..], &[PROXY, TCP4, 0xff, 0xff]].concat();

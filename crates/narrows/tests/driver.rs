@@ -17,10 +17,9 @@ use narrows::receiver::RecvSummary;
 use narrows::sender::Summary;
 use narrows::stream::{Control, Notes, ReceiveOptions, SendOptions, receive, receive_then, send};
 use narrows::transport::Link;
+use narrows_test::PATIENCE;
 use world::{random, text};
 
-/// Stall timeout of flows that should succeed. On a loaded machine a thread may wait for seconds.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Stall timeout of flows whose peer stalls.
 const STALL: Duration = Duration::from_millis(1500);
 

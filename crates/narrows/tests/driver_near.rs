@@ -12,7 +12,7 @@ use narrows::receiver::{Receiver, ReceiverConfig};
 use narrows::stream::{ReceiveOptions, SendOptions, decode, receive, receive_then, send};
 use narrows::transport::Link;
 
-const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
+const PATIENCE: Option<Duration> = Some(narrows_test::PATIENCE);
 
 /// A source or sink that remembers which threads used it.
 #[derive(Clone, Default)]

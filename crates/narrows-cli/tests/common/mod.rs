@@ -15,14 +15,13 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
-/// Time limit for a program: a hanging one is killed and fails its test.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) use narrows_test::PATIENCE;
 
 pub(crate) fn narrows(home: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_narrows"));
@@ -53,15 +52,23 @@ pub(crate) fn free_port() -> u16 {
 }
 
 pub(crate) fn finish(mut child: Child) -> Output {
+    ended(&mut child);
+    child.wait_with_output().unwrap()
+}
+
+/// Waits for the end of a program; one that hangs is killed and fails its test.
+pub(crate) fn ended(child: &mut Child) -> ExitStatus {
     let begun = Instant::now();
-    while child.try_wait().unwrap().is_none() {
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
         if begun.elapsed() > PATIENCE {
             let _ = child.kill();
             panic!("it hangs");
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    child.wait_with_output().unwrap()
 }
 
 /// As `finish`, for programs that print more than a pipe holds.

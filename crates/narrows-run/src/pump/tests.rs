@@ -28,7 +28,7 @@ use crate::scope::Direct;
 use crate::talk::Talk;
 
 /// Time limit: what has not come by then never comes.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(240);
 /// Time after which something is taken not to happen.
 const SOON: Duration = Duration::from_millis(500);
 

@@ -21,7 +21,7 @@ use narrows_tunnel::session::Timing;
 use narrows_tunnel::settings::{PROTOCOL, Report, Settings, Uplink};
 
 /// Limit for everything that is waited for.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) use narrows_test::PATIENCE;
 
 /// `localhost:PORT` of a server at the far side.
 pub(crate) fn target(port: u16) -> String {
