@@ -5,6 +5,7 @@ use core::net::IpAddr;
 
 use crate::control;
 use crate::marks::{self, Generation, Taken};
+use crate::options;
 use crate::registrations;
 use crate::rings;
 use crate::setup;
@@ -86,8 +87,9 @@ pub(crate) fn shared_by(control: usize, len: usize) {
     }
 }
 
-/// Handles a connection that is established or, with `connecting`, being made.
-pub(crate) fn connected(fd: c_int, peer: &Address, connecting: bool) {
+/// Handles a connection that is established or, with `unanswered`, being made as far as the program
+/// knows. Within a host the kernel makes it at once, whatever it answers.
+pub(crate) fn connected(fd: c_int, peer: &Address, unanswered: bool) {
     let mark = match marks::take(fd) {
         Taken::Ours(mark) => mark,
         Taken::Shared => {
@@ -108,8 +110,9 @@ pub(crate) fn connected(fd: c_int, peer: &Address, connecting: bool) {
     }
     // Only the kernel knows what 0.0.0.0 was resolved to, but a connection under way has no peer
     // name yet.
-    let peer =
-        if connecting { raw_address(peer) } else { sys::peer_address(fd).ok().and_then(|(a, _)| raw_address(&a)) };
+    let known = sys::peer_address(fd).ok().and_then(|(a, _)| raw_address(&a));
+    let connecting = unanswered && known.is_none();
+    let peer = if connecting { raw_address(peer) } else { known };
     let Some((peer, (host, port))) = peer.and_then(|p| Some((p, host_and_port(&p)?))) else {
         return registrations::forget(fd);
     };
@@ -117,6 +120,7 @@ pub(crate) fn connected(fd: c_int, peer: &Address, connecting: bool) {
         local,
         peer,
         connecting,
+        unanswered,
         accepted: false,
         by_gateway: false,
         mark,
@@ -152,7 +156,8 @@ pub(crate) fn reached_gateway(fd: c_int, peer: &Address) -> ByGateway {
         let Taken::Ours(mark) = marks::take(fd) else { return Err(libc::EBADF) };
         let peer = raw_address(peer).ok_or(libc::EAFNOSUPPORT)?;
         let local = sys::own_address(fd).ok().and_then(|(a, _)| raw_address(&a)).ok_or(libc::EAFNOSUPPORT)?;
-        let connection = Connection { local, peer, connecting: true, accepted: false, by_gateway: true, mark };
+        let connection =
+            Connection { local, peer, connecting: true, unanswered: true, accepted: false, by_gateway: true, mark };
         swap::swap(fd, &connection)?;
         ours(fd).ok_or(libc::EBADF)
     };
@@ -223,6 +228,7 @@ pub(crate) fn accepted(listener: c_int, fd: c_int) {
             local,
             peer,
             connecting: false,
+            unanswered: false,
             accepted: true,
             by_gateway: false,
             mark: 0,
@@ -295,6 +301,14 @@ fn ask_again(fd: c_int, name: &Name) -> Again {
     }
 }
 
+/// Dissolves a connection (AF_UNSPEC). As in the kernel its peer gets a reset, whoever else holds
+/// the socket.
+pub(crate) fn dissolve(fd: c_int, name: &Name) -> Result<(), c_int> {
+    let _ = options::set(fd, name, libc::SOL_SOCKET, libc::SO_LINGER, &swap::RESET);
+    let _ = sys::shutdown(fd);
+    take_back(fd, name)
+}
+
 /// Puts back a TCP socket that can connect again: after a failed attempt the original one with all
 /// its options, in place of a connection that the program dissolves a new one.
 pub(crate) fn take_back(fd: c_int, name: &Name) -> Result<(), c_int> {
@@ -314,8 +328,8 @@ pub(crate) fn take_back(fd: c_int, name: &Name) -> Result<(), c_int> {
     Ok(())
 }
 
-/// The error with which connecting failed; the kernel only knows that the other end of a unix
-/// socket is gone. 0 if it was already reported.
+/// The error with which connecting failed, or that broke the connection; the kernel only knows that
+/// the other end of a unix socket is gone. 0 if it was already reported.
 pub(crate) fn error_of(name: &Name) -> Option<c_int> {
     let (reply, _) = control::ask(Kind::State, name.id, |r| r.number = BY_ERROR)?;
     let state = State::of(reply.value().first().copied().unwrap_or(0));

@@ -23,7 +23,8 @@ const DUP_TRIES: usize = 100;
 
 /// SO_LINGER: on, zero time. The kernel then resets on close: if the supervisor dies, the peer must
 /// not see an end of stream. The supervisor removes it before an orderly close.
-const RESET: [u8; 8] = if cfg!(target_endian = "little") { [1, 0, 0, 0, 0, 0, 0, 0] } else { [0, 0, 0, 1, 0, 0, 0, 0] };
+pub(crate) const RESET: [u8; 8] =
+    if cfg!(target_endian = "little") { [1, 0, 0, 0, 0, 0, 0, 0] } else { [0, 0, 0, 1, 0, 0, 0, 0] };
 
 /// A page of the library's file or the kernel's zero page: it exists once, however often it is
 /// referenced.
@@ -71,7 +72,10 @@ pub(crate) fn close_temporaries() {
 pub(crate) struct Connection {
     pub(crate) local: RawAddress,
     pub(crate) peer: RawAddress,
+    /// The TCP connection is being made.
     pub(crate) connecting: bool,
+    /// The program's `connect` was not answered with success: a further one will be.
+    pub(crate) unanswered: bool,
     pub(crate) accepted: bool,
     /// The TCP socket leads to a gateway, and `peer` is the server behind it.
     pub(crate) by_gateway: bool,
@@ -97,7 +101,7 @@ fn hand_over(fd: c_int, connection: &Connection) -> Result<(), c_int> {
         return Err(libc::ENOBUFS);
     }
     let name =
-        Name { id, was_connecting: connection.connecting, local: connection.local, peer: connection.peer }.encode();
+        Name { id, was_connecting: connection.unanswered, local: connection.local, peer: connection.peer }.encode();
     sys::bind_unix(program.fd, &name)?;
     let filled = if connection.connecting { fill(program.fd)? } else { poison(program.fd)? };
     copy_manners(fd, program.fd)?;

@@ -122,6 +122,12 @@ pub(crate) fn disconnect(fd: c_int) -> Answer {
     unsafe { call!(SYS_connect, fd, &raw const nowhere, 16) }
 }
 
+/// Shuts a socket down both ways.
+pub(crate) fn shutdown(fd: c_int) -> Answer {
+    // SAFETY: no pointers.
+    unsafe { call!(SYS_shutdown, fd, libc::SHUT_RDWR) }
+}
+
 pub(crate) fn own_address(fd: c_int) -> Result<(Address, usize), c_int> {
     let mut address = Address::EMPTY;
     let mut len = size_of::<Address>() as u32;

@@ -69,6 +69,8 @@ pub(crate) struct Connection {
     program_end: ProgramEnd,
     /// The TCP socket reported that the peer finished or that the connection broke.
     network_ended: bool,
+    /// The program's end has as much room as the kernel allows, for the last bytes.
+    has_last_room: bool,
     urgent_up: Option<UrgentUp>,
     urgent_down: UrgentDown,
     ending: Ending,
@@ -122,6 +124,7 @@ impl Connection {
             down: Incoming::new(),
             program_end: ProgramEnd::Open,
             network_ended: false,
+            has_last_room: false,
             urgent_up: None,
             urgent_down: UrgentDown::Nothing,
             ending: Ending::Open,
@@ -184,16 +187,16 @@ impl Connection {
         if !self.came_up() {
             return;
         }
-        // After the end of the stream reads report no error, so it is asked for here; before, a
-        // read finds it in order.
-        if self.down.has_ended()
-            && events.intersects(EventFlags::ERR | EventFlags::HUP)
-            && self.ending.error().is_none()
-        {
+        if events.intersects(EventFlags::ERR | EventFlags::HUP) && self.ending.error().is_none() {
             match sockopt::socket_error(&self.network) {
-                Ok(Err(e)) => self.ending.break_by(e),
+                // Asked for here because a read may not come: there is none after the end of the
+                // stream, nor while the program reads nothing. What came before is still read.
+                Ok(Err(e)) => self.break_off(e),
                 // Both halves are closed although the program's half is not: the peer is gone.
-                _ if !self.up.is_shut() && events.contains(EventFlags::HUP) => self.ending.break_by(Errno::PIPE),
+                // Before the end of the stream a read finds that in order.
+                _ if self.down.has_ended() && !self.up.is_shut() && events.contains(EventFlags::HUP) => {
+                    self.break_off(Errno::PIPE);
+                }
                 _ => {}
             }
         }
@@ -221,7 +224,7 @@ impl Connection {
         let leaving = matches!(self.ending, Ending::Leaving(_)).then_some(now_ns + ends::LOOK_EVERY_NS);
         let flow = self.negotiation.flow.next_wakeup_ns().filter(|_| self.ending.error().is_none());
         let dialing = self.dialing().map(Dialing::deadline_ns);
-        let broken = self.broken_wakeup_ns();
+        let broken = self.broken_wakeup_ns(now_ns);
         [flow, self.up.next_wakeup_ns(now_ns), self.down.next_wakeup_ns(now_ns), leaving, dialing, broken]
             .into_iter()
             .flatten()

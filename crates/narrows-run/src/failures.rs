@@ -57,8 +57,15 @@ impl Failures {
         Self { shared, all: VecDeque::new(), probe: None }
     }
 
-    /// Remembers a failure. `socket`: the TCP socket and the name of the program's end.
-    pub(crate) fn push(&mut self, id: u64, owner: u32, error: Errno, socket: Option<(Arc<OwnedFd>, SocketAddrUnix)>) {
+    /// Remembers a failure. `socket`: the TCP socket and the name of the program's end. `told`: the
+    /// program has asked for the error already.
+    pub(crate) fn push(
+        &mut self,
+        (id, owner): (u64, u32),
+        error: Errno,
+        told: bool,
+        socket: Option<(Arc<OwnedFd>, SocketAddrUnix)>,
+    ) {
         if self.all.len() == FAILED_MAX {
             self.pop();
         }
@@ -68,7 +75,7 @@ impl Failures {
         }
         let since = Instant::now();
         let look_at = since + LOOK_FIRST;
-        self.all.push_back(Failed { id, owner, error, told: false, ended_connect: false, kept, since, look_at });
+        self.all.push_back(Failed { id, owner, error, told, ended_connect: false, kept, since, look_at });
     }
 
     /// Makes room for one more socket, by closing the oldest if necessary. Other pumps may do the

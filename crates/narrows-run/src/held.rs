@@ -9,12 +9,15 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use libc::c_int;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, socket_with};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, getpeername, ipproto, socket_with};
 
 use super::asker::Asker;
 use super::kinds::denied;
 use super::sys;
-use super::wire::{AF_INET, BY_CONNECT, Kind, RawAddress, Reply, Request, State, VALUE_MAX};
+use super::wire::{
+    AF_INET, BY_CONNECT, BY_ERROR, BY_GATEWAY, BY_NAME, Kind, RawAddress, Reply, Request, State, VALUE_MAX,
+};
 
 pub struct Held {
     pub network: Arc<OwnedFd>,
@@ -22,6 +25,8 @@ pub struct Held {
     pub owner: u32,
     /// The peer; the server, even if the socket leads to a gateway.
     peer: RawAddress,
+    /// The socket leads to a gateway, which may not have answered yet.
+    by_gateway: bool,
     said: Mutex<Said>,
 }
 
@@ -35,6 +40,10 @@ struct Said {
     linger: Option<Duration>,
     /// The program's values of options that frames need differently.
     kept: Option<Kept>,
+    /// The error that broke the connection, once the program's writes fail.
+    broken: Option<c_int>,
+    /// The program has asked for that error, which the kernel tells once.
+    told_broken: bool,
 }
 
 /// The program's values of the two options that frames set themselves: each write is sent at once,
@@ -57,8 +66,16 @@ impl Kept {
 
 impl Held {
     pub fn new(request: &Request, owner: u32, network: OwnedFd) -> Self {
-        let said = Said { connecting: request.number > 1, told: false, linger: linger_of(&request.linger), kept: None };
-        Self { network: Arc::new(network), owner, peer: request.peer, said: Mutex::new(said) }
+        let said = Said {
+            connecting: request.number > 1,
+            told: false,
+            linger: linger_of(&request.linger),
+            kept: None,
+            broken: None,
+            told_broken: false,
+        };
+        let by_gateway = request.option == BY_GATEWAY;
+        Self { network: Arc::new(network), owner, peer: request.peer, by_gateway, said: Mutex::new(said) }
     }
 
     /// A poisoned lock is harmless: nothing inside panics half done.
@@ -73,6 +90,16 @@ impl Held {
     /// The connection is established.
     pub fn connected(&self) {
         self.said().connecting = false;
+    }
+
+    /// The connection broke, and the program's writes are about to fail.
+    pub fn broke(&self, error: Option<Errno>) {
+        self.said().broken = error.map(Errno::raw_os_error);
+    }
+
+    /// Whether the program has asked for the error that broke the connection.
+    pub fn has_told(&self) -> bool {
+        self.said().told_broken
     }
 
     /// From here on the engine sets the two options; the program's values are remembered and
@@ -107,7 +134,7 @@ impl Held {
         let mut value = request.value;
         let value = &mut value[..usize::from(request.value_len).min(VALUE_MAX)];
         let said = match request.kind {
-            Kind::State => return Some(Reply::new(0).with(&[self.state(request.number == BY_CONNECT) as u8])),
+            Kind::State => return Some(self.state(request.number, asker)),
             Kind::SetOption if !asker.may_set(self.owner, level, option) => Err(Error::from_raw_os_error(libc::EPERM)),
             Kind::SetOption => asker.with_its_rights(|| self.set_option(level, option, value)).map(|()| 0),
             // Tables of packet filters may be read only with the right to change them.
@@ -120,17 +147,25 @@ impl Held {
         })
     }
 
-    /// `first`: the state is for a `connect`.
-    fn state(&self, first: bool) -> State {
+    /// `by`: who asks.
+    fn state(&self, by: c_int, asker: Asker) -> Reply {
         let mut said = self.said();
-        if said.connecting {
+        if let Some(error) = said.broken.filter(|_| by == BY_ERROR) {
+            let status = if said.told_broken { 0 } else { error };
+            said.told_broken |= asker.owns(self.owner);
+            return Reply::new(status).with(&[State::Failed as u8]);
+        }
+        // The server's program may have accepted it before the pump has seen that it is made.
+        let has_name = || by == BY_NAME && !self.by_gateway && getpeername(&*self.network).is_ok();
+        let state = if said.connecting && !has_name() {
             State::Connecting
         } else if !said.told {
-            said.told = first;
+            said.told = by == BY_CONNECT;
             State::JustConnected
         } else {
             State::Connected
-        }
+        };
+        Reply::new(0).with(&[state as u8])
     }
 
     fn get_option(&self, level: c_int, option: c_int, value: &mut [u8]) -> Result<usize> {

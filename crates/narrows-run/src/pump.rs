@@ -244,9 +244,10 @@ impl Pump {
         // failures.
         shared.held.remove(id);
         let name = failures::name_of_peer(&connection.program);
+        let told = connection.held.has_told();
         let network = connection.close(error);
         if let Some(error) = error {
-            self.failed.push(id, owner, error, network.zip(name));
+            self.failed.push((id, owner), error, told, network.zip(name));
         }
         self.count_off();
     }

@@ -144,7 +144,12 @@ pub(super) fn reads_no_more(socket: &OwnedFd, failed: Errno) -> bool {
 
 /// Whether the other side has all bytes that were written, as far as the system knows.
 pub(super) fn is_settled(socket: &OwnedFd) -> bool {
-    Meter::new(true).look(socket, 0).unacked.unwrap_or(0) == 0
+    unconfirmed(socket) == 0
+}
+
+/// Bytes written that the other side does not have yet, as far as the system knows.
+pub(super) fn unconfirmed(socket: &OwnedFd) -> u64 {
+    Meter::new(true).look(socket, 0).unacked.unwrap_or(0)
 }
 
 /// Whether a connection that was begun is there.

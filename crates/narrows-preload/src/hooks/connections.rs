@@ -61,7 +61,7 @@ unsafe extern "C" fn connect_done(fd: c_int, address: *const sockaddr, len: sock
     {
         // SAFETY: the kernel has read the address.
         if len >= 2 && c_int::from(unsafe { copied(address, len) }.family) == libc::AF_UNSPEC {
-            return begin::take_back(fd, &name).map_or_else(fail, |()| 0);
+            return begin::dissolve(fd, &name).map_or_else(fail, |()| 0);
         }
         return match begin::connect_again(fd, &name) {
             Again::Answer(Ok(())) => 0,

@@ -25,13 +25,13 @@ extern "C" fn capped(to: c_int, count: size_t) -> size_t {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn sendfile(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
     // SAFETY: the program's own arguments; sending less is always allowed.
-    unsafe { next::sendfile(to, from, offset, capped(to, count)) }
+    unsafe { refused(to, next::sendfile(to, from, offset, capped(to, count))) }
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn sendfile64(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
     // SAFETY: as above.
-    unsafe { next::sendfile64(to, from, offset, capped(to, count)) }
+    unsafe { refused(to, next::sendfile64(to, from, offset, capped(to, count))) }
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -44,7 +44,7 @@ pub unsafe extern "C-unwind" fn splice(
     flags: c_uint,
 ) -> ssize_t {
     // SAFETY: as above.
-    unsafe { next::splice(from, from_at, to, to_at, capped(to, count), flags) }
+    unsafe { refused(to, next::splice(from, from_at, to, to_at, capped(to, count), flags)) }
 }
 
 /// Flags that TCP accepts and a unix socket does not, or handles differently.
@@ -55,9 +55,9 @@ pub unsafe extern "C-unwind" fn send(fd: c_int, bytes: *const c_void, len: size_
     // SAFETY: the program's own arguments.
     unsafe {
         if flags & UNUSUAL != 0 && is_ours(fd) {
-            return ended(fd, send_unusual(fd, bytes, len, flags));
+            return refused(fd, send_unusual(fd, bytes, len, flags));
         }
-        ended(fd, next::send(fd, bytes, len, flags))
+        refused(fd, next::send(fd, bytes, len, flags))
     }
 }
 
@@ -74,9 +74,9 @@ pub unsafe extern "C-unwind" fn sendto(
     unsafe {
         // A connected TCP socket ignores the address, and so does `send` here.
         if (flags & UNUSUAL != 0 || !to.is_null()) && is_ours(fd) {
-            return ended(fd, send_unusual(fd, bytes, len, flags));
+            return refused(fd, send_unusual(fd, bytes, len, flags));
         }
-        ended(fd, next::sendto(fd, bytes, len, flags, to, to_len))
+        refused(fd, next::sendto(fd, bytes, len, flags, to, to_len))
     }
 }
 
@@ -85,7 +85,7 @@ pub unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags
     // SAFETY: the program's own arguments.
     unsafe {
         if message.is_null() || !is_unusual(&*message, flags) {
-            return ended(fd, next::sendmsg(fd, message, flags));
+            return refused(fd, next::sendmsg(fd, message, flags));
         }
         if !is_ours(fd) {
             shared_by((*message).msg_control as usize, (*message).msg_controllen as _);
@@ -98,9 +98,9 @@ pub unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags
         (plain.msg_namelen, plain.msg_controllen) = (0, 0);
         if flags & libc::MSG_OOB != 0 && plain.msg_iovlen == 1 {
             let part = *plain.msg_iov;
-            return ended(fd, send_unusual(fd, part.iov_base, part.iov_len, flags));
+            return refused(fd, send_unusual(fd, part.iov_base, part.iov_len, flags));
         }
-        ended(fd, next::sendmsg(fd, &raw const plain, flags & !UNUSUAL))
+        refused(fd, next::sendmsg(fd, &raw const plain, flags & !UNUSUAL))
     }
 }
 
@@ -118,7 +118,7 @@ pub unsafe extern "C-unwind" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, coun
     unsafe {
         let all = || (0..count as usize).map(|n| &raw mut *messages.add(n));
         if messages.is_null() || !all().any(|m| is_unusual(&(*m).msg_hdr, flags)) {
-            return next::sendmmsg(fd, messages, count, flags);
+            return refused(fd, next::sendmmsg(fd, messages, count, flags) as ssize_t) as c_int;
         }
         if !is_ours(fd) {
             all().for_each(|m| shared_by((*m).msg_hdr.msg_control as usize, (*m).msg_hdr.msg_controllen as _));
@@ -161,8 +161,28 @@ fn ended(fd: c_int, answer: ssize_t) -> ssize_t {
 
 #[inline(never)]
 extern "C" fn reset_told(fd: c_int) {
-    let number = if active() { ours(fd).and_then(|name| begin::error_of(&name)) } else { None };
-    set_errno(number.unwrap_or(libc::ECONNRESET));
+    set_errno(error_of(fd).unwrap_or(libc::ECONNRESET));
+}
+
+/// The same for what sends. A unix socket whose other end is gone refuses every write with EPIPE;
+/// the first one on a broken TCP connection gets its error.
+#[inline]
+fn refused(fd: c_int, answer: ssize_t) -> ssize_t {
+    if answer < 0 && errno() == libc::EPIPE {
+        break_told(fd);
+    }
+    ended(fd, answer)
+}
+
+#[inline(never)]
+extern "C" fn break_told(fd: c_int) {
+    set_errno(error_of(fd).unwrap_or(libc::EPIPE));
+}
+
+/// The error of a connection that ended, unless it was reported before.
+fn error_of(fd: c_int) -> Option<c_int> {
+    let name = if active() { ours(fd) } else { None };
+    name.and_then(|name| begin::error_of(&name)).filter(|number| *number != 0)
 }
 
 /// # Safety

@@ -19,7 +19,10 @@ impl Connection {
         if self.program_is_gone() {
             self.down.discard();
         }
-        let flushed = self.down.flush(&self.program);
+        let mut flushed = self.down.flush(&self.program);
+        if flushed == Ok(false) && self.make_last_room() {
+            flushed = self.down.flush(&self.program);
+        }
         self.down.note_pace(context);
         match flushed {
             Ok(true) => {}

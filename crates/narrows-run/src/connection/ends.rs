@@ -30,6 +30,21 @@ const WRITE_PART: u64 = 16 << 10;
 /// Time after which a write that was made to fail has returned, unless the machine is badly
 /// overloaded.
 const WRITE_RETURNS_NS: u64 = 50_000_000;
+/// The program's unsent bytes are dropped in pieces of this size.
+const DROPPED: usize = 4 << 10;
+
+/// The connection broke, and the program's end has no room for what came before: a program that
+/// reads nothing for this long is told of the error without those bytes. It may wait for nothing
+/// but the error, which the kernel reports only when our end closes. Programs that read slowly take
+/// something more often than that.
+const UNREAD_MAX_NS: u64 = 2_000_000_000;
+/// Polling interval for what it reads: no event tells that before a good part of it is gone.
+const UNREAD_EVERY_NS: u64 = UNREAD_MAX_NS / 10;
+/// Send buffer of the supervisor's end once the peer has finished or is gone: about what TCP holds for
+/// a program that reads nothing. The kernel allows less (`net.core.wmem_max`), and takes what it
+/// allows. Data that shrank cost its sender little, and must not cost this host much.
+const LAST_BUFFER: usize = 8 << 20;
+const LAST_BUFFER_SHRUNK: usize = 1 << 20;
 
 /// How far a connection is on the way to its end.
 pub(super) enum Ending {
@@ -52,6 +67,25 @@ pub(super) struct Broken {
     cause: Cause,
     /// The program's writes fail with EPIPE: the time by which the last pending write has returned.
     writes_end_ns: Option<u64>,
+    /// What the kernel holds for the program, and the time since when that has not changed.
+    unread: Option<(usize, u64)>,
+}
+
+impl Broken {
+    fn by(cause: Cause) -> Self {
+        Self { cause, writes_end_ns: None, unread: None }
+    }
+
+    /// Whether the program has read nothing for long. `unread`: what the kernel holds for it.
+    fn is_left_unread(&mut self, now_ns: u64, unread: usize) -> bool {
+        match self.unread {
+            Some((before, since_ns)) if before == unread => now_ns - since_ns >= UNREAD_MAX_NS,
+            _ => {
+                self.unread = Some((unread, now_ns));
+                false
+            }
+        }
+    }
 }
 
 enum Cause {
@@ -82,7 +116,7 @@ impl Ending {
     /// The connection broke. The first error counts.
     pub(super) fn break_by(&mut self, error: Errno) {
         if self.error().is_none() {
-            *self = Self::Broken(Broken { cause: Cause::Network(error), writes_end_ns: None });
+            *self = Self::Broken(Broken::by(Cause::Network(error)));
         }
     }
 
@@ -91,9 +125,7 @@ impl Ending {
         match self {
             Self::Broken(Broken { cause: Cause::Refused(_), .. }) => {}
             Self::Broken(broken) => broken.cause = Cause::Refused(why),
-            Self::Open | Self::Leaving(_) => {
-                *self = Self::Broken(Broken { cause: Cause::Refused(why), writes_end_ns: None });
-            }
+            Self::Open | Self::Leaving(_) => *self = Self::Broken(Broken::by(Cause::Refused(why))),
         }
     }
 
@@ -139,9 +171,13 @@ impl Connection {
             // EPIPE means that the peer had finished and then refused our bytes. The program then
             // gets EPIPE, as from TCP.
             let told = (error != Errno::PIPE).then_some(error);
-            let written = self.has_no_write(now_ns);
-            let over = self.program_is_gone() || self.is_delivered() && written;
-            return over.then_some(Next::Over(told));
+            let written = self.has_no_write(now_ns, told);
+            if self.program_is_gone() || self.is_delivered() && written {
+                return Some(Next::Over(told));
+            }
+            // What came last is lost, so the end is not an orderly one, whatever the error.
+            let unread = self.is_left_unread(now_ns) && written;
+            return unread.then_some(Next::Over(told.or(Some(Errno::CONNRESET))));
         }
         // Bytes that the peer's socket has no room for are lost with the reset, as with TCP.
         if self.program_end == ProgramEnd::Aborted {
@@ -162,21 +198,51 @@ impl Connection {
     /// to one call only, that call returns the number of bytes written before, and a reader would
     /// see an end of stream. So a pending write is first made to fail with EPIPE. That way it also
     /// need not wait until somebody has read.
-    fn has_no_write(&mut self, now_ns: u64) -> bool {
+    ///
+    /// The bytes in the program's end go nowhere, and are dropped for the same reason: a program
+    /// that waits for room there is to write, and learn of the error. `told`: the error for it.
+    fn has_no_write(&mut self, now_ns: u64, told: Option<Errno>) -> bool {
         let Ending::Broken(broken) = &mut self.ending else { return true };
         if broken.writes_end_ns.is_none()
             && (self.down.is_blocked() || ioctl_fionread(&self.program).is_ok_and(|unread| unread >= WRITE_PART))
         {
+            // Before the first write can fail, and its program ask for the error.
+            self.held.broke(told);
             let _ = shutdown(&self.program, Shutdown::Read);
+            drop_written(&self.program);
             broken.writes_end_ns = Some(now_ns + WRITE_RETURNS_NS);
         }
         broken.writes_end_ns.is_none_or(|at| now_ns >= at)
     }
 
-    /// The time at which a broken connection is over if it waits for nothing else.
-    pub(super) fn broken_wakeup_ns(&self) -> Option<u64> {
+    /// Whether the program reads nothing of what came before the connection broke.
+    fn is_left_unread(&mut self, now_ns: u64) -> bool {
+        let Ending::Broken(broken) = &mut self.ending else { return false };
+        if !self.down.is_blocked() {
+            broken.unread = None;
+            return false;
+        }
+        broken.is_left_unread(now_ns, sys::unconfirmed(&self.program))
+    }
+
+    /// Makes more room in the program's end, once, for the last bytes of a peer that has finished
+    /// or is gone. Nothing more comes, so nothing has to be held back; and the program learns of
+    /// the end only when all of it is there. True if that was done now.
+    pub(super) fn make_last_room(&mut self) -> bool {
+        if !self.network_ended || std::mem::replace(&mut self.has_last_room, true) {
+            return false;
+        }
+        let shrank = self.down.bytes / 2 > self.down.wire_bytes();
+        let len = if shrank { LAST_BUFFER_SHRUNK } else { LAST_BUFFER };
+        sockopt::set_socket_send_buffer_size(&self.program, len).is_ok()
+    }
+
+    /// The time at which a broken connection is over if it waits for nothing else, or at which to
+    /// look what the program has read.
+    pub(super) fn broken_wakeup_ns(&self, now_ns: u64) -> Option<u64> {
         let Ending::Broken(broken) = &self.ending else { return None };
-        broken.writes_end_ns.filter(|_| self.is_delivered())
+        let look_ns = || self.down.is_blocked().then_some(now_ns + UNREAD_EVERY_NS);
+        if self.is_delivered() { broken.writes_end_ns } else { look_ns() }
     }
 
     /// Whether workers have had enough time for what the program wrote before it closed with bytes
@@ -239,6 +305,19 @@ impl Connection {
             let _ = sockopt::set_socket_linger(&self.network, None);
         }
         None
+    }
+}
+
+/// Drops what the program has written, all but the poison. Its end must be shut down for writing:
+/// then nothing is added meanwhile.
+fn drop_written(program: &OwnedFd) {
+    let mut dropped = [0; DROPPED];
+    loop {
+        let written = ioctl_fionread(program).unwrap_or(0) as usize;
+        let len = written.saturating_sub(1).min(dropped.len());
+        if len == 0 || !read(program, &mut dropped[..len], RecvFlags::empty()).is_ok_and(|n| n > 0) {
+            return;
+        }
     }
 }
 

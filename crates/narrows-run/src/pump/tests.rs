@@ -15,7 +15,7 @@ use narrows::sender::{LinkSample, Sender as FrameSender, SenderConfig};
 use narrows::stream;
 use narrows::upgrade::marker::{DIRECT_MAGIC, MARKER_LEN, Side};
 use narrows::upgrade::{Event, Key};
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::{RecvFlags, sockopt};
 
 use super::*;
@@ -394,4 +394,54 @@ fn a_stream_that_was_cut_off_is_a_reset_also_if_the_peer_refused_something_behin
     let (got, end) = rest(&mut ends.program);
     assert!(first[..] == raw[..4] && got == raw[4..], "{} of {} bytes came", 4 + got.len(), raw.len());
     assert_eq!(end, Some(ErrorKind::ConnectionReset));
+}
+
+fn poll_events(program: &UnixStream, patience: Duration) -> PollFlags {
+    // No events are asked for: the kernel reports an error and a hang-up all the same.
+    let mut look = [PollFd::new(program, PollFlags::empty())];
+    let patience = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: patience.subsec_nanos().into() };
+    poll(&mut look, Some(&patience)).unwrap();
+    look[0].revents()
+}
+
+/// A program that waits for room to write, or for nothing but the end, must learn that its peer is
+/// gone, although what came before waits for it. It keeps what the kernel has room for.
+#[test]
+fn a_program_that_has_stopped_reading_is_told_of_a_reset() {
+    // More than the program's end holds usually, less than the kernel allows; and more than that.
+    for (raw_len, framed) in [(64 << 10, false), (64 << 10, true), (4 << 20, false), (4 << 20, true)] {
+        let world = World::new();
+        let (mut ends, _network) = world.hand_over_bounded(&Request { accepted: true, ..new(1) }, None);
+        let raw: Vec<u8> = (0..raw_len as u32 / 4).flat_map(u32::to_le_bytes).collect();
+        let wire = if framed { [opening(), frames(&raw)].concat() } else { raw.clone() };
+        ends.peer.set_write_timeout(Some(SOON)).unwrap();
+        let mut sent = 0;
+        while sent < wire.len()
+            && let Ok(n) = ends.peer.write(&wire[sent..])
+        {
+            sent += n;
+        }
+        // As much as is taken, then one more write that waits.
+        ends.program.set_write_timeout(Some(SOON)).unwrap();
+        taken_from(&mut ends.program);
+        ends.program.set_write_timeout(Some(PATIENCE)).unwrap();
+        let mut writer = ends.program.try_clone().unwrap();
+        let writing = thread::spawn(move || {
+            loop {
+                if let Err(e) = writer.write(&[7; 64 << 10]) {
+                    return e.kind();
+                }
+            }
+        });
+        sockopt::set_socket_linger(&ends.peer, Some(Duration::ZERO)).unwrap();
+        drop(ends.peer);
+        let case = format!("{raw_len} bytes, framed: {framed}");
+        assert_eq!(writing.join().unwrap(), ErrorKind::BrokenPipe, "{case}");
+        assert_eq!(poll_events(&ends.program, PATIENCE), PollFlags::HUP | PollFlags::ERR, "{case}");
+        let (got, end) = rest(&mut ends.program);
+        let whole = if raw_len < 1 << 20 { raw.len() } else { 1 };
+        assert!(got.len() >= whole && raw.starts_with(&got), "{case}: {} bytes came", got.len());
+        assert_eq!(end, Some(ErrorKind::ConnectionReset), "{case}");
+        wait_until("its end", || world.live() == 0);
+    }
 }

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 
 use libc::c_int;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::net::{AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, Shutdown, SocketFlags, SocketType, shutdown,
+};
 
 use super::notify::{Answer, Call, Notifier, Waiting, What};
 use super::socket::{CLOSED, MPTCP, SYN_SENT, blocks, cookie, int_option, is_established, is_stream, limit, tcp_state};
@@ -66,6 +68,7 @@ impl Notifier {
             What::Accept => self.accept_from(call, socket, until),
             What::Discard => self.discard(call, socket, until),
             What::Look { wanted } => self.look_at(socket, wanted, until),
+            What::Send { sent } => self.send_on(call, socket, sent, until),
             What::Made { name, further } => self.made(socket, name, further, until),
             What::Connect { number, peer, closes_on_exec, .. } => {
                 let len = length(&peer);
@@ -91,6 +94,12 @@ impl Notifier {
         if let Some(name) = swapped(&socket) {
             let dissolves = len >= 2 && address[..2] == (libc::AF_UNSPEC as u16).to_ne_bytes();
             if dissolves {
+                // As in the kernel the peer gets a reset, whoever else holds the socket.
+                let _ = self.ask(Kind::SetOption, name.id, |r| {
+                    (r.level, r.option, r.value_len) = (libc::SOL_SOCKET, libc::SO_LINGER, swap::RESET.len() as u16);
+                    r.value[..swap::RESET.len()].copy_from_slice(&swap::RESET);
+                });
+                let _ = shutdown(&socket, Shutdown::Both);
                 let taken = self.take_back(call, number, &socket, &name);
                 return Ok(taken.map_or_else(|e| Answer::Fail(errno(&e)), |_| Answer::Value(0)));
             }
@@ -179,18 +188,19 @@ impl Notifier {
         socket: OwnedFd,
         peer: RawAddress,
         closes_on_exec: bool,
-        connecting: bool,
+        unanswered: bool,
     ) -> Answer {
-        let native = if connecting { Answer::Fail(libc::EINPROGRESS) } else { Answer::Value(0) };
+        let native = if unanswered { Answer::Fail(libc::EINPROGRESS) } else { Answer::Value(0) };
         // Only the kernel knows what 0.0.0.0 was resolved to, but a connection under way has no
-        // peer name yet.
-        let known = if connecting { None } else { sys::name(&socket, true).ok().and_then(|name| internet(&name)) };
+        // peer name yet. Within a host the kernel makes it at once, whatever it answers.
+        let known = sys::name(&socket, true).ok().and_then(|name| internet(&name));
+        let connecting = unanswered && known.is_none();
         let peer = known.unwrap_or(peer);
         if let Some(reason) = self.excludes(&socket, &peer, host_and_port(&peer).map(|(_, port)| port)) {
             self.intake.shared.talk.plain(&peer, reason as i32);
             return native;
         }
-        let Ok(pair) = swap::pair(&socket, &Connection { peer, connecting, accepted: false }) else {
+        let Ok(pair) = swap::pair(&socket, &Connection { peer, connecting, unanswered, accepted: false }) else {
             self.intake.shared.talk.plain(&peer, Reason::Failed as i32);
             return native;
         };
@@ -396,7 +406,7 @@ impl Notifier {
             self.intake.shared.talk.plain(&peer, reason as i32);
             return None;
         }
-        Some(Connection { peer, connecting: false, accepted: true })
+        Some(Connection { peer, connecting: false, unanswered: false, accepted: true })
     }
 
     // --- shared ---

@@ -26,6 +26,8 @@ enum Ask {
     Bits(u8, u32),
     /// The flags in this argument have MSG_ERRQUEUE, or MSG_PEEK with MSG_WAITALL.
     Received(u8),
+    /// MSG_OOB, or an address, which a unix socket refuses and TCP ignores.
+    SentTo,
     /// As `Received`, or MSG_TRUNC without a buffer, which discards bytes.
     ReceivedInto,
     /// An option that is not the descriptor's own, or one of these, which a unix socket answers
@@ -55,7 +57,7 @@ const CALLS: &[(c_long, Ask)] = &[
     (libc::SYS_landlock_restrict_self, Ask::Always),
     (libc::SYS_unshare, Ask::Bits(0, libc::CLONE_FILES as u32)),
     // Flags that a unix socket handles differently from TCP.
-    (libc::SYS_sendto, Ask::Bits(3, libc::MSG_OOB as u32)),
+    (libc::SYS_sendto, Ask::SentTo),
     (libc::SYS_sendmsg, Ask::Bits(2, libc::MSG_OOB as u32)),
     (libc::SYS_sendmmsg, Ask::Bits(3, libc::MSG_OOB as u32)),
     (libc::SYS_recvfrom, Ask::ReceivedInto),
@@ -106,6 +108,14 @@ fn steps(ask: &Ask) -> Vec<sock_filter> {
         }
         Ask::Bits(argument, bits) => {
             vec![step(LOAD, at_argument(*argument)), unless(JUMP_BITS, *bits, 1), NOTIFY, ALLOW]
+        }
+        Ask::SentTo => {
+            let address = [at_argument(4), at_argument(4) + 4];
+            let mut steps = self::steps(&Ask::Bits(3, libc::MSG_OOB as u32));
+            steps.pop();
+            steps.extend([step(LOAD, address[0]), unless(JUMP_EQUAL, 0, 3)]);
+            steps.extend([step(LOAD, address[1]), unless(JUMP_EQUAL, 0, 1), ALLOW, NOTIFY]);
+            steps
         }
         Ask::Received(argument) => {
             let mut steps = vec![
@@ -226,6 +236,7 @@ mod tests {
             (libc::SYS_fcntl, [5, libc::F_SETFL as u32, 4, 0, 0, 0], passes),
             (libc::SYS_sendto, [5, 0, 4, libc::MSG_NOSIGNAL as u32, 0, 0], passes),
             (libc::SYS_sendto, [5, 0, 4, (libc::MSG_NOSIGNAL | libc::MSG_OOB) as u32, 0, 0], asks),
+            (libc::SYS_sendto, [5, 0, 4, 0, 4096, 16], asks),
             (libc::SYS_recvmsg, [5, 0, libc::MSG_ERRQUEUE as u32, 0, 0, 0], asks),
             (libc::SYS_recvfrom, [5, 1, 4, libc::MSG_ERRQUEUE as u32, 0, 0], asks),
             (libc::SYS_recvfrom, [5, 1, 4, libc::MSG_TRUNC as u32, 0, 0], passes),

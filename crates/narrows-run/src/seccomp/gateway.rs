@@ -79,7 +79,8 @@ impl Notifier {
         closes_on_exec: bool,
     ) -> Result<(Name, OwnedFd)> {
         let ours = socket.try_clone()?;
-        let mut pair = swap::pair(socket, &Connection { peer: *peer, connecting: true, accepted: false })?;
+        let connection = Connection { peer: *peer, connecting: true, unanswered: true, accepted: false };
+        let mut pair = swap::pair(socket, &connection)?;
         pair.request.option = BY_GATEWAY;
         let name = Name { id: pair.request.id, was_connecting: true, local: pair.request.local, peer: *peer };
         self.replace(call, number, socket, &pair.program, closes_on_exec)?;

@@ -80,6 +80,10 @@ pub(super) enum What {
     },
     /// Bytes to discard.
     Discard,
+    /// Room to send the rest of a message, of which this much was sent.
+    Send {
+        sent: usize,
+    },
     /// A peek at `wanted` bytes. The socket stays readable meanwhile, so it is checked
     /// periodically.
     Look {
@@ -95,13 +99,14 @@ impl What {
             Self::Made { .. } => Answer::Fail(libc::EINPROGRESS),
             // A unix socket refuses a call without a buffer. Programs retry after EINTR, whereas a
             // blocking one takes EAGAIN for a timeout.
-            Self::Discard => Answer::Fail(libc::EINTR),
+            Self::Discard | Self::Send { sent: 0 } => Answer::Fail(libc::EINTR),
+            Self::Send { sent } => Answer::Value(sent as i64),
         }
     }
 
     /// Whether the kernel cannot do the call, because the socket is already a unix socket.
     fn is_swapped(self) -> bool {
-        matches!(self, Self::Made { .. } | Self::Discard)
+        matches!(self, Self::Made { .. } | Self::Discard | Self::Send { .. })
     }
 }
 
@@ -270,7 +275,7 @@ impl Notifier {
         }
         let ready = match wait.waiting.what {
             What::Accept | What::Discard => EventFlags::IN,
-            What::Connect { .. } | What::Made { .. } => EventFlags::OUT,
+            What::Connect { .. } | What::Made { .. } | What::Send { .. } => EventFlags::OUT,
             What::Look { .. } => EventFlags::RDHUP,
         };
         let data = |which| EventData::new_u64((place as u64) << 1 | which);
@@ -343,9 +348,14 @@ impl Notifier {
                 return Some(Answer::GoOn);
             }
         }
+        if let What::Send { sent: sent @ 1.. } = wait.waiting.what {
+            // What was sent cannot be taken back: the call ends with it.
+            let signalled = self.killable && wait.call.target.signals() != Signals::None;
+            return (over || signalled).then_some(Answer::Value(sent as i64));
+        }
         if over {
             return Some(Answer::Fail(match wait.waiting.what {
-                What::Accept | What::Discard | What::Look { .. } => libc::EAGAIN,
+                What::Accept | What::Discard | What::Look { .. } | What::Send { .. } => libc::EAGAIN,
                 What::Connect { further: true, .. } | What::Made { further: true, .. } => libc::EALREADY,
                 What::Connect { .. } | What::Made { .. } => libc::EINPROGRESS,
             }));
@@ -362,9 +372,7 @@ impl Notifier {
             // No other thread took the signal, so all threads are waiting. Only the kernel knows
             // whether this thread gets it: it ends the call, or continues to wait and the
             // connection is plain. `RESTART` could reach a program without a signal.
-            Signals::Firsts | Signals::Somebodys
-                if wait.waiting.until.is_none() && !matches!(wait.waiting.what, What::Made { .. }) =>
-            {
+            Signals::Firsts | Signals::Somebodys if wait.waiting.until.is_none() && !wait.waiting.what.is_swapped() => {
                 return Some(Answer::GoOn);
             }
             // The kernel would wait for the full timeout again, and cannot do the call on a swapped
@@ -385,10 +393,15 @@ mod tests {
         let name = Name { id: 1, was_connecting: true, local: [0; 28], peer: [0; 28] };
         let made = What::Made { name, further: false };
         let connect = What::Connect { number: 3, peer: [0; 28], closes_on_exec: false, further: false };
-        for (what, swapped) in [(What::Accept, false), (connect, false), (made, true), (What::Discard, true)] {
+        let send = What::Send { sent: 0 };
+        for (what, swapped) in
+            [(What::Accept, false), (connect, false), (made, true), (What::Discard, true), (send, true)]
+        {
             assert_eq!(what.is_swapped(), swapped);
             assert_eq!(matches!(what.without_place(), Answer::GoOn), !swapped);
         }
         assert!(matches!(What::Discard.without_place(), Answer::Fail(libc::EINTR)));
+        // Bytes that were sent are not sent again.
+        assert!(matches!(What::Send { sent: 7 }.without_place(), Answer::Value(7)));
     }
 }

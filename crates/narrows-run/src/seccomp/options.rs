@@ -14,7 +14,7 @@ use super::socket::{MPTCP, blocks, int_option, is_fresh, is_stream, limit};
 use super::swap::swapped;
 use crate::asker::Asker;
 use crate::kinds::forces_plain;
-use crate::sys::{INTERFACE_ADDRESSES, Interface, interface_address};
+use crate::sys::{INTERFACE_ADDRESSES, Interface, interface_address, send_signal};
 use crate::wire::{BY_ERROR, BY_NAME, Kind, Name, Reason, Reply, State, VALUE_MAX};
 
 /// Maximum bytes that one call discards: more than a socket holds, unless it is being refilled
@@ -81,7 +81,13 @@ impl Notifier {
                 self.interface_address(call, &name)?
             }
             (libc::SYS_ioctl, Some(name)) => self.out_queue(call, &name),
-            (libc::SYS_sendto, Some(name)) => self.send_urgent(call, &socket, &name)?,
+            (libc::SYS_sendto, Some(name)) if call.int(3) & libc::MSG_OOB != 0 => {
+                self.send_urgent(call, &socket, &name)?
+            }
+            (libc::SYS_sendto, Some(_)) => {
+                let until = limit(&socket, libc::SO_SNDTIMEO);
+                self.send_on(call, socket, 0, until)
+            }
             // Rare, and refused as by a kernel without urgent bytes on unix sockets.
             (libc::SYS_sendmsg | libc::SYS_sendmmsg, Some(_)) => Answer::Fail(libc::EOPNOTSUPP),
             (libc::SYS_recvmsg | libc::SYS_recvfrom, Some(_)) => self.receive(call, socket)?,
@@ -301,6 +307,51 @@ impl Notifier {
             }
         }
         Answer::Value(gone as i64)
+    }
+
+    /// Sends as TCP does, which ignores the address on a connected socket; `sent` bytes were sent
+    /// already.
+    pub(super) fn send_on(&self, call: &Call, socket: OwnedFd, mut sent: usize, until: Option<Instant>) -> Answer {
+        // If signals can interrupt it, the call might be made again after bytes were sent.
+        if !self.killable {
+            return Answer::GoOn;
+        }
+        let (len, flags) = (call.args[2] as usize, call.int(3));
+        let so_far = |sent, error| if sent > 0 { Answer::Value(sent as i64) } else { error };
+        let mut bytes = vec![0; (len - sent).min(SENT_MAX)];
+        loop {
+            let part = (len - sent).min(bytes.len());
+            if let Err(e) = call.target.read_into(call.args[1] + sent as u64, &mut bytes[..part]) {
+                return so_far(sent, Answer::Fail(errno(&e)));
+            }
+            if !self.is_valid(call) {
+                return Answer::GoOn;
+            }
+            match send(&socket, &bytes[..part], SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+                Ok(n) => sent += n,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) if flags & libc::MSG_DONTWAIT == 0 && blocks(&socket).unwrap_or(false) => {
+                    return Answer::Wait(Waiting { socket, what: What::Send { sent }, until });
+                }
+                Err(e) if sent > 0 || e != Errno::PIPE => return so_far(sent, Answer::Fail(e.raw_os_error())),
+                Err(_) => return Answer::Fail(self.refused(call, &socket)),
+            }
+            if sent >= len {
+                return Answer::Value(sent as i64);
+            }
+        }
+    }
+
+    /// The error of a call that cannot send, which comes with a signal if it is EPIPE.
+    fn refused(&self, call: &Call, socket: &OwnedFd) -> i32 {
+        let told = swapped(socket).and_then(|name| self.ask(Kind::State, name.id, |r| r.number = BY_ERROR));
+        if let Some(error) = told.map(|(reply, _)| reply.status).filter(|error| *error != 0) {
+            return error;
+        }
+        if call.int(3) & libc::MSG_NOSIGNAL == 0 {
+            let _ = send_signal(&call.target.pidfd, libc::SIGPIPE);
+        }
+        libc::EPIPE
     }
 
     /// Sends with MSG_OOB: the last byte is the urgent one.

@@ -21,7 +21,7 @@ struct Page([u8; 4096]);
 static ZEROS: Page = Page([0; 4096]);
 /// SO_LINGER: on, zero time. If the supervisor dies, the peer must see a reset and not an end of
 /// stream.
-const RESET: [c_int; 2] = [1, 0];
+pub(super) const RESET: [u8; 8] = [1, 0, 0, 0, 0, 0, 0, 0];
 
 pub(super) struct Pair {
     /// The program's end, which replaces its socket.
@@ -34,7 +34,10 @@ pub(super) struct Pair {
 /// A connection that is established or being made.
 pub(super) struct Connection {
     pub(super) peer: RawAddress,
+    /// The TCP connection is being made.
     pub(super) connecting: bool,
+    /// The program's `connect` was not answered with success: a further one will be.
+    pub(super) unanswered: bool,
     pub(super) accepted: bool,
 }
 
@@ -50,7 +53,7 @@ pub(super) fn pair(network: &OwnedFd, connection: &Connection) -> Result<Pair> {
     if sockopt::socket_send_buffer_size(&program)? < 2 * SEND_BUFFER {
         return Err(Error::from_raw_os_error(libc::ENOBUFS));
     }
-    let name = Name { id, was_connecting: connection.connecting, local, peer: connection.peer }.encode();
+    let name = Name { id, was_connecting: connection.unanswered, local, peer: connection.peer }.encode();
     bind(&program, &SocketAddrUnix::new_abstract_name(&name[1..])?)?;
     let filled = if connection.connecting { fill(&program)? } else { put(&program, 1)? };
     copy_manners(network, &program)?;
@@ -68,7 +71,7 @@ pub(super) fn pair(network: &OwnedFd, connection: &Connection) -> Result<Pair> {
 
 /// Makes the socket reset on close. Call once only the supervisor has it.
 pub(super) fn resets(network: &OwnedFd) {
-    let _ = set_option(network, libc::SOL_SOCKET, libc::SO_LINGER, RESET.map(c_int::to_ne_bytes).as_flattened());
+    let _ = set_option(network, libc::SOL_SOCKET, libc::SO_LINGER, &RESET);
 }
 
 impl Pair {
@@ -208,7 +211,7 @@ mod tests {
         client.set_nonblocking(true).unwrap();
         let peer = internet(&sys::name(&client, true).unwrap()).unwrap();
         let client = OwnedFd::from(client);
-        let pair = pair(&client, &Connection { peer, connecting: false, accepted: false }).unwrap();
+        let pair = pair(&client, &Connection { peer, connecting: false, unanswered: false, accepted: false }).unwrap();
         let name = swapped(&pair.program).unwrap();
         assert_eq!((name.peer, name.was_connecting), (peer, false));
         assert_eq!(internet(&sys::name(&server, false).unwrap()), Some(peer));
@@ -221,7 +224,8 @@ mod tests {
         assert_eq!(sockopt::socket_linger(&client).unwrap(), None);
         assert!(swapped(&server).is_none());
         let server = OwnedFd::from(server);
-        let accepted = super::pair(&server, &Connection { peer, connecting: false, accepted: true }).unwrap();
+        let accepted =
+            super::pair(&server, &Connection { peer, connecting: false, unanswered: false, accepted: true }).unwrap();
         assert_eq!(sockopt::socket_linger(&server).unwrap(), Some(std::time::Duration::ZERO));
         accepted.undo(&server);
         assert_eq!(sockopt::socket_linger(&server).unwrap(), None);
@@ -231,7 +235,8 @@ mod tests {
     fn who_is_connecting_cannot_be_written_to() {
         let (client, _server) = connected();
         let client = OwnedFd::from(client);
-        let pair = pair(&client, &Connection { peer: [0; 28], connecting: true, accepted: false }).unwrap();
+        let pair =
+            pair(&client, &Connection { peer: [0; 28], connecting: true, unanswered: true, accepted: false }).unwrap();
         let mut program = UnixStream::from(pair.program);
         program.set_nonblocking(true).unwrap();
         assert_eq!(program.write(b"x").unwrap_err().kind(), std::io::ErrorKind::WouldBlock);

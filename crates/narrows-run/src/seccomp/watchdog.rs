@@ -168,9 +168,9 @@ fn watch(to: &OwnedFd, alive: &OwnedFd, open: &Open) {
 }
 
 /// Calls that are asked about and that the kernel would refuse or misinterpret on a unix socket: a
-/// second `connect`, and receiving without a buffer or from the error queue.
+/// second `connect`, sending to an address, and receiving without a buffer or from the error queue.
 fn is_foreign(number: c_long) -> bool {
-    [libc::SYS_connect, libc::SYS_recvfrom, libc::SYS_recvmsg].contains(&number)
+    [libc::SYS_connect, libc::SYS_sendto, libc::SYS_recvfrom, libc::SYS_recvmsg].contains(&number)
 }
 
 /// Whether this question is about such a call on a swapped socket.

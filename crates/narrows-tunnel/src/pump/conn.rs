@@ -28,6 +28,9 @@ const READ_MAX: usize = 256 << 10;
 const SPARSE: usize = 8;
 /// Time in which bytes that came before a connection broke may still go on their way.
 const BROKEN_NS: u64 = 5_000_000_000;
+/// A broken connection ends sooner if nothing of it moves for this long: whoever should take the bytes
+/// has stopped reading, and learns of the end only by it.
+const STUCK_NS: u64 = 1_000_000_000;
 /// Interval at which a local connection is asked whether it has all bytes before a reset.
 const SETTLING_NS: u64 = 5_000_000;
 
@@ -59,6 +62,7 @@ pub(super) struct Conn {
     rest: Option<Rest>,
     /// When a broken connection ends in any case.
     until_ns: Option<u64>,
+    stuck: Stuck,
     /// The local connection was told that the peer sends no more.
     shut: bool,
     /// A SOCKS client waits for the answer to its request; it has sent these bytes already.
@@ -97,6 +101,28 @@ enum Rest {
     Ends,
     /// By a reset.
     Breaks,
+}
+
+/// How far a broken connection has come, and since when it is no further.
+#[derive(Default)]
+struct Stuck(Option<(u64, u64)>);
+
+impl Stuck {
+    /// Whether nothing has moved for long. `come`: how far the connection has come.
+    fn look(&mut self, come: u64, now_ns: u64) -> bool {
+        match self.0 {
+            Some((before, since_ns)) if before == come => now_ns.saturating_sub(since_ns) >= STUCK_NS,
+            _ => {
+                self.0 = Some((come, now_ns));
+                false
+            }
+        }
+    }
+
+    /// When it is long.
+    fn until_ns(&self) -> Option<u64> {
+        self.0.map(|(_, since_ns)| since_ns + STUCK_NS)
+    }
 }
 
 /// What was read of a connection before it was carried.
@@ -143,6 +169,7 @@ impl Conn {
             finished: false,
             rest: None,
             until_ns: None,
+            stuck: Stuck::default(),
             shut: false,
             socks: None,
             counted: [0; 4],
@@ -201,6 +228,11 @@ impl Conn {
         // A connection that takes nothing any more is over: an end would say that it has everything.
         let breaks = self.deaf || self.broken;
         self.until_ns = breaks.then(|| self.until_ns.unwrap_or(now_ns + BROKEN_NS));
+        if !breaks {
+            self.stuck = Stuck::default();
+        }
+        let left = session.queued(self.flow) as u64;
+        let is_stuck = breaks && self.stuck.look((self.up.bytes + self.up.wire).wrapping_sub(left), now_ns);
         let mut context = Context { engine, session, flow: self.flow, key, now_ns };
         if self.local_ended && !self.finished && self.up.finish(&mut context) {
             self.finished = true;
@@ -212,7 +244,7 @@ impl Conn {
             session.break_off(self.flow, Reason::Reset);
         }
         match delivered {
-            _ if was_late => Next::Broken(Reason::Reset),
+            _ if was_late || is_stuck => Next::Broken(Reason::Reset),
             _ if self.deaf && self.finished && session.has_left(self.flow) => Next::Broken(Reason::Reset),
             Err(reason) => Next::Broken(reason),
             Ok(more) if more || again => Next::Again,
@@ -232,7 +264,9 @@ impl Conn {
     fn advance_rest(&mut self, rest: Rest, engine: &mut Engine, key: Key, now_ns: u64) -> Next {
         let delivered = self.deliver(engine, None, key, now_ns);
         let Stage::Open(socket) = &self.stage else { return Next::Over };
-        let is_late = self.until_ns.is_some_and(|until_ns| now_ns >= until_ns);
+        let left = self.down.ready_len() as u64 + socket::unconfirmed(socket);
+        let is_stuck = rest == Rest::Breaks && self.stuck.look(self.down.bytes.wrapping_sub(left), now_ns);
+        let is_late = is_stuck || self.until_ns.is_some_and(|until_ns| now_ns >= until_ns);
         match delivered {
             Err(reason) => Next::Broken(reason),
             Ok(_) if is_late || self.deaf || self.broken => Next::Broken(Reason::Reset),
@@ -315,7 +349,8 @@ impl Conn {
         let up_ns = session.and_then(|session| self.up.next_wakeup_ns(session.queued(self.flow) > 0));
         let settles = self.rest == Some(Rest::Breaks) && self.down.is_exhausted();
         let settling_ns = settles.then_some(now_ns + SETTLING_NS);
-        [up_ns, settling_ns, self.until_ns].into_iter().flatten().min()
+        let stuck_ns = self.until_ns.and(self.stuck.until_ns());
+        [up_ns, settling_ns, self.until_ns, stuck_ns].into_iter().flatten().min()
     }
 }
 
@@ -479,6 +514,7 @@ impl Pump {
         let (session, flow) = (conn.session, conn.flow);
         conn.up.abandon();
         conn.rest = Some(rest);
+        conn.stuck = Stuck::default();
         conn.until_ns = (rest == Rest::Breaks).then_some(now_ns + BROKEN_NS);
         self.forget_flow(key, session, flow);
         self.queue(key);
@@ -674,5 +710,16 @@ mod tests {
     fn an_idle_connection_is_small() {
         let size = size_of::<Conn>();
         assert!(size <= 640, "{size} bytes");
+    }
+
+    #[test]
+    fn a_broken_connection_is_stuck_when_nothing_moves() {
+        let mut stuck = Stuck::default();
+        assert_eq!(stuck.until_ns(), None);
+        assert!(!stuck.look(7, 5) && !stuck.look(7, STUCK_NS));
+        assert_eq!(stuck.until_ns(), Some(5 + STUCK_NS));
+        // It moves on, however slowly.
+        assert!(!stuck.look(8, 5 + STUCK_NS) && !stuck.look(8, 4 + 2 * STUCK_NS));
+        assert!(stuck.look(8, 5 + 2 * STUCK_NS));
     }
 }

@@ -77,6 +77,20 @@ def connect_a_connected_socket():
 
 
 @check
+def accepted_by_the_thread_that_connects():
+    """As CPython makes a pair of sockets where the system has none: within a host it is connected at once."""
+    seen = set()
+    for _ in range(30):
+        with listener() as l:
+            c = client()
+            c.setblocking(False)
+            attempt(c.connect, l.getsockname())
+            s, _ = l.accept()
+            seen.add((peer_of(c, s), attempt(c.send, b"abc"), s.recv(3), attempt(c.connect, l.getsockname()), attempt(c.connect, l.getsockname())))
+    return seen
+
+
+@check
 def python_timeout_connect():
     with listener() as l:
         c = client()
@@ -222,7 +236,7 @@ def interrupted_and_waited_for():
 def dissolved():
     c, s = pair()
     nothing = struct.pack("=H14x", socket.AF_UNSPEC)
-    first = libc.connect(c.fileno(), nothing, 16), attempt(c.getpeername)
+    first = libc.connect(c.fileno(), nothing, 16), attempt(c.getpeername), attempt(s.recv, 10)
     # TCP keeps the local address, and `narrows` does not.
     attempt(c.bind, (CLIENT, 0))
     with listener() as l:

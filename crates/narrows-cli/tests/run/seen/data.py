@@ -171,6 +171,22 @@ def sent_to_an_address():
 
 
 @check
+def much_sent_to_an_address():
+    """More than fits at a time."""
+    c, s = pair()
+    data = noise(1 << 20)
+    got = []
+    t = threading.Thread(target=lambda: got.append(digest(all_of(s, len(data)))))
+    t.start()
+    sent = attempt(c.sendto, data, s.getsockname())
+    t.join()
+    c.setblocking(False)
+    while isinstance(answer := attempt(c.sendto, data, s.getsockname()), int):
+        pass
+    return sent, got == [digest(data)], answer
+
+
+@check
 def message_with_an_address():
     c, s = pair()
     return attempt(c.sendmsg, [b"ab", b"c"], [], 0, s.getsockname()), s.recv(10)

@@ -69,6 +69,23 @@ def reset_while_reading():
 
 
 @check
+def reset_while_sending():
+    """Neither end reads; the bytes that nobody has read make the end a reset."""
+    c, s = pair()
+    fill(c), fill(s)
+    threading.Timer(0.1, c.close).start()
+    return refusal(s), attempt(s.send, b"x")
+
+
+@check
+def reset_while_nothing_is_read():
+    c, s = pair()
+    fill(c), fill(s)
+    c.close()
+    return events(s, 15000, 0), name(s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+
+
+@check
 def data_before_a_reset():
     c, s = pair()
     c.sendall(b"abc")

@@ -76,9 +76,9 @@ def refused_port():
 NAMES = [("IN", select.POLLIN), ("PRI", select.POLLPRI), ("OUT", select.POLLOUT), ("ERR", select.POLLERR), ("HUP", select.POLLHUP), ("RDHUP", select.POLLRDHUP)]
 
 
-def events(sock, ms=0):
+def events(sock, ms=0, wanted=select.POLLIN | select.POLLOUT | select.POLLRDHUP):
     p = select.poll()
-    p.register(sock, select.POLLIN | select.POLLOUT | select.POLLRDHUP)
+    p.register(sock, wanted)
     got = p.poll(ms)
     mask = got[0][1] if got else 0
     return "+".join(n for n, bit in NAMES if mask & bit) or "none"
@@ -125,6 +125,22 @@ def int_ioctl(sock, request):
 def reset(sock):
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     sock.close()
+
+
+def fill(sock):
+    """Sends until nothing more is taken."""
+    sock.setblocking(False)
+    part = noise(1 << 16)
+    while attempt(sock.send, part) != "EAGAIN" or select.select([], [sock], [], 0.3)[1]:
+        pass
+    sock.setblocking(True)
+
+
+def refusal(sock):
+    """Sends until that fails."""
+    while isinstance(answer := attempt(sock.send, noise(1 << 16)), int):
+        pass
+    return answer
 
 
 def digest(data):
