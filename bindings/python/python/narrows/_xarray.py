@@ -47,7 +47,7 @@ def xarray_encoding(
     if not hasattr(dataset, "data_vars"):
         raise TypeError(f"an xarray.Dataset is needed, not {type(dataset).__name__}; use to_dataset()")
     make, known = _maker(store), Hints.of(**hints)
-    without: ErrorHints = {name: hints[name] for name in ("mode", "encode_rate") if name in hints}  # type: ignore[assignment]
+    kept = {name: value for name, value in hints.items() if name in ("mode", "encode_rate")}
     named = set(_named(dataset))
     encodings = {}
     for name, variable in dataset.data_vars.items():
@@ -56,7 +56,7 @@ def xarray_encoding(
         stated = {key: variable.encoding[key] for key in _KEPT if key in variable.encoding}
         try:
             if known.is_lossless or name in named or _is_exact(name, variable):
-                made = make(**without)
+                made = make(**kept)
             else:
                 made = make(**_keeping(hints, variable))
         except (MisuseError, TypeError) as e:
@@ -83,7 +83,7 @@ def _maker(store: str) -> Callable[..., dict[str, Any]]:
 
 def _is_numeric(dtype: Any) -> bool:
     """Whether chunks can have such elements."""
-    return dtype.kind in "biumM" or (dtype.kind == "f" and dtype.itemsize <= 8) or (dtype.kind == "c" and dtype.itemsize <= 16)
+    return dtype.kind in "biumM" or (dtype.kind in "fc" and dtype.itemsize <= {"f": 8, "c": 16}[dtype.kind])
 
 
 def _told(variable: Any) -> Iterator[Mapping[Any, Any]]:

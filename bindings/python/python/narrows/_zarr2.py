@@ -84,8 +84,8 @@ def zarr2(
     whole and once, which shrinks more within a bound. Codecs of Zarr v2 do not see the array's fill value,
     by which chunks at the edge are padded: state it here, as ``_FillValue`` for xarray or ``fill_value`` for
     zarr, to which it is passed on, or by ``fill``. With ``range_rel`` it is taken for 0 where none is stated.
-    9.96921e36 and 1e20 stay exact in floats, and so do text, objects and records. A filter in front, such as ``Delta``, makes other numbers of the values, and the
-    bound holds for those.
+    9.96921e36 and 1e20 stay exact in floats, and so do text, objects and records. A filter in front, such as
+    ``Delta``, makes other numbers of the values, and the bound holds for those.
     """
     passed, fill = pass_on(_FillValue, fill_value, fill)
     if range_rel is not None and fill is None:

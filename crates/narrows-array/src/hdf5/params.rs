@@ -365,9 +365,10 @@ mod tests {
             (Bound { fills: vec![1e20], ..Bound::abs(0.1) }, &[12]),
             (Bound::default(), &[10, 500]),
             (Bound::abs(0.1), &[10, 500, 1]),
-            (Bound::abs(0.1), &[2; RANK_MAX - 1]),
+            (Bound::abs(0.1), &[[1; RANK_MAX - 2].as_slice(), &[2]].concat()),
         ] {
-            let elements = Elements { dtype: Dtype::F32, order: ByteOrder::Little, shape: shape.to_vec(), exact: false };
+            let elements =
+                Elements { dtype: Dtype::F32, order: ByteOrder::Little, shape: shape.to_vec(), exact: false };
             let bytes = elements.raw_len().unwrap();
             let elements = elements.ending_in_one();
             assert_eq!(elements.raw_len().unwrap(), bytes);
