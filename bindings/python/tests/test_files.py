@@ -19,6 +19,7 @@ import time
 import weakref
 import zipfile
 
+import fsspec
 import pytest
 import zstandard
 from conftest import text
@@ -256,6 +257,9 @@ def test_files_of_other_formats_are_not_appended_to(name, tmp_path) -> None:
                 with pytest.raises(narrows.MisuseError, match=match):
                     narrows.open(file, "ab")
                 assert file.tell() == len(kept)
+    # It says that it can be read, and that it is at the beginning.
+    with pytest.raises(narrows.MisuseError, match=match), fsspec.open(f"file://{path}", "ab", compression="narrows"):
+        pass
     held = io.BytesIO(kept)
     held.seek(0, io.SEEK_END)
     with pytest.raises(narrows.MisuseError, match=match.removeprefix("log ")):

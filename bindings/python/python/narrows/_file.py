@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import io
 import os
@@ -439,24 +440,38 @@ def _check_begin(file: Any) -> bool:
     """As ``_check_end`` of a file object, whose own bytes may stand before its streams: raises the error only if
     it begins as a file of another format, where that can be seen.
     """
-    at = 0
     try:
-        if file.seekable() and (at := file.tell()) and file.readable():
-            file.seek(0)
-            try:
-                begin = file.read(min(at, _MAGIC_MAX))
-            finally:
-                file.seek(at)
-        elif at and stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            # A file that is open for writing only.
-            with io.FileIO(f"/proc/self/fd/{file.fileno()}") as again:
-                begin = again.read(_MAGIC_MAX)
-        else:
-            return at == 0
+        at, begin = _before(file)
     except (AttributeError, OSError, TypeError, ValueError):
-        return at == 0
+        return True
     _refuse_foreign(getattr(file, "name", "the file"), format_of(begin))
-    return False
+    return at == 0
+
+
+def _before(file: Any) -> tuple[int, bytes]:
+    """The position at which a file object writes, and the first bytes before it; none where it cannot tell."""
+    try:
+        number = file.fileno()
+        found = os.fstat(number)
+    except (AttributeError, OSError, TypeError, ValueError):
+        number = None
+    if number is not None:
+        if not stat.S_ISREG(found.st_mode):
+            return 0, b""
+        # Who appends may tell another position. A file that is open for writing only is opened once more.
+        at = found.st_size if fcntl.fcntl(number, fcntl.F_GETFL) & os.O_APPEND else file.tell()
+        if not at:
+            return 0, b""
+        with io.FileIO(f"/proc/self/fd/{number}") as again:
+            return at, again.read(min(at, _MAGIC_MAX)) or b""
+    at = file.tell() if file.seekable() else 0
+    if not at or not file.readable():
+        return at, b""
+    file.seek(0)
+    try:
+        return at, file.read(min(at, _MAGIC_MAX))
+    finally:
+        file.seek(at)
 
 
 def _refuse_foreign(name: Any, found: str) -> None:
