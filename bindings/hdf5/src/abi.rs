@@ -139,7 +139,7 @@ fn describe(host: &Host, plist: Id, kind: Id) -> Result<()> {
     }
     // Elements of another type, which have other lengths, keep nothing.
     let fill = if elements.exact { None } else { host.fill(plist, kind, elements.dtype.bytes()) };
-    params.elements = Some(elements);
+    params.elements = Some(elements.ending_in_one());
     params.keep_missing(fill.as_deref())?;
     keep(host, plist, entry, &params)
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use narrows::stream;
+use narrows_file::foreign::Format;
 use pyo3::exceptions::PyTypeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
@@ -24,6 +25,13 @@ use source::{Source, called_by_python};
 
 /// Bytes read in order after which more is decoded ahead.
 const STREAK: u64 = 1 << 20;
+
+/// Private: the name of the format that a file begins as; empty if it is none that is known.
+#[pyfunction]
+#[pyo3(signature = (begin, /))]
+pub(crate) fn format_of(begin: &[u8]) -> &'static str {
+    Format::of(begin).map_or("", Format::name)
+}
 
 /// Private: used by ``NarrowsFile``. Any number of threads may call it at once. No lock is held while
 /// the file object is called.
@@ -129,6 +137,12 @@ impl FileReader {
     fn place(&self, py: Python<'_>, offset: u64) -> PyResult<u64> {
         self.check_process()?;
         py.detach(|| self.content()?.place(offset))
+    }
+
+    /// The name of the format: `narrows`, `zstd`, `gzip` and others.
+    fn format(&self, py: Python<'_>) -> PyResult<&'static str> {
+        self.check_process()?;
+        Ok(py.detach(|| self.content())?.format().name())
     }
 
     /// The raw length.

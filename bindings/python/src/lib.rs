@@ -20,7 +20,7 @@ mod _narrows {
     use super::array::{ArrayEncoder, DecodedArray, array_decode, array_info};
 
     #[pymodule_export]
-    use super::file::FileReader;
+    use super::file::{FileReader, format_of};
 
     #[pymodule_export]
     use super::hdf5::{Hdf5Chunks, hdf5_params};

@@ -19,7 +19,9 @@ import time
 import weakref
 import zipfile
 
+import fsspec
 import pytest
+import zstandard
 from conftest import text
 
 import narrows
@@ -226,6 +228,78 @@ def test_nothing_is_lost_by_appending(chance, tmp_path) -> None:
         assert path.read_bytes() == damaged
 
 
+# Whole files of other formats, some with what may follow in them.
+FOREIGN = {
+    "gzip": gzip.compress,
+    "bzip2": bz2.compress,
+    "xz": lzma.compress,
+    "zstd": lambda data: zstandard.compress(data),
+    "zstd with a skippable frame": lambda data: b"\x50\x2a\x4d\x18\x04\0\0\0tail" + zstandard.compress(data),
+    "lz4": lambda data: LZ4,
+}
+# `printf 'kept\n' | lz4 -c`.
+LZ4 = bytes.fromhex("04224d186440a7050000806b6570740a000000004f68c94e")
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_files_of_other_formats_are_not_appended_to(name, tmp_path) -> None:
+    """Nobody could read them afterwards. An error tells what appends to them, and nothing changes."""
+    path, kept = tmp_path / "log", FOREIGN[name](b"kept\n")
+    path.write_bytes(kept)
+    match = f"log is a file of {name.split()[0]}, .*append by "
+    for mode in ("ab", "at", "a"):
+        with pytest.raises(narrows.MisuseError, match=match):
+            narrows.open(path, mode)
+    for access in ("ab", "r+b", "a+b"):
+        for buffering in (0, -1):
+            with open(path, access, buffering=buffering) as file:
+                file.seek(0, io.SEEK_END)
+                with pytest.raises(narrows.MisuseError, match=match):
+                    narrows.open(file, "ab")
+                assert file.tell() == len(kept)
+    # It says that it can be read, and that it is at the beginning.
+    with pytest.raises(narrows.MisuseError, match=match), fsspec.open(f"file://{path}", "ab", compression="narrows"):
+        pass
+    held = io.BytesIO(kept)
+    held.seek(0, io.SEEK_END)
+    with pytest.raises(narrows.MisuseError, match=match.removeprefix("log ")):
+        narrows.open(held, "ab")
+    assert path.read_bytes() == held.getvalue() == kept
+    with narrows.open(path) as file:
+        assert file.read() == b"kept\n"
+
+
+def test_file_objects_may_have_bytes_of_their_own_before_a_stream(tmp_path) -> None:
+    path = tmp_path / "f"
+    for _ in range(2):
+        with open(path, "ab") as file, narrows.open(file, "ab") as ours:
+            ours.write(b"abc")
+    with narrows.open(path) as ours:
+        assert ours.read() == b"abcabc"
+    held = io.BytesIO()
+    held.write(b"header")
+    with narrows.open(held, "ab") as ours:
+        ours.write(b"abc")
+    held.seek(6)
+    assert narrows.open(held).read() == b"abc"
+    # Where nobody can look, nobody is asked.
+    read, write = os.pipe()
+    with os.fdopen(write, "wb") as file, narrows.open(file, "ab") as ours:
+        ours.write(b"abc")
+    with os.fdopen(read, "rb") as file, narrows.open(file) as ours:
+        assert ours.read() == b"abc"
+
+
+def test_packs_are_not_appended_to(program, tmp_path) -> None:
+    (tmp_path / "a").write_text("content\n")
+    pack = tmp_path / "a.nrp"
+    subprocess.run([program, "pack", "-q", "-o", pack, "a"], check=True, timeout=60, cwd=tmp_path)
+    whole = pack.read_bytes()
+    with pytest.raises(narrows.MisuseError, match="is a pack"):
+        narrows.open(pack, "ab")
+    assert pack.read_bytes() == whole
+
+
 def test_a_stream_that_is_written_cannot_seek(tmp_path) -> None:
     """As of bz2 and lzma: what writes ends of its own then needs no way back."""
     for module in (narrows, bz2, lzma):
@@ -301,6 +375,73 @@ def test_text(tmp_path) -> None:
         assert list(file) == lines[1:]
     with narrows.open(tmp_path / "t", "rt", encoding="ascii", errors="replace") as file:
         assert "\ufffd" in file.readline()
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-32"])
+def test_marks_of_the_byte_order_are_as_in_a_gzip_file(encoding, tmp_path) -> None:
+    for module in (gzip, narrows):
+        path = tmp_path / module.__name__
+        with module.open(path, "wt", encoding=encoding) as file:
+            assert file.write("\u00e9\n") == 2
+            file.write("漢\n")
+        with module.open(path, "rt", encoding=encoding) as file:
+            assert file.read() == "\u00e9\n漢\n"
+    with gzip.open(tmp_path / "gzip") as theirs, narrows.open(tmp_path / "narrows") as ours:
+        raw = ours.read()
+        assert raw == theirs.read() == "\u00e9\n漢\n".encode(encoding)
+    # One mark in all, as in a plain file.
+    with narrows.open(tmp_path / "narrows", "at", encoding=encoding) as file:
+        file.write("x")
+    with open(tmp_path / "plain", "at", encoding=encoding) as file:
+        file.write("\u00e9\n漢\n")
+    with open(tmp_path / "plain", "at", encoding=encoding) as file:
+        file.write("x")
+    with narrows.open(tmp_path / "narrows") as file:
+        assert file.read() == (tmp_path / "plain").read_bytes()
+    with narrows.open(tmp_path / "new", "at", encoding=encoding) as file:
+        file.write("\u00e9\n漢\n")
+    with narrows.open(tmp_path / "new") as file:
+        assert file.read() == raw
+    held = io.BytesIO()
+    with narrows.open(held, "wt", encoding=encoding) as file:
+        file.write("\u00e9\n漢\n")
+    assert narrows.decompress(held.getvalue()) == raw
+
+
+def test_calls_take_the_keywords_of_a_gzip_file(tmp_path) -> None:
+    for module in (gzip, narrows):
+        with module.open(tmp_path / "f", "wb") as file:
+            assert file.write(data=b"ab\ncd\n") == 6
+        with module.open(tmp_path / "f") as file:
+            assert file.seek(offset=1, whence=io.SEEK_SET) == 1 and file.seek(0, whence=0) == 0
+            assert file.peek(n=1)[:1] == b"a" and file.read1(size=1) == b"a"
+            assert file.read(size=1) == b"b" and file.readline(size=-1) == b"\n"
+
+
+def test_the_name_is_that_of_a_gzip_file(tmp_path) -> None:
+    for given in (tmp_path / "f", str(tmp_path / "f"), os.fsencode(tmp_path / "f")):
+        names = []
+        for module in (gzip, narrows):
+            with module.open(given, "wb") as file:
+                names.append(file.name)
+            with open(given, "rb") as source, module.open(source) as file:
+                names.append(file.name)
+        assert names[:2] == names[2:] and type(names[0]) is type(names[2])
+
+
+@pytest.mark.parametrize("plain", [b"p", b"plain text\n", b"NRx", b"plain text\n" * 100])
+def test_plain_files_are_os_errors_however_short(plain, tmp_path) -> None:
+    (tmp_path / "f").write_bytes(plain)
+    for source in (tmp_path / "f", io.BytesIO(plain)):
+        for module in (gzip, narrows):
+            if hasattr(source, "seek"):
+                source.seek(0)
+            match = {gzip: "Not a gzipped", narrows: "not the beginning of a stream"}[module]
+            with pytest.raises(OSError, match=match), module.open(source) as file:
+                file.read()
+    for begin in (b"N", b"NRW", b"NRW\x1a", b"NRW\x1a\x01"):
+        with pytest.raises(narrows.TruncatedError):
+            narrows.open(io.BytesIO(begin)).read()
 
 
 def test_flush_brings_all_that_was_written(chance) -> None:

@@ -481,21 +481,164 @@ def test_the_programs_of_hdf5_and_netcdf_read_and_write(path: Path, program: str
         copy.unlink()
 
 
-def test_climate_operators_read_and_write(path: Path, program: str) -> None:
-    if shutil.which("cdo") is None:
-        pytest.skip("there is no cdo")
-    a = field((4, 30, 35))
-    coords = {
-        "lat": ("lat", np.linspace(-87, 87, 30), {"units": "degrees_north"}),
-        "lon": ("lon", np.linspace(0, 350, 35), {"units": "degrees_east"}),
+def params(dataset: h5py.Dataset) -> tuple[int, ...]:
+    """What HDF5 keeps for the filter, which is the last one."""
+    plist = dataset.id.get_create_plist()
+    return tuple(plist.get_filter(plist.get_nfilters() - 1)[2])
+
+
+def test_the_last_stored_parameter_alone_means_exact(path: Path) -> None:
+    """NCO gives the variables that follow one with a filter the last of its parameters only."""
+    a = field((20, 30))
+    cases: dict[str, dict[str, Any]] = {
+        "exact": narrows.hdf5(),
+        "abs": narrows.hdf5(abs=0.01, fill=5),
+        "archive": narrows.hdf5(digits=3, exact=(None, -1), mode="archive", encode_rate="2MB/s"),
+        "behind": {**narrows.hdf5(), "shuffle": True},
     }
-    data = xarray.Dataset({"tas": (("time", "lat", "lon"), a)}, coords=coords)
-    data.to_netcdf(path, engine="h5netcdf", encoding={"tas": {**narrows.hdf5(), "chunksizes": (2, 30, 35)}})
-    mean = path.with_suffix(".mean.nc")
-    done = run("cdo", "-s", "timmean", path, mean)
-    assert done.returncode == 0, done.stderr
-    with xarray.open_dataset(mean) as back:
-        assert np.allclose(back.tas.values.squeeze(), a.mean(0))
+    with h5py.File(path, "w") as f:
+        for name, options in cases.items():
+            f.create_dataset(name, data=a, chunks=(7, 11), **options)
+        f.create_dataset("lines", data=a, chunks=(20, 1), **narrows.hdf5(abs=0.01))
+        f.create_dataset("axis", data=a[0], chunks=(30,), **narrows.hdf5(abs=0.01))
+        f.create_dataset("text", data=np.array([b"ab", b"cde"]), chunks=(2,), **narrows.hdf5(abs=1))
+        for name in list(f):
+            last = params(f[name])[-1:]
+            again = f.create_dataset(
+                f"{name} again", data=a, compression=narrows._narrows.HDF5_FILTER, compression_opts=last
+            )
+            assert (again[:] == a).all() and stored(again) < a.nbytes, name
+    with h5py.File(path) as f:
+        assert np.abs(f["abs"][:] - a).max() <= 0.01 and (f["behind"][:] == a).all()
+        assert f["text"][:].tolist() == [b"ab", b"cde"]
+
+
+def test_files_of_before_are_read_and_written(path: Path) -> None:
+    """Their parameters end with the last axis of a chunk. The newest program of then made them."""
+    shutil.copy(Path(__file__).parent / "stored" / "filter-1.h5", path)
+    a = (100 * np.sin(np.arange(600) / 50)).astype("f4").reshape(20, 30)
+    with h5py.File(path, "r+") as f:
+        assert params(f["exact"])[-1] == 30
+        for _ in range(2):
+            assert (f["exact"][:] == a).all() and (f["shuffled"][:] == a).all()
+            assert 0 < np.abs(f["close"][:] - a).max() <= 0.5
+            assert (np.abs(f["swapped"][:] - a) <= 2**-9 * np.abs(a)).all()
+            assert f["text"][:].tolist() == [b"ab", b"cde"] * 10 and f["strings"][0] == b"a"
+            for name in ("exact", "close", "swapped", "shuffled"):
+                f[name][3:8, 2:9] = a[3:8, 2:9]
+            narrows.write_chunks(f["exact"], a)
+
+
+def climate(path: Path, steps: range = range(12)) -> Array:
+    """A file as models write them: coordinates, bounds, text, a variable without axes, and two variables
+    with the filter. Returns the first one.
+    """
+    a = field((len(steps), 30, 40), seed=steps.start)
+    with netCDF4.Dataset(path, "w") as f:
+        for name, length in (("time", None), ("lat", 30), ("lon", 40), ("bnds", 2), ("name", 8)):
+            f.createDimension(name, length)
+
+        def put(name: str, axes: tuple[str, ...], values: Any, hints: dict[str, Any] | None = None, **about: str) -> None:
+            kind = values.dtype if isinstance(values, np.ndarray) else "f8"
+            v = f.createVariable(name, kind, axes, chunksizes=(4, 30, 40) if len(axes) == 3 else None)
+            if hints is not None:
+                narrows.netcdf4_filter(v, **hints)
+            v.setncatts(about)
+            v[:] = values
+
+        days = np.array(steps) + 0.25
+        put("tas", ("time", "lat", "lon"), a, {"abs": 0.05}, units="K")
+        put("lat", ("lat",), np.linspace(-87, 87, 30), units="degrees_north")
+        put("lon", ("lon",), np.linspace(0, 351, 40), units="degrees_east")
+        put("time", ("time",), days, units="days since 2000-01-01", calendar="standard", bounds="time_bnds")
+        put("time_bnds", ("time", "bnds"), np.stack([days - 0.5, days + 0.5], 1))
+        put("pr", ("time", "lat", "lon"), np.maximum(a - 280, 0), {"digits": 3}, units="mm")
+        put("height", (), 2.0, units="m")
+        put("station", ("name",), np.array(list("station "), "S1"))
+        put("count", ("lat", "lon"), np.arange(1200, dtype="i4").reshape(30, 40), {})
+    return a
+
+
+def same_as(path: Path, source: Path, steps: slice = slice(None)) -> None:
+    """Compares a copy with its source: a bound is used once more, and nothing else changes."""
+    with netCDF4.Dataset(path) as f, netCDF4.Dataset(source) as g:
+        for name, v in g.variables.items():
+            was = v[steps] if v.dimensions[:1] == ("time",) else v[...]
+            now = f[name][...]
+            if name == "tas":
+                assert (np.abs(now.astype("f8") - was) <= 0.05).all()
+            elif name == "pr":
+                assert (np.abs(now.astype("f8") - was) <= 0.005 * was).all()
+            else:
+                assert (now == was).all(), name
+
+
+def test_nco_copies_and_computes(path: Path) -> None:
+    for name in ("ncks", "ncra", "ncrcat", "ncwa"):
+        need(name)
+    a = climate(path)
+    out, more = path.with_suffix(".out.nc"), path.with_suffix(".more.nc")
+    b = climate(more, range(12, 24))
+
+    def nco(*command: str | Path) -> None:
+        done = run(command[0], "-O", *command[1:], out)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    nco("ncks", path)
+    same_as(out, path)
+    # Twice, of what NCO wrote.
+    shutil.copy(out, again := path.with_suffix(".again.nc"))
+    nco("ncks", again)
+    same_as(out, again)
+    nco("ncks", "-d", "time,3,9", path)
+    same_as(out, path, slice(3, 10))
+    nco("ncks", "-v", "pr,tas", path)
+    with netCDF4.Dataset(out) as f:
+        assert np.abs(f["tas"][:] - a).max() <= 0.1
+    nco("ncks", "--cmp=dfl,1", path)
+    same_as(out, path)
+    nco("ncrcat", path, more)
+    with netCDF4.Dataset(out) as f:
+        assert np.abs(f["tas"][:] - np.concatenate([a, b])).max() <= 0.1
+        assert (f["time"][:] == np.arange(24) + 0.25).all()
+    for mean in (["ncra"], ["ncwa", "-a", "time"]):
+        nco(*mean, path)
+        with netCDF4.Dataset(out) as f:
+            assert np.abs(f["tas"][...].squeeze() - a.mean(0)).max() <= 0.1
+            assert (f["lat"][:] == np.linspace(-87, 87, 30)).all()
+
+
+def test_cdo_copies_and_computes(path: Path) -> None:
+    need("cdo")
+    a = climate(path)
+    out, more = path.with_suffix(".out.nc"), path.with_suffix(".more.nc")
+    b = climate(more, range(12, 24))
+
+    def cdo(*command: str | Path) -> None:
+        done = run("cdo", "-s", "-O", *command, out)
+        assert done.returncode == 0, done.stderr
+
+    cdo("-f", "nc4", "copy", "-selname,tas,pr", path)
+    with netCDF4.Dataset(out) as f:
+        assert np.abs(f["tas"][:] - a).max() <= 0.05
+        assert np.abs(f["time_bnds"][:, 1] - f["time"][:]).max() == 0.5
+    cdo("mergetime", "-selname,tas", path, "-selname,tas", more)
+    with netCDF4.Dataset(out) as f:
+        assert np.abs(f["tas"][:] - np.concatenate([a, b])).max() <= 0.05
+    cdo("timmean", "-selname,tas", path)
+    with netCDF4.Dataset(out) as f:
+        assert np.abs(f["tas"][:].squeeze() - a.mean(0)).max() <= 0.05 + 1e-4
+
+
+def test_h5repack_copies_all_variables(path: Path) -> None:
+    need("h5repack")
+    climate(path)
+    out = path.with_suffix(".out.nc")
+    for arguments in ([], ["-l", "tas,pr:CHUNK=3x15x40"], ["-f", "tas,pr,count:NONE"], ["-f", "GZIP=1"]):
+        done = run("h5repack", *arguments, path, out)
+        assert done.returncode == 0 and "Warning" not in done.stderr, done.stderr
+        same_as(out, path)
+        out.unlink()
 
 
 def test_threads_and_forks(path: Path) -> None:

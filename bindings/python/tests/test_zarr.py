@@ -225,11 +225,30 @@ def test_dates_and_records_in_v2() -> None:
 
 @pytest.mark.filterwarnings("ignore:The data type:zarr.errors.UnstableSpecificationWarning")
 @pytest.mark.parametrize("zarr_format", FORMATS)
-@pytest.mark.parametrize("dtype", ["U4", "S4", object])
-def test_text_is_refused(dtype: object, zarr_format: int) -> None:
-    a = np.array(["a", "bb"] * 8, dtype)
-    with pytest.raises((TypeError, ValueError), match="no numbers|object|dtype"):
-        made(a, zarr_format)
+@pytest.mark.parametrize("dtype", ["U4", "S4", "U20000", "S1", np.dtypes.StringDType()], ids=str)
+@pytest.mark.parametrize("shape", [(60,), (6, 10), ()], ids=str)
+def test_text_is_stored_exactly_whatever_the_bound(shape: tuple[int, ...], dtype: object, zarr_format: int) -> None:
+    a = np.resize(np.array(["a", "bb", "", "wxyz"]).astype(dtype), shape)
+    for hints in ({}, {"abs": 40}, {"rel": 0.5, "floor": 100}, {"range_rel": 0.5}):
+        for order in "CF" if zarr_format == 2 else "C":
+            options = {"order": order} if zarr_format == 2 else {}
+            array = reopened(made(a, zarr_format, hints, **options))
+            assert (np.asarray(array[...]) == a).all() and array.dtype == a.dtype, hints
+            if len(shape) == 1:
+                array[3:50] = a[3:50]
+                assert (np.asarray(array[...]) == a).all()
+
+
+@pytest.mark.filterwarnings("ignore:The data type:zarr.errors.UnstableSpecificationWarning")
+@pytest.mark.filterwarnings("ignore:Combining a `sharding_indexed`")
+def test_text_in_shards_and_what_the_metadata_say() -> None:
+    a = np.array(["a", "bb"] * 8, np.dtypes.StringDType())
+    array = made(a, chunks=(4,), shards=(8,))
+    assert (np.asarray(reopened(array)[...]) == a).all()
+    for dtype, name in (("T", "vlen-utf8"), ("U3", "bytes"), ("f4", "narrows.array")):
+        array = zarr.create_array(MemoryStore(), shape=(4,), dtype=np.dtype(dtype), **narrows.zarr(abs=1))
+        stored = json.loads(array.store._store_dict["zarr.json"].to_bytes())
+        assert [codec["name"] for codec in stored["codecs"]] == [name]
 
 
 @pytest.mark.parametrize("zarr_format", FORMATS)
@@ -327,6 +346,115 @@ def test_xarray(tmp_path: Path, zarr_format: int) -> None:
     ds.to_zarr(tmp_path / "f.zarr", encoding=encoding, zarr_format=zarr_format, consolidated=False)
     with xr.open_zarr(tmp_path / "f.zarr", consolidated=False) as back:
         assert (np.isnan(x) == np.isnan(back.tas.values)).all()
+
+
+def station_data() -> xr.Dataset:
+    """As observations and regional models have it: text, times, bounds, packed and whole numbers."""
+    chance = np.random.default_rng(4)
+    tas = (280 + chance.normal(size=(24, 4))).astype("f4")
+    ds = xr.Dataset(
+        {
+            "tas": (("time", "station"), tas, {"units": "K", "cell_measures": "area: area"}),
+            "tasmax": (("time", "station"), tas + 1),
+            "wind": (("time", "station"), tas + 1j * tas),
+            "packed": (("time", "station"), np.round(tas, 1)),
+            "filled": (("time", "station"), np.where(tas > 281, np.nan, tas)),
+            "flag": (("time", "station"), tas > 280),
+            "count": (("time",), np.arange(24)),
+            "area": (("station",), chance.random(4)),
+            "lat_bnds": (("station", "bnds"), chance.random((4, 2))),
+            "corner": (("station", "nv"), chance.random((4, 3))),
+            "place": (("station",), chance.random(4), {"units": "degrees_north"}),
+            "since": (("station",), chance.random(4), {"units": "days since 2000-01-01"}),
+            "edges": (("time", "two"), chance.random((24, 2))),
+            "time_bnds": (("time", "bnds"), np.arange(48).reshape(24, 2).astype("M8[D]").astype("M8[ns]")),
+            "duration": (("station",), np.arange(4).astype("m8[h]").astype("m8[ns]")),
+            "rotated_pole": ((), np.array(b"", "S1")),
+            "name": (("station",), np.array(["a", "bb", "", "d"])),
+            "code": (("station",), np.array([b"x", b"y", b"z", b""])),
+            "note": (("station",), np.array(["long", "text", "", "x"], object)),
+            "height": ((), 2.0),
+        },
+        {
+            "time": np.arange(24).astype("M8[D]").astype("M8[ns]"),
+            "lon": (("station",), chance.random(4)),
+            "id": (("station",), np.array(["q", "r", "s", "t"], object)),
+        },
+    )
+    ds.lon.attrs["bounds"] = "edges"
+    ds["tas"].attrs["missing_value"] = np.float32(-5)
+    ds["tas"].values[::6] = -5
+    ds["packed"].encoding = {"dtype": "i2", "scale_factor": 0.1, "add_offset": 280, "_FillValue": -999}
+    ds["filled"].encoding = {"_FillValue": np.float32(-77)}
+    ds["since"].encoding = {}
+    return ds
+
+
+CLOSE = ["tas", "tasmax", "wind", "filled"]
+
+
+@pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning", "ignore:Object at .* is not recognized")
+@pytest.mark.parametrize("store", ["zarr", "zarr2", "hdf5"])
+@pytest.mark.parametrize("hints", [{"abs": 0.4}, {"rel": 0.002, "floor": 0.4}, {"range_rel": 0.01}], ids=str)
+def test_an_encoding_for_a_whole_dataset(hints: dict, store: str, tmp_path: Path) -> None:
+    ds = station_data()
+    allowed = {"abs": 0.4, "rel": 0.002 * 290, "range_rel": 0.1}[next(iter(hints))]
+    encoding = narrows.xarray_encoding(ds, store=store, **hints)
+    assert not {"rotated_pole", "name", "code", "note", "time", "lon", "id"} & set(encoding)
+    assert ("height" in encoding) == (store != "hdf5") and encoding["packed"]["scale_factor"] == 0.1
+    path = tmp_path / "o"
+    if store == "hdf5":
+        ds.to_netcdf(path, engine="h5netcdf", encoding=encoding, invalid_netcdf=True)
+        back = xr.open_dataset(path, engine="h5netcdf", decode_timedelta=True)
+    else:
+        zarr_format = 2 if store == "zarr2" else 3
+        ds.to_zarr(path, encoding=encoding, zarr_format=zarr_format, consolidated=False)
+        back = xr.open_zarr(path, consolidated=False, decode_timedelta=True, mask_and_scale=True)
+    with back:
+        for name in ds.variables:
+            was, now = ds[name].values, back[name].values
+            if name == "tas":
+                # Read as what is missing.
+                assert (np.isnan(now) == (was == -5)).all()
+                was, now = was[was != -5], now[~np.isnan(now)]
+            if name in CLOSE:
+                assert 0 < np.nanmax(abs(was - now)) <= allowed * 2 ** (0.5 * (name == "wind")), name
+                assert (np.isnan(was) == np.isnan(now)).all(), name
+            elif name == "packed":
+                assert np.allclose(was, now, atol=1e-4)
+            elif name == "since":
+                assert len(now) == len(was)
+            elif was.dtype.kind in "fc":
+                assert same(was, np.asarray(now, was.dtype)), name
+            else:
+                assert (was == np.asarray(now).astype(was.dtype)).all(), name
+
+
+@pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
+@pytest.mark.parametrize("zarr_format", FORMATS)
+def test_one_encoding_for_all_variables(zarr_format: int, tmp_path: Path) -> None:
+    """What people write: text is no error, and is not changed."""
+    ds = station_data()[["tas", "rotated_pole", "name", "code", "note"]]
+    encoding = {name: codec(zarr_format, abs=40) for name in ds.variables if name not in ds.coords}
+    ds.to_zarr(tmp_path / "o", encoding=encoding, zarr_format=zarr_format, consolidated=False)
+    with xr.open_zarr(tmp_path / "o", consolidated=False) as back:
+        for name in ("rotated_pole", "name", "code", "note"):
+            assert (back[name].values == ds[name].values).all(), name
+
+
+def test_errors_of_an_encoding_name_the_variable() -> None:
+    ds = station_data()
+    ds["tas"].attrs["missing_value"] = np.arange(300, dtype="f4")
+    with pytest.raises(narrows.MisuseError, match="variable 'tas': fill="):
+        narrows.xarray_encoding(ds, abs=0.1)
+    for wrong, kind in (({"abs": -1}, ValueError), ({"store": "v4"}, ValueError), ({"absolute": 1}, TypeError)):
+        with pytest.raises(kind):
+            narrows.xarray_encoding(ds, **wrong)
+    with pytest.raises(TypeError, match="Dataset"):
+        narrows.xarray_encoding(ds.tas, abs=1)
+    exact = narrows.xarray_encoding(ds, mode="archive")
+    assert all(entry["serializer"].hints.is_lossless for entry in exact.values())
+    assert exact["area"]["serializer"].hints.mode == "archive"
 
 
 def test_fsspec() -> None:

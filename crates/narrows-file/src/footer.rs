@@ -75,8 +75,13 @@ pub(crate) fn read_totals(source: &impl ReadAt, tail: &Tail, end: u64) -> Result
 /// The preface that stands at `at`.
 pub(crate) fn read_preface(source: &impl ReadAt, tail: &Tail, at: u64) -> Result<Preface> {
     let mut bytes = [0; PREFACE_LEN];
-    tail.read(source, &mut bytes, at)?;
-    parse_preface(&bytes)
+    let n = source.len()?.saturating_sub(at).min(PREFACE_LEN as u64) as usize;
+    tail.read(source, &mut bytes[..n], at)?;
+    // Short bytes are a stream that was cut off only if streams begin so.
+    if n < MAGIC.len() && MAGIC.starts_with(&bytes[..n]) {
+        return Err(Error::truncated("the file is shorter than a stream"));
+    }
+    parse_preface(&bytes[..n])
 }
 
 pub(crate) fn parse_preface(bytes: &[u8]) -> Result<Preface> {

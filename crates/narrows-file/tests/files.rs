@@ -115,6 +115,27 @@ fn an_empty_file_is_a_stream_of_nothing_and_no_bytes_are_none() {
     assert!(decoded(Vec::new()).is_err());
 }
 
+/// What is no stream is damage however short it is; the beginning of one is cut off.
+#[test]
+fn short_files_are_cut_off_only_where_streams_begin_so() {
+    use narrows::ErrorKind::{Corrupt, Truncated};
+    let whole = stored(b"content", WriteOptions::default());
+    for (bytes, kind) in [
+        (&b"p"[..], Corrupt),
+        (b"plain text\n", Corrupt),
+        (b"NRx", Corrupt),
+        (&whole[..1], Truncated),
+        (&whole[..3], Truncated),
+        (&whole[..4], Truncated),
+        (&whole[..11], Truncated),
+        (&whole[..whole.len() - 1], Truncated),
+    ] {
+        assert_eq!(File::open(bytes).map(drop).unwrap_err().kind, kind, "{bytes:?}");
+        let behind = [&whole, bytes].concat();
+        assert!(File::open(&behind[..]).is_err(), "{bytes:?}");
+    }
+}
+
 #[test]
 fn random_reads_from_several_threads_equal_the_source() {
     let raw = sample(1_000_000, 3);

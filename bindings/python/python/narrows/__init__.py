@@ -6,10 +6,11 @@ any byte; ``compress`` and ``decompress`` process whole streams in memory, ``Com
 ``narrows.aio`` does so for asyncio. Messages: ``MessageEnd`` is one end of a link with both
 directions; ``MessageEncoder`` and ``MessageDecoder`` are the two ends of one direction;
 ``TopicWriter`` and ``TopicReader`` are those of a topic with many readers; ``train`` makes a
-``Dictionary``. ``Values`` encodes what is kept in a store, such as Redis. Arrays: ``narrows.array`` encodes chunks of numbers, exactly or within a stated
-error; ``zarr`` and ``zarr2`` are what Zarr and xarray need for that, ``hdf5`` is for h5py and
-xarray, ``netcdf4_filter`` for netCDF4; ``write_chunks`` encodes for HDF5 on all cores. All errors
-are ``NarrowsError``, with one class for each kind.
+``Dictionary``. ``Values`` encodes what is kept in a store, such as Redis. Arrays: ``narrows.array``
+encodes chunks of numbers, exactly or within a stated error; ``zarr`` and ``zarr2`` are what Zarr
+and xarray need for that, ``hdf5`` is for h5py and xarray, ``xarray_encoding`` for whole datasets,
+``netcdf4_filter`` for netCDF4; ``write_chunks`` encodes for HDF5 on all cores. All errors are
+``NarrowsError``, with one class for each kind.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -52,10 +53,11 @@ from ._socket import NarrowsSocket, wrap_socket
 if TYPE_CHECKING:
     from . import array as array
     from ._zarr import zarr as zarr
+    from ._xarray import xarray_encoding as xarray_encoding
     from ._zarr2 import zarr2 as zarr2
 
 # Loaded at first use: most programs need none of them, and they import NumPy or more.
-_LAZY = {"array": "array", "zarr": "_zarr", "zarr2": "_zarr2"}
+_LAZY = {"array": "array", "xarray_encoding": "_xarray", "zarr": "_zarr", "zarr2": "_zarr2"}
 
 
 def __getattr__(name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import io
 import os
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, overload
 
 from ._errors import MisuseError
 from ._hints import read_rate
-from ._narrows import ReceivedTotals, SentTotals, Writer, with_level
+from ._narrows import ReceivedTotals, SentTotals, Writer, format_of, with_level
 from ._raw import Pipe, Seekable, is_indexed, is_stored, write_raw
 
 if TYPE_CHECKING:
@@ -21,6 +22,19 @@ if TYPE_CHECKING:
 Preset = Literal["fast", "balanced", "archive"]
 _Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
+# Formats that are read and not appended to, and what appends to them.
+_FOREIGN = {
+    "gzip": "gzip.open",
+    "bzip2": "bz2.open",
+    "xz": "lzma.open",
+    "zstd": "zstd -c",
+    "lz4": "lz4 -c",
+}
+# Bytes by which a format is known.
+_MAGIC_MAX = 6
+# Last raw bytes of a pack, and what they begin with.
+_PACK_END = 64
+_PACK_MAGIC = b"NRWPACK\x1a"
 # Decoded bytes buffered for small reads.
 _BUFFER_SIZE = 128 * 1024
 
@@ -40,7 +54,8 @@ class NarrowsFile(io.BufferedIOBase):
     - ``filename``: a path; or ``fileobj``: an object with ``read`` or ``write``, which is not
       closed.
     - ``mode``: ``"rb"``, ``"wb"``, ``"xb"`` (the file must not exist) or ``"ab"``: appends a stream of
-      its own, if the file is whole. Readers see one file. One program at a time may append.
+      its own, if the file is whole. Readers see one file. One program at a time may append. Files of
+      gzip, bzip2, xz, zstd and LZ4, and packs, are refused: nobody could read them afterwards.
     - ``preset``: what time and bytes are worth: ``"fast"``, ``"balanced"`` (about as ``zstd -3``) or
       ``"archive"`` (small, whatever time it takes). By default ``"balanced"`` for files and
       ``io.BytesIO``, else the policy ``balance``.
@@ -109,8 +124,11 @@ class NarrowsFile(io.BufferedIOBase):
         self._raw: Pipe | Seekable | None = None
         # The totals that remain after close.
         self._totals: SentTotals | ReceivedTotals | None = None
-        # Length of the file before what is appended to it.
+        # Length of the file before what is appended to it; whether that holds no text yet.
         self._before: int | None = None
+        self._is_first = True
+        # The position that text is told at its beginning, for which the file seems to seek.
+        self._text_at: int | None = None
         if mode not in ("r", "rb", "w", "wb", "x", "xb", "a", "ab"):
             raise ValueError(f"invalid mode: {mode!r}; a stream is 'rb', 'wb', 'xb' or 'ab'")
         if (filename is None) == (fileobj is None):
@@ -130,13 +148,15 @@ class NarrowsFile(io.BufferedIOBase):
         if fileobj is None:
             assert filename is not None
             if self.mode == "ab":
-                _check_end(filename)
+                self._is_first = _check_end(filename)
             self._own = io.FileIO(filename, self.mode)
             if self.mode == "ab" and is_stored(self._own):
                 self._before = self._own.seek(0, io.SEEK_END)
+        elif self.mode == "ab":
+            self._is_first = _check_begin(fileobj)
         file: Any = fileobj if fileobj is not None else self._own
         self._fileobj = file
-        self.name: Any = filename if filename is not None else getattr(file, "name", "")
+        self.name: Any = os.fspath(filename) if filename is not None else getattr(file, "name", "")
         try:
             if self.mode == "rb":
                 seekable = bool(getattr(file, "seekable", lambda: False)())
@@ -202,7 +222,7 @@ class NarrowsFile(io.BufferedIOBase):
         if self.closed:
             raise ValueError("I/O operation on closed file.")
 
-    def write(self, data: Buffer, /) -> int:
+    def write(self, data: Buffer) -> int:
         """Writes all bytes of an object with the buffer protocol; returns their number."""
         with self._turn:
             writer = self._writer
@@ -276,14 +296,14 @@ class NarrowsFile(io.BufferedIOBase):
         if own is not None:
             own.close()
 
-    def read(self, size: int | None = -1, /) -> bytes:
+    def read(self, size: int | None = -1) -> bytes:
         """Reads ``size`` bytes, fewer only at the end; all of them if ``size`` is negative or
         ``None``.
         """
         with self._turn:
             return self._reading().read(size)
 
-    def read1(self, size: int = -1, /) -> bytes:
+    def read1(self, size: int = -1) -> bytes:
         """Reads at most ``size`` bytes, and waits for more at most once."""
         with self._turn:
             return self._reading().read1(_BUFFER_SIZE if size < 0 else size)
@@ -296,21 +316,21 @@ class NarrowsFile(io.BufferedIOBase):
         with self._turn:
             return self._reading().readinto1(buffer)
 
-    def readline(self, size: int | None = -1, /) -> bytes:
+    def readline(self, size: int | None = -1) -> bytes:
         with self._turn:
             return self._reading().readline(size)
 
-    def peek(self, size: int = 0, /) -> bytes:
+    def peek(self, n: int = 0) -> bytes:
         """Returns the next bytes without advancing: at least one, except at the end."""
         with self._turn:
-            return self._reading().peek(size)
+            return self._reading().peek(n)
 
     def seekable(self) -> bool:
         """Whether ``seek`` works: when reading a file that can seek. A stream that is being written
         cannot, so that ``zipfile`` and others write it in one pass, as they do with ``bz2``.
         """
         self._check_open()
-        return self._buffer is not None and self._buffer.seekable()
+        return self._text_at is not None or (self._buffer is not None and self._buffer.seekable())
 
     def pread(self, length: int, offset: int, /) -> bytes:
         """Returns the bytes from ``offset`` on, fewer than ``length`` only at the end, as ``os.pread``
@@ -334,10 +354,12 @@ class NarrowsFile(io.BufferedIOBase):
 
     def tell(self) -> int:
         """Position in the decoded bytes."""
+        if self._text_at is not None:
+            return self._text_at
         with self._turn:
             return self._writing().position if self._buffer is None else self._buffer.tell()
 
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Seeks to any byte, behind the end to the end. Only when reading."""
         with self._turn:
             if self._buffer is None:
@@ -394,15 +416,74 @@ _Binary = Literal["r", "rb", "w", "wb", "x", "xb", "a", "ab"]
 _Text = Literal["rt", "wt", "xt", "at"]
 
 
-def _check_end(filename: _Path) -> None:
-    """Raises the error that what would be appended to this file could not be read."""
+def _check_end(filename: _Path) -> bool:
+    """Raises the error that what would be appended to this file could not be read. Returns whether the file
+    has nothing yet.
+    """
     try:
         found = os.stat(filename)
     except FileNotFoundError:
-        return
-    if stat.S_ISREG(found.st_mode) and found.st_size:
-        with NarrowsFile(filename) as file:
-            file.size()
+        return True
+    if not stat.S_ISREG(found.st_mode) or not found.st_size:
+        return True
+    with NarrowsFile(filename) as file:
+        assert isinstance(file._raw, Seekable)
+        _refuse_foreign(filename, file._raw.format())
+        size = file.size()
+        end = file.pread(_PACK_END, size - _PACK_END) if size >= _PACK_END else b""
+        if end.startswith(_PACK_MAGIC):
+            raise MisuseError(f"{_shown(filename)} is a pack, in which nothing may follow; make another one")
+    return size == 0
+
+
+def _check_begin(file: Any) -> bool:
+    """As ``_check_end`` of a file object, whose own bytes may stand before its streams: raises the error only if
+    it begins as a file of another format, where that can be seen.
+    """
+    try:
+        at, begin = _before(file)
+    except (AttributeError, OSError, TypeError, ValueError):
+        return True
+    _refuse_foreign(getattr(file, "name", "the file"), format_of(begin))
+    return at == 0
+
+
+def _before(file: Any) -> tuple[int, bytes]:
+    """The position at which a file object writes, and the first bytes before it; none where it cannot tell."""
+    try:
+        number = file.fileno()
+        found = os.fstat(number)
+    except (AttributeError, OSError, TypeError, ValueError):
+        number = None
+    if number is not None:
+        if not stat.S_ISREG(found.st_mode):
+            return 0, b""
+        # Who appends may tell another position. A file that is open for writing only is opened once more.
+        at = found.st_size if fcntl.fcntl(number, fcntl.F_GETFL) & os.O_APPEND else file.tell()
+        if not at:
+            return 0, b""
+        with io.FileIO(f"/proc/self/fd/{number}") as again:
+            return at, again.read(min(at, _MAGIC_MAX)) or b""
+    at = file.tell() if file.seekable() else 0
+    if not at or not file.readable():
+        return at, b""
+    file.seek(0)
+    try:
+        return at, file.read(min(at, _MAGIC_MAX))
+    finally:
+        file.seek(at)
+
+
+def _refuse_foreign(name: Any, found: str) -> None:
+    if found in _FOREIGN:
+        raise MisuseError(
+            f"{_shown(name)} is a file of {found}, which nobody could read with a stream of Narrows behind it; "
+            f"append by {_FOREIGN[found]}, or write to a new file"
+        )
+
+
+def _shown(name: Any) -> str:
+    return os.fsdecode(name) if isinstance(name, (str, bytes, os.PathLike)) else str(name)
 
 
 @overload
@@ -481,7 +562,8 @@ def open(
     ``encoding``, ``errors`` and ``newline`` apply. The other arguments are those of
     ``NarrowsFile``. Raises what Python's ``open`` raises, ``ValueError`` for a wrong mode, and
     ``MisuseError`` for a wrong policy; for ``a``, ``TruncatedError`` and ``CorruptError`` if the file
-    has no end, since nobody could read what is behind it.
+    has no end, ``MisuseError`` if it is of gzip or another format, since nobody could read what is
+    behind it.
     """
     text = "t" in mode
     if text and "b" in mode:
@@ -510,4 +592,13 @@ def open(
         encode_rate=encode_rate,
         level=level,
     )
-    return _TextFile(binary, encoding or io.text_encoding(None), errors, newline) if text else binary
+    if not text:
+        return binary
+    # A TextIOWrapper writes the mark of the byte order, such as that of UTF-16, where its file can seek and is
+    # at its beginning.
+    if binary._writer is not None:
+        binary._text_at = 0 if binary._is_first else 1
+    try:
+        return _TextFile(binary, encoding or io.text_encoding(None), errors, newline)
+    finally:
+        binary._text_at = None

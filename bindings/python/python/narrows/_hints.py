@@ -139,6 +139,10 @@ class Hints:
             or (self.rel == 0 and not self.floor)
         )
 
+    def exactly(self) -> Hints:
+        """The same without a bound."""
+        return Hints(mode=self.mode, encode_rate=self.encode_rate)
+
     def keeping(self, *values: Number) -> Hints:
         """The same, and these values stay as they are too."""
         return replace(self, fill=_fills((*self.fill, *values)))
@@ -285,11 +289,10 @@ def pass_on(for_xarray: Any, for_zarr: Any, fill: Any) -> tuple[dict[str, Any], 
     passed = {name: value for name, value in named.items() if value is not None}
     if not passed:
         return passed, fill
-    halves = [half for value in passed.values() for half in _halves(value)]
-    return passed, (*_fills(fill), *halves)
+    return passed, (*_fills(fill), *(half for value in passed.values() for half in halves(value)))
 
 
-def _halves(value: Any) -> list[Any]:
+def halves(value: Any) -> list[Any]:
     """Those of a complex number; others are one."""
     is_complex = isinstance(value, complex) or getattr(getattr(value, "dtype", None), "kind", "") == "c"
     return [value.real, value.imag] if is_complex else [value]

@@ -140,6 +140,10 @@ class Seekable(io.RawIOBase):
     def size(self) -> int:
         return self._reader.size()
 
+    def format(self) -> str:
+        """The name of the file's format: ``"narrows"``, ``"gzip"`` and others."""
+        return self._reader.format()
+
 
 def _descriptor(file: Any) -> int | None:
     """The descriptor of a file of Python itself, which threads can read without its position. Other

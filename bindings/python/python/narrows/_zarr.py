@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
+from zarr import codecs
 from zarr.abc.codec import ArrayBytesCodec
 
 from ._encoders import encoder
@@ -49,6 +50,20 @@ class ArrayCodec(ArrayBytesCodec):
     def to_dict(self) -> dict[str, Any]:
         return {"name": NAME, "configuration": self.hints.to_dict()}
 
+    def evolve_from_array_spec(self, array_spec: ArraySpec) -> ArrayBytesCodec:  # type: ignore[override]
+        """Itself; for text and objects what Zarr stores them by, since the dtype is known only here."""
+        dtype = array_spec.dtype
+        of_objects = getattr(dtype, "object_codec_id", None)
+        if of_objects == "vlen-utf8":
+            return codecs.VLenUTF8Codec()
+        if of_objects == "vlen-bytes":
+            return codecs.VLenBytesCodec()
+        try:
+            check_dtype(dtype.to_native_dtype())
+        except TypeError:
+            return codecs.BytesCodec().evolve_from_array_spec(array_spec)
+        return self
+
     def validate(self, *, shape: Any, dtype: Any, chunk_grid: Any) -> None:
         check_dtype(dtype.to_native_dtype())
 
@@ -81,6 +96,17 @@ class ArrayCodec(ArrayBytesCodec):
         raise NotImplementedError
 
 
+class VLenUTF8Codec(ArrayCodec):
+    """What a new array is made with, whose dtype is not known yet. zarr looks at the name of the class: for
+    strings it takes no other.
+    """
+
+    def evolve_from_array_spec(self, array_spec: ArraySpec) -> ArrayBytesCodec:  # type: ignore[override]
+        known = ArrayCodec()
+        object.__setattr__(known, "hints", self.hints)
+        return known.evolve_from_array_spec(array_spec)
+
+
 def zarr(
     *,
     abs: Number | None = None,
@@ -105,10 +131,11 @@ def zarr(
     Hints are those of ``narrows.array.compress``, and ``whole_chunks=True`` where each chunk is written
     whole and once, which shrinks more within a bound. The array's fill value stays exact, and so do
     9.96921e36 and 1e20 in floats; state others by ``fill``. ``_FillValue``, for xarray, and ``fill_value``, for zarr,
-    stay exact too, and are passed on to them.
+    stay exact too, and are passed on to them. Text and objects are stored as Zarr does it, and not
+    compressed.
     """
     passed, fill = pass_on(_FillValue, fill_value, fill)
-    codec = ArrayCodec(
+    codec = VLenUTF8Codec(
         abs=abs,
         rel=rel,
         floor=floor,

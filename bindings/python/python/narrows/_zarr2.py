@@ -10,7 +10,7 @@ from numcodecs.compat import ensure_contiguous_ndarray_like, ensure_ndarray_like
 
 from ._encoders import encoder
 from ._hints import Hints, Mode, Number, Range, Share, pass_on
-from .array import check_dtype, decompress
+from .array import as_bytes, check_dtype, decompress
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -31,9 +31,14 @@ class ArrayCodec2(Codec):  # type: ignore[misc] # numcodecs has no types.
         self.hints = Hints.of(**hints)
 
     def encode(self, buf: Any) -> bytes:
-        elements = ensure_ndarray_like(buf)
+        elements, hints = ensure_ndarray_like(buf), self.hints
+        if isinstance(buf, (bytes, bytearray, memoryview)):
+            # What a filter in front made of text or objects: no bound holds for that.
+            hints = hints.exactly()
+        elif elements.dtype.kind in "SUV" and not elements.dtype.hasobject:
+            elements, hints = as_bytes(elements), hints.exactly()
         check_dtype(elements.dtype)
-        hints = self.hints.keeping_missing(elements.dtype)
+        hints = hints.keeping_missing(elements.dtype)
         return encoder(hints, elements.dtype, elements.shape).encode(elements)
 
     def decode(self, buf: Buffer, out: Any = None) -> Any:
@@ -79,8 +84,8 @@ def zarr2(
     whole and once, which shrinks more within a bound. Codecs of Zarr v2 do not see the array's fill value,
     by which chunks at the edge are padded: state it here, as ``_FillValue`` for xarray or ``fill_value`` for
     zarr, to which it is passed on, or by ``fill``. With ``range_rel`` it is taken for 0 where none is stated.
-    9.96921e36 and 1e20 stay exact in floats. A filter in front, such as ``Delta``, makes other numbers of the values, and the
-    bound holds for those.
+    9.96921e36 and 1e20 stay exact in floats, and so do text, objects and records. A filter in front, such as
+    ``Delta``, makes other numbers of the values, and the bound holds for those.
     """
     passed, fill = pass_on(_FillValue, fill_value, fill)
     if range_rel is not None and fill is None:

@@ -55,6 +55,13 @@ def check_dtype(dtype: Any) -> None:
         raise TypeError(f"records of {dtype.itemsize} bytes are longer than {_RECORD_MAX}")
 
 
+def as_bytes(a: Any) -> Any:
+    """An array of text or records as one of plain records, or of bytes where these would be too long."""
+    if a.dtype.itemsize <= _RECORD_MAX:
+        return a.view(f"V{a.dtype.itemsize}")
+    return a.ravel(order="K").view("u1")
+
+
 class Encoder:
     """Encodes the chunks of one array, in any order and on any thread.
 

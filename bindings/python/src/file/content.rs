@@ -107,6 +107,14 @@ impl Content {
         }
     }
 
+    pub(super) fn format(&self) -> Format {
+        match self {
+            Self::Streams { .. } => Format::Narrows,
+            Self::Frames(_) => Format::Zstd,
+            Self::Forward(file) => file.format(),
+        }
+    }
+
     /// Whether [`Content::place`] decodes nothing.
     pub(super) fn states_len(&self) -> bool {
         !matches!(self, Self::Forward(_))

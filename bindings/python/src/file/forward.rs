@@ -35,6 +35,10 @@ impl Forward {
         Self { format, source: Arc::clone(source), idle: Mutex::default(), raw_len: OnceLock::new() }
     }
 
+    pub(super) fn format(&self) -> Format {
+        self.format
+    }
+
     /// Raw bytes from `offset` on, `most` at most; none only at the end.
     pub(super) fn piece(&self, offset: u64, most: usize) -> Result<Block> {
         if self.raw_len.get().is_some_and(|len| offset >= *len) {

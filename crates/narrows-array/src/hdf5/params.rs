@@ -53,6 +53,16 @@ impl Elements {
         raw_len(self.dtype, &self.shape)
             .ok_or_else(|| Error::limit(format!("a chunk has at most {} bytes; use shorter chunks", crate::RAW_MAX)))
     }
+
+    /// Adds a last axis of length 1, if the shape has none and there is a place. The words then end with one
+    /// that alone says "exact": NCO gives variables that follow in a file the last word only.
+    #[must_use]
+    pub fn ending_in_one(mut self) -> Self {
+        if self.shape.last() != Some(&1) && self.shape.len() < RANK_MAX {
+            self.shape.push(1);
+        }
+        self
+    }
 }
 
 /// All that the filter knows. Who creates a dataset states mode and bound; the filter adds the elements.
@@ -346,6 +356,29 @@ mod tests {
             let params = Params { elements: Some(elements(dtype)), ..Params::default() };
             assert_eq!(Params::from_words(&params.words().unwrap()).unwrap(), params);
         }
+    }
+
+    #[test]
+    fn the_last_word_alone_is_valid_and_exact() {
+        for (bound, shape) in [
+            (Bound::abs(0.1), &[][..]),
+            (Bound { fills: vec![1e20], ..Bound::abs(0.1) }, &[12]),
+            (Bound::default(), &[10, 500]),
+            (Bound::abs(0.1), &[10, 500, 1]),
+            (Bound::abs(0.1), &[[1; RANK_MAX - 2].as_slice(), &[2]].concat()),
+        ] {
+            let elements =
+                Elements { dtype: Dtype::F32, order: ByteOrder::Little, shape: shape.to_vec(), exact: false };
+            let bytes = elements.raw_len().unwrap();
+            let elements = elements.ending_in_one();
+            assert_eq!(elements.raw_len().unwrap(), bytes);
+            assert!(elements.shape.len() <= shape.len() + 1);
+            let words = Params { bound, elements: Some(elements), ..Params::default() }.words().unwrap();
+            let last = Params::from_words(&words[words.len() - 1..]).unwrap();
+            assert_eq!(last, Params::default(), "{shape:?}");
+        }
+        let full = Elements { shape: vec![2; RANK_MAX], ..full().elements.unwrap() };
+        assert_eq!(full.clone().ending_in_one(), full);
     }
 
     /// What stays exact of a dataset with this fill value: fill values and ranges.

@@ -7,7 +7,7 @@ use zstd_safe::{CCtx, CParameter, DCtx, DParameter, FrameFormat, ResetDirective}
 use super::{Codec, CodecId, DecodeError, Decoder, Encoder, Level, interpolate};
 
 const LEVELS: &[Level] =
-    &[-7, -6, -5, -4, -3, -2, -1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19];
+    &[-7, -6, -5, -4, -3, -2, -1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22];
 
 /// (level, encode, decode) in ns per byte, 128 KiB blocks of mixed compressible data.
 const SPEEDS: &[(Level, f32, f32)] = &[
