@@ -77,6 +77,8 @@ pub(super) type Tell = Arc<dyn Fn(&str) + Send + Sync>;
 struct Outcome {
     files: u64,
     files_same: u64,
+    /// Other entries than files and folders, of which nobody says whether they were there.
+    others: u64,
     /// Bytes that came as references to what came before.
     repeated: u64,
     failed: u64,
@@ -450,6 +452,7 @@ fn send_picked(
     Ok(Outcome {
         files: p.files_sent,
         files_same: p.files_same,
+        others: p.others,
         repeated: p.bytes_repeated,
         failed: p.failed + not_removed_sources.get(),
         not_stored: p.not_stored,
@@ -567,6 +570,7 @@ fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<O
     Ok(Outcome {
         files: s.files,
         files_same: s.files_same,
+        others: s.announced.saturating_sub(s.files + s.files_same + s.failed),
         repeated: s.bytes_repeated,
         failed: s.failed + unsaid,
         not_stored: s.not_stored,
