@@ -358,7 +358,14 @@ impl From<(Tree, Option<Vec<u8>>)> for Opened {
 /// Creates the folder if needed, unless this is a dry run. `makes_parents`: the folders above it too.
 pub fn open_target(target: &Path, single: bool, dry_run: bool, makes_parents: bool) -> Result<Opened> {
     let cannot = cannot_store(target);
-    let is_folder = target.is_dir();
+    let there = target.metadata();
+    let is_folder = there.as_ref().is_ok_and(std::fs::Metadata::is_dir);
+    // A mount whose program was killed, of which nothing else can be told.
+    if let Err(e) = there
+        && e.raw_os_error() == Some(Errno::NOTCONN.raw_os_error())
+    {
+        return Err(e).blame_for(Error::Local, &cannot);
+    }
     let wants_folder = !single || target.as_os_str().as_bytes().ends_with(b"/");
     if is_folder || wants_folder {
         // Without the trailing slash, which would hide a file of that name.

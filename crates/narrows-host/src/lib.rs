@@ -13,6 +13,7 @@ pub mod means;
 pub mod peers;
 pub mod shares;
 pub mod signals;
+mod stale;
 #[cfg(feature = "tls")]
 pub mod tls;
 pub mod whole;
