@@ -461,10 +461,15 @@ fn get(
     }
     let may_read = unopened.is_empty() || !habits.remove_sources;
     let sources = if may_read { &what.sources[..] } else { &[] };
-    let (roots, failed) =
+    let (mut roots, failed) =
         reachable.roots(sources, what.recursive || habits.files.is_some(), what.frames, habits.follow);
     let listed = habits.files.as_ref().map(|files| Listed::new(files, what.recursive)).transpose();
     let listed = listed.map_err(|text| Error::Protocol(text.into()))?;
+    if let Some(listed) = &listed {
+        // A server follows no link.
+        let follows = !matches!(reachable, Reachable::Within(..));
+        roots.iter_mut().for_each(|root| root.list(listed, follows));
+    }
     let link = match reachable {
         Reachable::Within(..) if habits.yields => link.yielding(),
         _ if habits.yields => return Err(Error::Usage(NO_ROUND_TRIPS.into())),

@@ -277,6 +277,9 @@ fn is_read(args: &CpArgs, source: &Path) -> bool {
 
 fn put(args: &CpArgs, sources: &[PathBuf], target: &Place, tell: &Tell) -> Result<Outcome> {
     let listed = args.habits.files()?;
+    if listed.as_ref().is_some_and(Vec::is_empty) {
+        return Ok(Outcome::default());
+    }
     let contents;
     let sources = match &listed {
         Some(_) => {
@@ -285,7 +288,7 @@ fn put(args: &CpArgs, sources: &[PathBuf], target: &Place, tell: &Tell) -> Resul
         }
         None => sources,
     };
-    let (roots, unopened) = open_roots(sources, args.recursive || listed.is_some(), args.habits.copy_links);
+    let (mut roots, unopened) = open_roots(sources, args.recursive || listed.is_some(), args.habits.copy_links);
     if roots.is_empty() {
         // One line each, as for sources that fail later.
         unopened.iter().for_each(|text| tell(text));
@@ -299,7 +302,11 @@ fn put(args: &CpArgs, sources: &[PathBuf], target: &Place, tell: &Tell) -> Resul
         files::refuse_same(source, [args.flow.trace.as_deref()])?;
     }
     let listed = listed.map(|files| Listed::new(&files, args.recursive)).transpose();
-    let picks = Picks { listed: listed.map_err(narrows::Error::misuse)?, ..args.habits.picks() };
+    let listed = listed.map_err(narrows::Error::misuse)?;
+    if let Some(listed) = &listed {
+        roots.iter_mut().for_each(|root| root.list(listed, true));
+    }
+    let picks = Picks { listed, ..args.habits.picks() };
     let input = Input::Paths { roots, unopened, filter: Filter::new(&patterns_of_source(args))? };
     send_picked(args, input, picks, single, target, tell)
 }
@@ -475,6 +482,9 @@ fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<O
         return Err(narrows::Error::misuse(text).into());
     }
     let files = args.habits.files()?;
+    if files.as_ref().is_some_and(Vec::is_empty) {
+        return Ok(Outcome::default());
+    }
     let source_path = |path: &PathBuf| if files.is_some() { contents_of(path) } else { path.clone() };
     let paths: Vec<PathBuf> = sources.iter().map(|s| source_path(s.path())).collect();
     let several = matches!(from, Place::Ssh { .. }) && paths.iter().any(|path| remote_path::has_pattern(path));
