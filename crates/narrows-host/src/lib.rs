@@ -13,7 +13,6 @@ pub mod means;
 pub mod peers;
 pub mod shares;
 pub mod signals;
-mod stale;
 #[cfg(feature = "tls")]
 pub mod tls;
 pub mod whole;

@@ -6,6 +6,8 @@ use std::sync::OnceLock;
 
 use serde_json::Value;
 
+mod stale;
+
 /// Where messages go instead of stderr.
 static SINK: OnceLock<fn(&str)> = OnceLock::new();
 
@@ -43,7 +45,7 @@ pub fn one_line(error: &anyhow::Error) -> String {
 pub fn on_one_line(texts: impl Iterator<Item = String>) -> String {
     let mut parts: Vec<String> = Vec::new();
     let texts: Vec<String> = texts.collect();
-    let advice = crate::stale::advice(&texts.join(": "));
+    let advice = stale::advice(&texts.join(": "));
     for text in texts {
         let text = text.replace(['\n', '\r'], " ");
         let text = without_os_numbers(&shown(text.as_bytes()));
@@ -93,7 +95,7 @@ pub fn wire(raw: u64, wire: u64) -> String {
 /// The text of a system error of a file, without its number, and with what to do where only that helps.
 pub fn e_text(e: &std::io::Error) -> String {
     let text = without_os_numbers(&e.to_string());
-    crate::stale::advice_of(e).map_or(text.clone(), |advice| format!("{text}; {advice}"))
+    stale::advice_of(e).map_or(text.clone(), |advice| format!("{text}; {advice}"))
 }
 
 /// Removes the name of a temporary file from an error, since the user asked for another file.

@@ -6,13 +6,13 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-use crate::words::shown;
+use super::shown;
 
 /// What the standard library says of ENOTCONN, without the words for it, which are those of the system's language.
 const NOT_CONNECTED: &str = "(os error 107)";
 
 /// What to do about an error whose text is `text`, if that is about a path in such a mount.
-pub(crate) fn advice(text: &str) -> Option<String> {
+pub(super) fn advice(text: &str) -> Option<String> {
     // It is that of sockets too.
     if !text.contains(NOT_CONNECTED) {
         return None;
@@ -23,7 +23,7 @@ pub(crate) fn advice(text: &str) -> Option<String> {
 }
 
 /// What to do about an error of a file, whose path is not known here.
-pub(crate) fn advice_of(error: &io::Error) -> Option<String> {
+pub(super) fn advice_of(error: &io::Error) -> Option<String> {
     let is_stale = error.raw_os_error() == Some(libc::ENOTCONN);
     let mounts = is_stale.then(|| mounts(&fs::read("/proc/self/mountinfo").unwrap_or_default()));
     match mounts.as_deref() {
