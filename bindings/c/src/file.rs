@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use narrows::frame::{BASELINE_BLOCK_MAX, feature};
 use narrows::{Error, ErrorKind};
-use narrows_file::foreign::{Format, MAGIC_LEN};
+use narrows_file::foreign::{self, Format};
 use narrows_file::{Member, OpenOptions, ReadAt};
 
 use crate::handles::{Held, Table};
@@ -120,9 +120,7 @@ fn another_format(source: &Source, error: &Error) -> Option<Failure> {
     if !matches!(error.kind, ErrorKind::Corrupt | ErrorKind::Truncated) {
         return None;
     }
-    let mut begin = [0; MAGIC_LEN];
-    source.read_exact_at(&mut begin, 0).ok()?;
-    let format = Format::of(&begin).filter(|format| *format != Format::Narrows)?;
+    let format = foreign::format_at(source).ok()?.filter(|format| *format != Format::Narrows)?;
     let text = format!("this is a {} file, and only those of narrows are read at any byte", format.name());
     Some(Failure::new(Status::NARROWS_ERROR_UNSUPPORTED, format!("{text}: `narrows cat` decodes it")))
 }

@@ -23,6 +23,8 @@ pub(crate) mod hdf5;
 pub(crate) mod hint;
 mod levels;
 pub(crate) mod measure;
+mod misspelt;
+mod near;
 pub(crate) mod oracle;
 pub(crate) mod pack;
 pub(crate) mod ping;
@@ -231,12 +233,17 @@ pub(crate) fn of_process(with_defaults: impl FnOnce(Vec<OsString>) -> anyhow::Re
         return args;
     }
     if is_about_files {
+        misspelt::refuse_first(words.get(1));
+        let is_spelled_out = words.iter().any(|word| word == "--");
         let parser = file::FileArgs::augment_args(clap::Command::new("narrows").args_override_self(true));
         let parser = parser.override_usage("narrows [OPTIONS] [FILE]...\n       narrows COMMAND ...");
         // Without it the words of the last group of options would stand here.
         let parser = parser.about("Compress or decompress files").after_long_help(file::HELP);
-        let found = parser.try_get_matches_from(words).unwrap_or_else(|e| habits::refuse(&e));
+        let found = parser.clone().try_get_matches_from(words).unwrap_or_else(|e| habits::refuse(e, parser));
         let args = file::FileArgs::from_arg_matches(&found).unwrap_or_else(|e| e.exit());
+        if !is_spelled_out {
+            misspelt::refuse_behind_options(&args.files);
+        }
         return Args { command: Command::File(Box::new(args)) };
     }
     let words = match with_defaults(habits::without_readable(words)) {
@@ -260,7 +267,7 @@ pub(crate) fn of_process(with_defaults: impl FnOnce(Vec<OsString>) -> anyhow::Re
         ));
         std::process::exit(2);
     }
-    let found = command().try_get_matches_from(words).unwrap_or_else(|e| habits::refuse(&e));
+    let found = command().try_get_matches_from(words).unwrap_or_else(|e| habits::refuse(e, command()));
     Args::from_arg_matches(&found).unwrap_or_else(|e| e.exit())
 }
 

@@ -16,7 +16,7 @@ pub(crate) fn with_help(error: Error, path: &Path) -> Error {
     if !is_damage || !is_of_narrows(path) {
         return error;
     }
-    if File::open(path).is_ok_and(|file| packs::open(file).is_some()) {
+    if File::open(path).is_ok_and(|file| matches!(packs::open(file), Ok(Some(_)))) {
         return Error::new(error.kind, format!("{error}; {}", packs::HELP));
     }
     let message = format!(

@@ -26,10 +26,13 @@ where
     R: Read + Send + 'static,
     W: Write + Send + 'static,
 {
-    match name.filter(|path| path.is_file()) {
-        Some(path) if fs::File::open(path).is_ok_and(|file| open(file).is_some()) => Err(refused()),
-        Some(_) => decode::decode_within(source, sink, window_log, options),
-        None => decode::decode_within(source, Noticing { sink, begun: false }, window_log, options),
+    let Some(path) = name.filter(|path| path.is_file()) else {
+        return decode::decode_within(source, Noticing { sink, begun: false }, window_log, options);
+    };
+    // Where the end cannot be read, nobody knows what the rest is.
+    match open(fs::File::open(path)?)? {
+        Some(_) => Err(refused()),
+        None => decode::decode_within(source, sink, window_log, options),
     }
 }
 
@@ -38,12 +41,24 @@ pub(crate) fn refused() -> Error {
     Error::misuse("it is a pack: `narrows unpack` unpacks it, `narrows list` shows what is in it")
 }
 
-/// Whether a file is a pack. One that breaks off has only its beginning to tell.
-pub(crate) fn is_pack<R: ReadAt>(file: &File<R>) -> bool {
+/// Whether a file is a pack. One that breaks off, or whose end is damaged, has only its beginning to tell.
+///
+/// # Errors
+/// The source fails.
+pub(crate) fn is_pack<R: ReadAt>(file: &File<R>) -> Result<bool> {
+    let begins = || match file.block_at(0) {
+        Err(e) if e.source.is_some() => Err(e),
+        block => Ok(block.is_ok_and(|block| block.is_some_and(|raw| begins_as_pack(&raw)))),
+    };
     match file.broken() {
         // Packs have a stream of entries and one of the directory. Of others nothing is read for this.
-        None => file.members().len() > 1 && matches!(read_trailer(file), Ok(Some(_))),
-        Some(_) => file.block_at(0).is_ok_and(|block| block.is_some_and(|raw| begins_as_pack(&raw))),
+        None if file.members().len() < 2 => Ok(false),
+        None => match read_trailer(file) {
+            Err(e) if e.source.is_some() => Err(e),
+            Err(_) => begins(),
+            Ok(trailer) => Ok(trailer.is_some()),
+        },
+        Some(_) => begins(),
     }
 }
 
@@ -53,16 +68,23 @@ pub(crate) const HELP: &str = "`narrows unpack` unpacks what is whole";
 /// The error of a file that cannot be opened, with what helps if it is a pack that breaks off.
 pub(crate) fn with_help(error: Error, source: impl ReadAt) -> Error {
     let is_damage = error.source.is_none() && matches!(error.kind, ErrorKind::Corrupt | ErrorKind::Truncated);
-    let file = is_damage.then(|| open(source)).flatten();
+    let file = is_damage.then(|| open(source).ok().flatten()).flatten();
     match file.as_ref().and_then(File::broken) {
         Some(why) => Error::new(error.kind, format!("{why}; {HELP}")),
         None => error,
     }
 }
 
-/// A pack, also one that breaks off; `None` of other files.
-pub(crate) fn open<R: ReadAt>(source: R) -> Option<File<R>> {
-    OpenOptions::default().broken(true).open(source).ok().filter(is_pack)
+/// A pack, also one that breaks off or is damaged at its end; `None` of other files.
+///
+/// # Errors
+/// The source fails.
+pub(crate) fn open<R: ReadAt>(source: R) -> Result<Option<File<R>>> {
+    match OpenOptions::default().broken(true).open(source) {
+        Err(e) if e.source.is_some() => Err(e),
+        Err(_) => Ok(None),
+        Ok(file) => Ok(is_pack(&file)?.then_some(file)),
+    }
 }
 
 /// A sink that says if what it gets begins as a pack.

@@ -2,8 +2,8 @@
 
 use std::fmt::Display;
 use std::io::{self, BufRead, Write};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -59,6 +59,24 @@ pub(crate) fn out(text: impl Display) -> Result<()> {
     }
 }
 
+/// Why a line of [`out_meanwhile`] is missing.
+static LOST: OnceLock<String> = OnceLock::new();
+
+/// Prints a line about what is under way, which does not stop for it; see [`is_all_out`].
+pub(crate) fn out_meanwhile(text: impl Display) {
+    // Who closes the output wants no more of it.
+    if let Err(e) = out(text)
+        && !e.is::<StdoutClosed>()
+    {
+        let _ = LOST.set(one_line(&e));
+    }
+}
+
+/// Fails if one of these lines could not be written.
+pub(crate) fn is_all_out() -> Result<()> {
+    LOST.get().map_or(Ok(()), |why| Err(anyhow::anyhow!("{why}")))
+}
+
 /// Asks on a terminal; anything but yes is no. A signal that ends programs ends this one at once meanwhile: what
 /// is under way otherwise only notes it, and whoever interrupts a question does not agree with the next word.
 pub(crate) fn ask(question: &str) -> Result<bool> {
@@ -85,6 +103,13 @@ pub(crate) fn line(s: &Summary, elapsed: Duration) -> String {
         Bottleneck::of_sending(s, 0, false).words(elapsed),
     ];
     join(parts)
+}
+
+/// What is told of attributes that could not be kept, such as `group of 2, times of 1`; `None` if nothing is.
+pub(crate) fn losses(losses: &str, tells_groups: bool) -> Option<String> {
+    let told = losses.split(", ").filter(|loss| tells_groups || !loss.starts_with("group of "));
+    let told = told.collect::<Vec<_>>().join(", ");
+    Some(told).filter(|told| !told.is_empty())
 }
 
 /// Joins the parts that are present and not empty with `; `.

@@ -208,10 +208,92 @@ fn a_list_says_what_is_copied() {
         assert_ne!(code(&output), 0, "{way:?}");
         assert!(stderr(&output).contains("leads out of the source"), "{way:?}: {}", stderr(&output));
     }
-    for flags in [&["-r", "--delete", "--files-from=list"][..], &["-0"], &["--files-from=/dev/null"]] {
+    for flags in [&["-r", "--delete", "--files-from=list"][..], &["-0"]] {
         assert_eq!(code(&world.cp(Way::Local, flags, &["from"], "refused")), 2, "{flags:?}");
     }
+    // A list of nothing is done at once.
+    for way in BOTH {
+        let output = world.cp(way, &["-r", "--files-from=/dev/null"], &["from"], "refused");
+        assert_eq!((code(&output), &stderr(&output)[..]), (0, "narrows: nothing to do\n"), "{way:?}");
+    }
     assert!(!world.path("refused").exists());
+}
+
+/// Paths with `/./`, through links, and of what is not there.
+#[test]
+fn paths_of_a_list_are_those_of_rsync() {
+    let world = World::new();
+    let from = source(&world);
+    put(&from.join("sub/deep/e/f"), "content of f", 1_500_000_000);
+    symlink("sub", from.join("folder")).unwrap();
+    symlink("../sub/deep", from.join("sub/again")).unwrap();
+    symlink("nowhere", from.join("dangling")).unwrap();
+    fs::create_dir(world.path("none")).unwrap();
+    let mut lists = Vec::new();
+    for list in [
+        "sub/deep/./e/f",
+        "./sub//deep/./d",
+        "sub/./deep",
+        "sub/./deep/",
+        "sub/./",
+        "/./",
+        "sub/deep/././d",
+        "folder",
+        "folder/",
+        "folder/.",
+        "folder/c",
+        "folder/deep/e/f",
+        "folder/./deep/d",
+        "folder/again/d",
+        "sub/again/",
+        "link/",
+        "dangling/",
+        "sub/./c\na\nsub/deep/./d",
+        "sub/./deep/d\nsub/deep/./e/f\nfolder/c",
+    ] {
+        lists.push((list, true));
+    }
+    lists.extend([("sub/*", false), ("sub/none/x", false), ("folder/none\na", false)]);
+    for (list, is_there) in lists {
+        fs::write(world.path("list"), list).unwrap();
+        for flags in ["-a", "-ar"] {
+            let flags = format!("{flags} --files-from=list");
+            let by_rsync = world.path("by-rsync");
+            fs::create_dir(&by_rsync).unwrap();
+            let known = has("rsync") && {
+                let mut command = Command::new("rsync");
+                command.current_dir(world.home.path()).args(flags.split(' ')).args(["from", "by-rsync"]);
+                assert_eq!(command.stderr(Stdio::null()).status().unwrap().success(), is_there, "{list}");
+                true
+            };
+            for way in [Way::Local, Way::Get] {
+                let to = world.path("to");
+                fs::create_dir(&to).unwrap();
+                let output = world.cp(way, &flags.split(' ').collect::<Vec<_>>(), &["from"], "to");
+                assert_eq!(code(&output) == 0, is_there, "{way:?} {flags} {list}: {}", stderr(&output));
+                // rsync leaves the time and mode of the target to its user if that has a name in the list.
+                let without_top =
+                    |root: &Path| tree(root).into_iter().filter(|(path, _)| path != Path::new("")).collect();
+                let made: BTreeMap<_, _> = without_top(&to);
+                if known {
+                    assert_eq!(made, without_top(&by_rsync), "{way:?} {flags} {list}");
+                }
+                fs::remove_dir_all(to).unwrap();
+            }
+            fs::remove_dir_all(by_rsync).unwrap();
+        }
+    }
+    // A server follows no link; what is before /./ is left out there too.
+    fs::write(world.path("list"), "sub/deep/./e/f").unwrap();
+    world.copies(Way::GetDirect, &["-a", "--files-from=list"], &["from"], "direct");
+    assert_eq!(fs::read(world.path("direct/e/f")).unwrap(), b"content of f");
+    fs::write(world.path("list"), "folder/c").unwrap();
+    let output = world.cp(Way::GetDirect, &["-a", "--files-from=list"], &["from"], "refused");
+    assert!(code(&output) > 0 && !world.path("refused/folder/c").exists(), "{}", stderr(&output));
+    // The source of what was copied is removed, wherever it was.
+    fs::write(world.path("list"), "folder/./deep/d").unwrap();
+    world.copies(Way::Local, &["-a", "--files-from=list", "--remove-source-files"], &["from"], "moved");
+    assert!(world.path("moved/deep/d").exists() && !from.join("sub/deep/d").exists());
 }
 
 #[test]

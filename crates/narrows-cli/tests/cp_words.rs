@@ -195,3 +195,89 @@ fn a_remote_shell_that_does_not_start_is_said_with_its_name_and_what_to_do() {
         }
     }
 }
+
+#[test]
+fn where_nothing_was_to_do_no_figures_are_told() {
+    let home = home();
+    let h = home.path();
+    fs::create_dir_all(h.join("a/sub")).unwrap();
+    for name in ["x", "y", "sub/z"] {
+        fs::write(h.join("a").join(name), name).unwrap();
+    }
+    let (from, here, far) = (h.join("a/").into_os_string(), h.join("here").into_os_string(), h.join("far"));
+    let (to, there) = (remote(&far), h.join("there").into_os_string());
+    let from_far = remote(&far.join(""));
+    let run = |from: &OsStr, to: &OsStr, more: &[&str]| {
+        let more: Vec<_> = more.iter().map(OsStr::new).collect();
+        let output = cp(h, &[&[OsStr::new("-r"), from, to], &more[..]].concat());
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        stderr(&output)
+    };
+    for (from, to) in [(&from, &here), (&from, &to), (&from_far, &there)] {
+        assert!(run(from, to, &[]).contains("3 files; "), "the first copy");
+        for more in [&[][..], &["-n"], &["--delete"]] {
+            // The remote shell greets.
+            let said = run(from, to, more);
+            assert_eq!(said.lines().last(), Some("narrows: nothing to do, 3 files up to date"), "{more:?}: {said}");
+        }
+    }
+    fs::create_dir(h.join("empty")).unwrap();
+    assert_eq!(run(h.join("empty/").as_os_str(), h.join("new").as_os_str(), &[]), "narrows: nothing to do\n");
+    // A link may be new.
+    symlink("x", h.join("a/link")).unwrap();
+    assert_eq!(run(&from, &here, &[]), "narrows: no file to copy, 3 files up to date\n");
+}
+
+/// As few descriptors as a shell may leave: fewer files are kept open, and nothing fails.
+#[test]
+fn a_low_limit_of_descriptors_is_enough() {
+    let home = home();
+    let h = home.path();
+    for folder in 0..12 {
+        let path = h.join(format!("a/{folder}"));
+        fs::create_dir_all(&path).unwrap();
+        (0..12).for_each(|i| fs::write(path.join(i.to_string()), format!("{folder} {i}")).unwrap());
+    }
+    let deep = (0..30).fold(h.join("a"), |path, _| path.join("deep"));
+    fs::create_dir_all(&deep).unwrap();
+    fs::write(deep.join("x"), random(300_000)).unwrap();
+    let contents = |root: &Path| {
+        let mut find = std::process::Command::new("find");
+        find.args(["-type", "f", "-exec", "cksum", "{}", "+"]).current_dir(root);
+        let mut lines = stdout_lines(&mut find);
+        lines.sort();
+        lines
+    };
+    let whole = contents(&h.join("a"));
+    assert_eq!(whole.len(), 145);
+    let shell = shell_of(h, "shift\nexec sh -c \"$*\"");
+    let shell = format!("'{}'", shell.display());
+    let (far, from_far) = (remote(&h.join("far")), remote(&h.join("a/")));
+    let (far, from_far) = (far.to_str().unwrap(), from_far.to_str().unwrap());
+    fs::create_dir(h.join("unpacked")).unwrap();
+    let remote = ["-e", &shell, "--remote-narrows", env!("CARGO_BIN_EXE_narrows")];
+    for args in [
+        &["pack", "a", "-o", "a.nrw"][..],
+        &["check", "a.nrw"],
+        &["unpack", "a.nrw", "-C", "unpacked"],
+        &["cp", "-r", "a/", "near"],
+        &["cp", "-rc", "a/", "near"],
+        &[&["cp", "-r"], &remote[..], &["a/", far]].concat(),
+        &[&["cp", "-r"], &remote[..], &[from_far, "back"]].concat(),
+        &["-qr", "near"],
+        &["-qdfr", "near"],
+    ] {
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", "ulimit -n 24; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_narrows")]).args(args);
+        command.current_dir(h).env("XDG_CACHE_HOME", h).env("NARROWS_CONFIG", "").stdin(std::process::Stdio::null());
+        let output = command.output().unwrap();
+        assert_eq!(code(&output), 0, "{args:?}: {}", stderr(&output));
+    }
+    for made in ["unpacked/a", "far", "back"] {
+        assert_eq!(contents(&h.join(made)), whole, "{made}");
+    }
+}
+
+fn stdout_lines(command: &mut std::process::Command) -> Vec<String> {
+    String::from_utf8(command.output().unwrap().stdout).unwrap().lines().map(str::to_owned).collect()
+}

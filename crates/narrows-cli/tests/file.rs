@@ -193,9 +193,6 @@ fn commands_and_files_are_told_apart() {
     fs::write(home.path().join("cat"), sample(1000)).unwrap();
     good(home.path(), &["./cat"]);
     assert!(home.path().join("cat.nrw").exists());
-    let output = run(home.path(), &["pingg"]);
-    crate::common::assert_one_line_error(&output, 1);
-    assert!(crate::common::stderr(&output).contains("neither a file nor a command"));
     for args in [&["-d", "pingg"][..], &["-k", "pingg"], &["file", "pingg"], &["./pingg"], &["check", "pingg"]] {
         let output = run(home.path(), args);
         crate::common::assert_one_line_error(&output, 1);
@@ -204,6 +201,57 @@ fn commands_and_files_are_told_apart() {
     assert_eq!(run(home.path(), &["--no-such-option"]).status.code(), Some(2));
     assert_eq!(run(home.path(), &["-o", "x", "a", "b"]).status.code(), Some(2));
     assert!(String::from_utf8(good(home.path(), &["--help"])).unwrap().contains("Commands"));
+}
+
+/// The files behind a misspelt command are left alone.
+#[test]
+fn a_first_word_that_is_neither_a_command_nor_a_file_stops_everything() {
+    let home = folder();
+    let raw = sample(1000);
+    fs::write(home.path().join("f"), &raw).unwrap();
+    for (args, meant) in [
+        (&["chekc", "f"][..], Some("`narrows check`")),
+        (&["compres", "--rm", "f"], Some("`narrows FILE`")),
+        (&["Compress", "f"], Some("`narrows FILE`")),
+        (&["decompress", "--sums", "f"], Some("`narrows -d FILE`")),
+        (&["pingg"], Some("`narrows ping`")),
+        (&["notes.txt", "f"], None),
+        // A command behind its options.
+        (&["--rm", "check", "f"], Some("`narrows check`")),
+        (&["-k", "chekc", "f"], Some("`narrows check`")),
+    ] {
+        let output = run(home.path(), args);
+        crate::common::assert_one_line_error(&output, 2);
+        let said = crate::common::stderr(&output);
+        assert_eq!(said.contains("mean"), meant.is_some(), "{args:?}: {said}");
+        assert!(said.contains(meant.unwrap_or("is neither a file nor a command; see")), "{args:?}: {said}");
+        assert_eq!(crate::common::entries(home.path()), [home.path().join("f")], "{args:?}");
+        assert!(fs::read(home.path().join("f")).unwrap() == raw);
+    }
+    // What can be nothing but a file costs only itself; -- says that it is one.
+    for args in [&["./chekc", "f"][..], &["-k", "--", "check", "f"], &["file", "chekc", "f"]] {
+        let output = run(home.path(), args);
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        assert!(crate::common::stderr(&output).contains("No such file"));
+        fs::remove_file(home.path().join("f.nrw")).unwrap();
+    }
+}
+
+/// What is not there is told before anything is written or removed.
+#[test]
+fn all_files_are_looked_at_before_the_first_one_is_removed() {
+    let home = folder();
+    for name in ["a", "b"] {
+        fs::write(home.path().join(name), sample(1000)).unwrap();
+    }
+    let output = run(home.path(), &["-v", "--rm", "a", "nothing", "b"]);
+    let said = crate::common::stderr(&output);
+    let lines: Vec<_> = said.lines().collect();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(lines[0].contains("cannot read nothing: No such file"), "{said}");
+    assert!(lines[1].contains("a: ") && lines[2].contains("b: "), "{said}");
+    assert!(home.path().join("a.nrw").exists() && home.path().join("b.nrw").exists());
+    assert!(!home.path().join("a").exists(), "as with zstd, the others had their turn");
 }
 
 /// As with zstd: a variable of a script that is not set costs its own file only.

@@ -338,3 +338,46 @@ fn names(folder: &Path) -> Vec<String> {
     names.sort();
     names
 }
+
+/// What takes long gives an estimate at once, and what was measured when its time is over.
+#[test]
+fn data_that_takes_long_has_an_estimate_and_an_end() {
+    let place = Place::new();
+    let long = data().repeat(30);
+    fs::write(place.at("long"), &long).unwrap();
+    let run = |args: &[&str]| {
+        let few = ["--methods", "store,lz4", "--cores", "2", "--link", "10mbit", "--policy", "fixed:lz4", "long"];
+        let output = place.command(&[&few, args].concat()).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (table, said) = run(&["--time", "0.001"]);
+    let estimate = said.lines().next().unwrap();
+    assert!(estimate.contains("first estimate, from 128.0 KiB: 10 Mbit/s: plain "), "{said}");
+    assert!(said.contains("--time 0 measures all"), "{said}");
+    assert!(table.starts_with("long: 20.0 MiB, by "), "{table}");
+    let json: Value = serde_json::from_str(&run(&["--time", "0.001", "--json"]).0).unwrap();
+    let measured = json["measured_bytes"].as_u64().unwrap();
+    assert_eq!(json["raw_bytes"], long.len());
+    assert!((1..long.len() as u64).contains(&measured), "{json}");
+    assert!(place.cached().is_empty(), "a part is not kept");
+    // The rest is taken to be like it: the same kinds of data in the same shares.
+    let wire_bytes = |json: &Value| row(&json["links"][0], "policy")["wire_bytes"].as_f64().unwrap();
+    let part = wire_bytes(&json);
+    assert!(part > long.len() as f64 / 10.0 && part <= long.len() as f64, "{part}");
+    let (all, said) = run(&["--time", "0", "--json"]);
+    let json: Value = serde_json::from_str(&all).unwrap();
+    assert_eq!(json["measured_bytes"], long.len());
+    assert!(said.contains("first estimate") && !said.contains("--time"), "{said}");
+    assert_eq!(place.cached().len(), 1);
+    assert!(run(&["--quiet", "--no-cache"]).1.is_empty());
+    for device in ["/dev/zero", "/dev/null"] {
+        let output = place.run(&[device]);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(String::from_utf8_lossy(&output.stderr).contains("it is a device"), "{device}");
+    }
+    let zero = fs::File::open("/dev/zero").unwrap();
+    let output = place.command(&["--max-len", "1M", "-"]).stdin(zero).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(place.run(&["--time", "5", "--replay", "x", "--link", "1mbit", "data"]).status.code(), Some(2));
+}

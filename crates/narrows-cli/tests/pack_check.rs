@@ -5,6 +5,7 @@ use std::io::Read;
 use std::path::Path;
 use std::process::Output;
 
+use crate::common::calls::{Failing, with_failing};
 use crate::common::*;
 
 fn run(folder: &Path, args: &[&str]) -> Output {
@@ -180,4 +181,59 @@ fn a_pack_follows_the_hint_of_the_command_line_and_of_its_name() {
     fs::write(h.join(".narrows.toml"), "[[hint]]\nfiles = \"x.nrw\"\nnver = true\n").unwrap();
     let output = run(h, &["pack", "-f", "tree", "-o", "x.nrw"]);
     assert_one_line_error(&output, 2);
+}
+
+/// Whatever bit of the header of its frame is wrong, a pack whose directory cannot be read is no plain file.
+#[test]
+fn a_pack_whose_directory_does_not_decode_is_not_listed_as_a_file() {
+    let home = home();
+    let h = home.path();
+    fs::create_dir(h.join("tree")).unwrap();
+    for i in 0..20 {
+        fs::write(h.join(format!("tree/name {i}")), text(100 + i)).unwrap();
+    }
+    good(h, &["pack", "tree", "-o", "x.nrw"]);
+    let whole = fs::read(h.join("x.nrw")).unwrap();
+    let at = {
+        let file = narrows_file::File::open(&whole[..]).unwrap();
+        let member = &file.members()[1];
+        (member.wire_begin + member.entry(0).unwrap().wire_begin) as usize
+    };
+    let mut damaged = 0;
+    for byte in at..at + 16 {
+        for bit in [0, 4] {
+            let mut bytes = whole.clone();
+            bytes[byte] ^= 1 << bit;
+            fs::write(h.join("x.nrw"), &bytes).unwrap();
+            for args in [&["list", "x.nrw"][..], &["list", "--summary", "x.nrw"], &["-l", "x.nrw"]] {
+                let output = run(h, args);
+                let listed = String::from_utf8_lossy(&output.stdout).into_owned();
+                let is_whole = listed.contains("name 7") || args[0] != "list" || args.len() > 2;
+                assert!(code(&output) == 3 || code(&output) == 0 && is_whole, "{byte}.{bit} {args:?}: {listed}");
+                damaged += u32::from(code(&output) == 3);
+            }
+            // Nor are its raw bytes those of a file.
+            for args in [&["cat", "x.nrw"][..], &["-dc", "x.nrw"]] {
+                let output = run(h, args);
+                assert!(code(&output) > 0 && output.stdout.is_empty(), "{byte}.{bit} {args:?}");
+            }
+        }
+    }
+    assert!(damaged > 20, "{damaged}");
+}
+
+/// Of a file whose end cannot be read nobody knows that it is no pack.
+#[test]
+fn a_pack_whose_end_cannot_be_read_is_not_decoded() {
+    let home = home();
+    let h = home.path();
+    make(h);
+    let len = fs::metadata(h.join("x.nrw")).unwrap().len();
+    for args in [&["cat", "x.nrw"][..], &["-dc", "x.nrw"], &["pipe", "-dc", "x.nrw"], &["list", "x.nrw"]] {
+        // What is decoded from the beginning is read by another call, which succeeds.
+        let failing = [Failing::From(libc::SYS_pread64, len / 2)];
+        let Some(output) = with_failing(&failing, libc::EIO, || run(h, args)) else { return };
+        assert_one_line_error(&output, 1);
+        assert!(stderr(&output).contains("Input/output error") && output.stdout.is_empty(), "{args:?}");
+    }
 }

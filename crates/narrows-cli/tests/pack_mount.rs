@@ -112,3 +112,59 @@ fn programs_see_names_and_holes() {
     assert!(!has_holes || of("sparse").blocks() < 1 << 10, "{} blocks", of("sparse").blocks());
     mounted.unmount();
 }
+
+/// A killed mount leaves a folder with which nothing can be done but to unmount it.
+#[test]
+fn every_command_that_meets_a_killed_mount_says_how_to_end_it() {
+    let home = home();
+    let h = home.path();
+    fs::create_dir(h.join("tree")).unwrap();
+    fs::write(h.join("tree/a"), "a").unwrap();
+    fs::write(h.join("f"), "f").unwrap();
+    pack(h, "tree");
+    let view = h.join("view");
+    let Some(mut mounted) = mount(&mut narrows(h), &h.join("tree.nrw"), &view) else { return };
+    let mut child = mounted.child.take().unwrap();
+    kill_process(Pid::from_child(&child), Signal::KILL).unwrap();
+    child.wait().unwrap();
+    let shown = view.canonicalize().unwrap();
+    let advice =
+        format!("{0} is a mount whose program was killed; `umount {0}` or `fusermount3 -u {0}`", shown.display());
+    for args in [
+        &["mount", "tree.nrw", "view"][..],
+        &["cat", "view/tree/a"],
+        &["list", "view/tree/a"],
+        &["check", "view/tree/a"],
+        &["check", "view"],
+        &["inspect", "view/tree/a"],
+        &["repack", "view"],
+        &["-k", "view/tree/a"],
+        &["-r", "view"],
+        &["-d", "tree.nrw", "-o", "view/x"],
+        &["pipe", "f", "-o", "view/x"],
+        &["cp", "view/tree/a", "to"],
+        &["cp", "-r", "view", "to"],
+        &["cp", "-r", "view/", "to"],
+        &["cp", "-r", "./", "to"],
+        &["cp", "f", "view"],
+        &["cp", "f", "view/"],
+        &["cp", "f", "view/x"],
+        &["cp", "-r", "tree", "view"],
+        &["sync", "--yes", "tree/", "view/"],
+        &["pack", "view", "-o", "x.nrw"],
+        &["pack", "tree", "-o", "view/x.nrw"],
+        &["unpack", "tree.nrw", "-C", "view"],
+        &["oracle", "view"],
+        &["train", "view", "-o", "dictionary"],
+    ] {
+        let output = finish_reading(narrows(h).current_dir(h).args(args).spawn().unwrap());
+        let said = stderr(&output);
+        // Copies do not name it where there are more mounts.
+        let is_told =
+            said.contains(&advice) || args[0] != "mount" && said.contains(" whose program was killed; `umount");
+        assert!(code(&output) > 0 && is_told, "{args:?}: {}: {said}", code(&output));
+        let _ = fs::remove_dir_all(h.join("to"));
+        let _ = fs::remove_file(h.join("to"));
+    }
+    umount(&view);
+}

@@ -107,3 +107,53 @@ fn what_cannot_be_made_is_refused() {
     assert_one_line_error(&run(&["man"], "yesterday"), 1);
     assert_one_line_error(&run(&["man", "/dev/null/pages"], "0"), 1);
 }
+
+/// Whoever redirects an output learns that it is not all there, and the end of a pipe ends the program.
+#[test]
+fn an_output_that_cannot_be_written_is_a_failure() {
+    let home = home();
+    let h = home.path();
+    fs::write(h.join("f"), text(5000)).unwrap();
+    fs::create_dir(h.join("empty")).unwrap();
+    for args in [&["f"][..], &["pack", "f", "-o", "p.nrw"]] {
+        assert_eq!(code(&finish(narrows(h).current_dir(h).args(args).spawn().unwrap())), 0);
+    }
+    for args in [
+        &["--help"][..],
+        &["-h"],
+        &["help", "cp"],
+        &["cp", "--help"],
+        &["--version"],
+        &["-V"],
+        &["-d", "--help"],
+        &["man"],
+        &["completions", "bash"],
+        &["list", "p.nrw"],
+        &["list", "--json", "f.nrw"],
+        &["check", "f.nrw"],
+        &["check", "--json", "f.nrw"],
+        &["inspect", "f.nrw"],
+        &["inspect", "--json", "f.nrw"],
+        &["cat", "f.nrw"],
+        &["-dc", "f.nrw"],
+        &["status", "--json"],
+        &["cp", "--json", "f", "g"],
+        &["cp", "-n", "f", "new"],
+        &["pack", "--json", "f", "-o", "q.nrw"],
+        &["unpack", "--json", "-C", ".", "p.nrw"],
+        &["repack", "--json", "f.nrw"],
+        &["cp", "-v", "f", "h"],
+        &["cp", "-i", "f", "i"],
+        &["unpack", "-n", "-C", "empty", "p.nrw"],
+        &["plan"],
+    ] {
+        let full = fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = finish(narrows(h).current_dir(h).args(args).stdout(full).spawn().unwrap());
+        let said = stderr(&output);
+        assert!(code(&output) == 1 && said.contains("No space left on device"), "{args:?}: {}: {said}", code(&output));
+    }
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let output = finish(narrows(h).arg("--help").stdout(writer).spawn().unwrap());
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&output.status), Some(libc::SIGPIPE));
+}

@@ -4,9 +4,13 @@
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 
+use narrows_host::means::share_of_descriptors;
+
 /// Maximum number of descriptors kept open, so that content that alternates between a few files
 /// does not reopen them.
 const OPENED_MAX: usize = 8;
+/// The same as a divisor of the descriptors of this process, for a low limit.
+const OPENED_SHARE: usize = 32;
 /// Maximum number of files that can be referred to; other repeated content is requested again.
 const FILES_MAX: usize = 16 << 10;
 /// Maximum total length of their paths, in bytes.
@@ -73,7 +77,7 @@ impl Opened {
             Some(at) => self.0.remove(at),
             None => {
                 let file = open()?;
-                if self.0.len() == OPENED_MAX {
+                if self.0.len() >= share_of_descriptors(OPENED_MAX, OPENED_SHARE) {
                     self.0.remove(0);
                 }
                 (id, file)

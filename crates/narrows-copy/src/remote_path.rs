@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use globset::{GlobBuilder, GlobMatcher};
+use narrows_host::wildcard::with_plain_braces;
 
 /// Maximum number of files that one pattern may match; more should be copied as a folder.
 const FOUND_MAX: usize = 100_000;
@@ -27,14 +28,7 @@ impl Pattern {
         if !name.iter().any(|b| b"*?[".contains(b)) {
             return None;
         }
-        // Braces are expanded by shells; here they are literal.
-        let mut text = String::new();
-        for c in std::str::from_utf8(name).ok()?.chars() {
-            if matches!(c, '{' | '}') {
-                text.push('\\');
-            }
-            text.push(c);
-        }
+        let text = with_plain_braces(std::str::from_utf8(name).ok()?);
         let matcher = GlobBuilder::new(&text).literal_separator(true).backslash_escape(true).build().ok()?;
         Some(Self { matcher: matcher.compile_matcher(), dot: name.starts_with(b".") || name.starts_with(b"\\.") })
     }
@@ -134,6 +128,9 @@ mod tests {
         assert!(matches("*", b"\xff\xfe") && matches("*.log", b"a.log") && matches("?[a-c]", b"xb"));
         assert!(!matches("*", b".hidden") && matches(".*", b".hidden") && !matches("*.log", b"a.txt"));
         assert!(matches("a\\**", b"a*b") && !matches("a\\**", b"ab") && matches("{x}*", b"{x}y"));
+        // Of braces a `\` changes nothing: they stand for themselves.
+        assert!(matches("\\{x,\\}*", b"{x,}y") && !matches("\\{x,y\\}*", b"\\x") && matches("[{]*", b"{x"));
+        assert!(!matches("[{]*", b"\\x") && matches("\\\\{*", b"\\{x"));
         for plain in ["name", "a{b,c}", ""] {
             assert!(Pattern::parse(plain.as_bytes()).is_none(), "{plain}");
         }

@@ -165,6 +165,13 @@ impl Root {
         Ok(Self { tree: self.tree.try_clone()?, top: self.top.clone(), target: self.target.clone() })
     }
 
+    /// Lets the paths of a list lead to where they are in this source. `follows`: also through links to folders, as
+    /// with rsync.
+    pub fn list(&mut self, listed: &Listed, follows: bool) {
+        let aliases = listed.aliases(self.tree.root(), follows);
+        self.tree.set_aliases(aliases);
+    }
+
     /// Sets the target folder, which may be within the source.
     pub fn goes_to(&mut self, target: &Arc<TargetFolder>) {
         self.target = Some(Arc::clone(target));
@@ -263,10 +270,12 @@ impl Scan<'_> {
             None => self.below(index, root, &mut tree, (root.top.clone(), Depth::All), device, on_found),
             Some(listed) => {
                 let mut walked: Option<&[u8]> = None;
-                listed.0.iter().all(|(path, depth)| {
-                    let is_in =
-                        |top: &[u8]| top.is_empty() || path.starts_with(top) && path.get(top.len()) == Some(&b'/');
-                    if walked.is_some_and(is_in) {
+                listed.paths.iter().all(|(path, depth)| {
+                    if walked.is_some_and(|top| listed.is_in(path, top)) {
+                        return true;
+                    }
+                    // As by rsync, folders above what is not there are not made.
+                    if *depth == Depth::Above && !listed.within(path).any(|path| is_there(&mut tree, path)) {
                         return true;
                     }
                     if *depth == Depth::All {
@@ -358,7 +367,7 @@ impl Scan<'_> {
                         }
                     }
                     let goes_on = match depth {
-                        Depth::Nothing => false,
+                        Depth::Above | Depth::Nothing => false,
                         Depth::Children => levels.is_empty(),
                         Depth::All => true,
                     };
@@ -409,8 +418,9 @@ impl Scan<'_> {
         };
         check_path(&path).map_err(|e| LeftOut::Failed(e.to_string()))?;
         if path.is_empty() {
-            let stat = rustix::fs::fstat(tree.root()).map_err(|e| cannot(&path, e.into()))?;
-            let entry = meta::entry(tree.root(), OsStr::new("."), path, &stat);
+            let folder = tree.folder(b"").map_err(|e| cannot(&path, e))?;
+            let stat = rustix::fs::fstat(&folder).map_err(|e| cannot(&path, e.into()))?;
+            let entry = meta::entry(&folder, OsStr::new("."), path, &stat);
             let entry = entry.map_err(|e| LeftOut::Failed(e.to_string()))?;
             return Ok(entry.map(|entry| (entry, stat)));
         }
@@ -483,6 +493,14 @@ impl Scan<'_> {
     }
 }
 
+/// Whether there is an entry of this path, or it cannot be told.
+fn is_there(tree: &mut Tree, path: &[u8]) -> bool {
+    let found = tree.parent(path).and_then(|(folder, name)| {
+        rustix::fs::statat(&folder, &name, AtFlags::SYMLINK_NOFOLLOW).map_err(io::Error::from)
+    });
+    !found.is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
+}
+
 fn next_path(levels: &mut Vec<Level>) -> Option<Vec<u8>> {
     loop {
         let level = levels.last_mut()?;
@@ -513,7 +531,7 @@ fn digest(tree: &mut Tree, entry: &mut Entry, read: &AtomicU64) {
 fn names(tree: &mut Tree, path: &[u8]) -> io::Result<Vec<OsString>> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
     let folder = if path.is_empty() {
-        rustix::fs::openat(tree.root(), ".", flags | OFlags::CLOEXEC, Mode::empty())?
+        rustix::fs::openat(tree.folder(b"")?, ".", flags | OFlags::CLOEXEC, Mode::empty())?
     } else {
         tree.open_below(path, flags)?
     };

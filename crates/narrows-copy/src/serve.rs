@@ -358,7 +358,14 @@ impl From<(Tree, Option<Vec<u8>>)> for Opened {
 /// Creates the folder if needed, unless this is a dry run. `makes_parents`: the folders above it too.
 pub fn open_target(target: &Path, single: bool, dry_run: bool, makes_parents: bool) -> Result<Opened> {
     let cannot = cannot_store(target);
-    let is_folder = target.is_dir();
+    let there = target.metadata();
+    let is_folder = there.as_ref().is_ok_and(std::fs::Metadata::is_dir);
+    // A mount whose program was killed, of which nothing else can be told.
+    if let Err(e) = there
+        && e.raw_os_error() == Some(Errno::NOTCONN.raw_os_error())
+    {
+        return Err(e).blame_for(Error::Local, &cannot);
+    }
     let wants_folder = !single || target.as_os_str().as_bytes().ends_with(b"/");
     if is_folder || wants_folder {
         // Without the trailing slash, which would hide a file of that name.
@@ -454,10 +461,15 @@ fn get(
     }
     let may_read = unopened.is_empty() || !habits.remove_sources;
     let sources = if may_read { &what.sources[..] } else { &[] };
-    let (roots, failed) =
+    let (mut roots, failed) =
         reachable.roots(sources, what.recursive || habits.files.is_some(), what.frames, habits.follow);
     let listed = habits.files.as_ref().map(|files| Listed::new(files, what.recursive)).transpose();
     let listed = listed.map_err(|text| Error::Protocol(text.into()))?;
+    if let Some(listed) = &listed {
+        // A server follows no link.
+        let follows = !matches!(reachable, Reachable::Within(..));
+        roots.iter_mut().for_each(|root| root.list(listed, follows));
+    }
     let link = match reachable {
         Reachable::Within(..) if habits.yields => link.yielding(),
         _ if habits.yields => return Err(Error::Usage(NO_ROUND_TRIPS.into())),

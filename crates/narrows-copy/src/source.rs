@@ -56,6 +56,8 @@ pub struct Progress {
     pub files: u64,
     /// Their length in bytes.
     pub bytes: u64,
+    /// Links, fifos and devices found, of which the receiver does not say whether it has them.
+    pub others: u64,
     /// Bytes that were read to compare files by their contents.
     pub bytes_compared: u64,
     /// Files that are unchanged at the receiver.
@@ -487,11 +489,15 @@ impl Shared {
             }
         }
         for found in found.drain(..) {
-            if let Found::Entry { entry, .. } = &found
-                && let EntryKind::File { len, .. } = entry.kind
-            {
-                state.progress.files += 1;
-                state.progress.bytes += len;
+            if let Found::Entry { entry, .. } = &found {
+                match entry.kind {
+                    EntryKind::File { len, .. } => {
+                        state.progress.files += 1;
+                        state.progress.bytes += len;
+                    }
+                    EntryKind::Folder => {}
+                    _ => state.progress.others += 1,
+                }
             }
             state.found.push_back(found);
         }

@@ -1,6 +1,7 @@
 //! A folder that paths cannot leave: every access is relative to the descriptor of its root and
 //! follows no symbolic link, so that a link planted before or during the copy leads nowhere.
 
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -8,11 +9,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use narrows_host::means::share_of_descriptors;
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
 /// Number of folders that are kept open; files come folder by folder, so few are needed.
 const OPEN_MAX: usize = 16;
+/// The same as a divisor of the descriptors of this process, for a low limit: a copy has half a dozen trees.
+const OPEN_SHARE: usize = 32;
 
 /// A folder as the root of all accesses.
 pub struct Tree {
@@ -22,8 +26,21 @@ pub struct Tree {
     no_openat2: bool,
     /// A name at the top and the name that it stands for, if the user named a link.
     alias: Option<(Vec<u8>, Vec<u8>)>,
+    /// Where listed paths are. What is below one of them is below its place.
+    aliases: Arc<BTreeMap<Vec<u8>, Alias>>,
     /// Symbolic links below the root are followed, wherever they lead.
     follows: bool,
+}
+
+/// Where a listed path is in the tree.
+#[derive(Debug, Clone)]
+pub(crate) struct Alias {
+    /// The path below the root; empty: the root itself.
+    pub(crate) real: Vec<u8>,
+    /// Links on the way there are followed, because its user wrote a path through them.
+    pub(crate) through: bool,
+    /// It is a link to a folder, and stands for that.
+    pub(crate) last: bool,
 }
 
 impl Tree {
@@ -35,7 +52,14 @@ impl Tree {
             Err(Errno::ACCESS) => rustix::fs::open(root, flags | OFlags::PATH, Mode::empty()),
             opened => opened,
         }?;
-        Ok(Self { root: Arc::new(root), open: Vec::new(), no_openat2: false, alias: None, follows: false })
+        Ok(Self {
+            root: Arc::new(root),
+            open: Vec::new(),
+            no_openat2: false,
+            alias: None,
+            aliases: Arc::default(),
+            follows: false,
+        })
     }
 
     /// An empty folder, which is already removed.
@@ -49,8 +73,8 @@ impl Tree {
     /// The same folder for another thread.
     pub fn try_clone(&self) -> io::Result<Self> {
         let root = Arc::clone(&self.root);
-        let alias = self.alias.clone();
-        Ok(Self { root, open: Vec::new(), no_openat2: self.no_openat2, alias, follows: self.follows })
+        let (alias, aliases) = (self.alias.clone(), Arc::clone(&self.aliases));
+        Ok(Self { root, open: Vec::new(), no_openat2: self.no_openat2, alias, aliases, follows: self.follows })
     }
 
     /// A folder below this one as a separate root.
@@ -60,7 +84,7 @@ impl Tree {
         }
         let root = self.open_below(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
         let (no_openat2, follows) = (self.no_openat2, self.follows);
-        Ok(Self { root: Arc::new(root), open: Vec::new(), no_openat2, alias: None, follows })
+        Ok(Self { root: Arc::new(root), open: Vec::new(), no_openat2, alias: None, aliases: Arc::default(), follows })
     }
 
     /// Opens the folder `path` for reading. If this user owns it and may not read or write it, its
@@ -104,6 +128,46 @@ impl Tree {
         self.alias = Some((name.to_vec(), real.to_vec()));
     }
 
+    /// Sets where listed paths are.
+    pub(crate) fn set_aliases(&mut self, aliases: BTreeMap<Vec<u8>, Alias>) {
+        self.aliases = Arc::new(aliases);
+        self.open.clear();
+    }
+
+    /// The nearest path at or above this one that is elsewhere, and what of the path is below it.
+    fn alias_of<'p>(&self, path: &'p [u8]) -> Option<(Alias, &'p [u8])> {
+        if self.aliases.is_empty() {
+            return None;
+        }
+        let mut top = path;
+        loop {
+            if let Some(alias) = self.aliases.get(top) {
+                let rest = &path[top.len()..];
+                return Some((alias.clone(), rest.strip_prefix(b"/").unwrap_or(rest)));
+            }
+            if top.is_empty() {
+                return None;
+            }
+            top = split(top).0;
+        }
+    }
+
+    /// Opens what an alias stands for.
+    fn open_alias(&mut self, alias: &Alias, flags: OFlags) -> io::Result<OwnedFd> {
+        let (folder, name) = split(&alias.real);
+        let to_folder = OFlags::PATH | OFlags::DIRECTORY;
+        let parent = match folder {
+            b"" => Arc::clone(&self.root),
+            folder if alias.through || self.follows => {
+                Arc::new(rustix::fs::openat(&self.root, folder, to_folder | OFlags::CLOEXEC, Mode::empty())?)
+            }
+            folder => Arc::new(self.open_from(&Arc::clone(&self.root), folder, to_folder)?),
+        };
+        let nofollow = if alias.last || self.follows { OFlags::empty() } else { OFlags::NOFOLLOW };
+        let name = if name.is_empty() { b"." } else { name };
+        Ok(rustix::fs::openat(&parent, name, flags | nofollow | OFlags::CLOEXEC, Mode::empty())?)
+    }
+
     fn real<'p>(&'p self, path: &'p [u8]) -> &'p [u8] {
         self.alias.as_ref().filter(|(name, _)| name == path).map_or(path, |(_, real)| real)
     }
@@ -120,7 +184,7 @@ impl Tree {
 
     /// Opens the folder `path` for access to what is in it.
     pub fn folder(&mut self, path: &[u8]) -> io::Result<Arc<OwnedFd>> {
-        if path.is_empty() {
+        if path.is_empty() && self.alias_of(path).is_none() {
             return Ok(Arc::clone(&self.root));
         }
         if let Some(at) = self.open.iter().position(|(p, _)| p == path) {
@@ -130,7 +194,7 @@ impl Tree {
             return Ok(folder);
         }
         let folder = Arc::new(self.open_below(path, OFlags::PATH | OFlags::DIRECTORY)?);
-        if self.open.len() == OPEN_MAX {
+        if self.open.len() >= share_of_descriptors(OPEN_MAX, OPEN_SHARE) {
             self.open.remove(0);
         }
         self.open.push((path.to_vec(), Arc::clone(&folder)));
@@ -142,6 +206,15 @@ impl Tree {
     /// # Errors
     /// `path` is the root, which has no name, or the folder cannot be opened.
     pub fn parent(&mut self, path: &[u8]) -> io::Result<(Arc<OwnedFd>, OsString)> {
+        if let Some((alias, b"")) = self.alias_of(path) {
+            if alias.last || alias.real.is_empty() {
+                return Ok((self.folder(path)?, ".".into()));
+            }
+            let (folder, name) = split(&alias.real);
+            let above = Alias { real: folder.to_vec(), last: alias.through, ..alias };
+            let folder = self.open_alias(&above, OFlags::PATH | OFlags::DIRECTORY)?;
+            return Ok((Arc::new(folder), OsStr::from_bytes(name).to_owned()));
+        }
         let (folder, name) = split(self.real(path));
         if name.is_empty() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the root of the copy cannot be replaced"));
@@ -152,14 +225,27 @@ impl Tree {
 
     /// Opens `path` without following any symbolic link, unless the tree follows them.
     pub fn open_below(&mut self, path: &[u8], flags: OFlags) -> io::Result<OwnedFd> {
-        let path = &self.real(path).to_vec()[..];
+        match self.alias_of(path) {
+            Some((alias, b"")) => return self.open_alias(&alias, flags),
+            Some((alias, rest)) => {
+                let folder = Arc::new(self.open_alias(&alias, OFlags::PATH | OFlags::DIRECTORY)?);
+                return self.open_from(&folder, rest, flags);
+            }
+            None => {}
+        }
+        let path = self.real(path).to_vec();
+        self.open_from(&Arc::clone(&self.root), &path, flags)
+    }
+
+    /// Opens `path` below a folder of the tree.
+    fn open_from(&mut self, from: &Arc<OwnedFd>, path: &[u8], flags: OFlags) -> io::Result<OwnedFd> {
         if self.follows {
-            return Ok(rustix::fs::openat(&self.root, path, flags | OFlags::CLOEXEC, Mode::empty())?);
+            return Ok(rustix::fs::openat(from, path, flags | OFlags::CLOEXEC, Mode::empty())?);
         }
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         if !self.no_openat2 {
             let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-            match rustix::fs::openat2(&self.root, path, flags, Mode::empty(), resolve) {
+            match rustix::fs::openat2(from, path, flags, Mode::empty(), resolve) {
                 // Kernels before 5.6, and sandboxes that do not know this call.
                 Err(Errno::NOSYS | Errno::PERM) => self.no_openat2 = true,
                 result => return Ok(result?),
@@ -168,7 +254,7 @@ impl Tree {
         // Opening component by component, none of which is `..`, is equally safe but slower.
         let (folder, name) = split(path);
         let step = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mut at = Arc::clone(&self.root);
+        let mut at = Arc::clone(from);
         for part in folder.split(|b| *b == b'/').filter(|part| !part.is_empty()) {
             at = Arc::new(rustix::fs::openat(at.as_fd(), part, step, Mode::empty())?);
         }

@@ -8,7 +8,7 @@ use narrows::stream::{ReceiveOptions, receive};
 use narrows::transport::Link;
 use narrows::{Error, Result};
 
-use crate::foreign::{self, Format, ZSTD_WINDOW_LOG};
+use crate::foreign::{self, Decoder, Format, ZSTD_WINDOW_LOG};
 use crate::split::Split;
 
 /// What was decoded.
@@ -54,13 +54,13 @@ where
     let begin = foreign::peek(&mut source)?;
     match Format::of(&begin) {
         Some(Format::Narrows) => streams(begin, source, sink, options),
-        Some(format) => other(format, foreign::decoder_within(format, begin, source, window_log)?, sink),
+        Some(format) => other(foreign::decoder_within(format, begin, source, window_log)?, sink),
         None if begin.is_empty() => Err(Error::truncated("the input is empty")),
         None => Err(Error::corrupt("the input is in no format that narrows knows")),
     }
 }
 
-fn other(format: Format, mut decoder: impl Read, mut sink: impl Write) -> Result<Decoded> {
+fn other(mut decoder: Box<dyn Decoder>, mut sink: impl Write) -> Result<Decoded> {
     let mut buf = vec![0; 128 << 10];
     let mut raw_bytes = 0;
     loop {
@@ -68,7 +68,7 @@ fn other(format: Format, mut decoder: impl Read, mut sink: impl Write) -> Result
             Ok(0) => break,
             Ok(n) => n,
             Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-            Err(e) => return Err(damaged(format, e)),
+            Err(e) => return Err(damaged(decoder.format(), e)),
         };
         sink.write_all(&buf[..n])?;
         raw_bytes += n as u64;

@@ -10,6 +10,8 @@ use liblzma::stream::{CONCATENATED, Stream};
 use narrows::Error;
 use zstd::stream::raw::{DParameter, InBuffer, Operation, OutBuffer};
 
+use crate::read_at::ReadAt;
+
 /// Bytes that suffice to know a format.
 pub const MAGIC_LEN: usize = 6;
 /// Memory of the xz decoder. `xz -9` needs 65 MiB; what needs more than this was made to.
@@ -43,7 +45,7 @@ impl Format {
     pub fn of(begin: &[u8]) -> Option<Self> {
         Some(match begin {
             [0x4e, 0x52, 0x57, 0x1a, ..] => Self::Narrows,
-            // The second one is a skippable frame, which LZ4 has too; zstd comes first everywhere.
+            // The second one is a skippable frame, which LZ4 has too: what follows it tells, see `format_at`.
             [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Self::Zstd,
             [0x1f, 0x8b, 8, ..] => Self::Gzip,
             [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Self::Xz,
@@ -91,8 +93,45 @@ pub fn peek(source: &mut impl Read) -> io::Result<Vec<u8>> {
     Ok(begin)
 }
 
+/// Bytes of the head of a skippable frame of zstd and LZ4: magic number and length.
+const SKIPPABLE_LEN: usize = 8;
+/// Skippable frames that are looked behind for the name of a format. Writers put one or two first.
+const SKIPPABLE_MAX: usize = 64;
+
+fn is_skippable(begin: &[u8]) -> bool {
+    matches!(begin, [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..])
+}
+
+/// The length of what a skippable frame has behind its head.
+fn skippable_len(head: &[u8; SKIPPABLE_LEN]) -> u64 {
+    u64::from(u32::from_le_bytes([head[4], head[5], head[6], head[7]]))
+}
+
+/// The format of a file that is read at any byte, also of LZ4 frames behind skippable ones.
+///
+/// # Errors
+/// The source fails.
+pub fn format_at(source: &impl ReadAt) -> io::Result<Option<Format>> {
+    let mut at = 0u64;
+    for _ in 0..SKIPPABLE_MAX {
+        let mut head = [0; SKIPPABLE_LEN];
+        let n = source.read_at(&mut head, at)?;
+        if at > 0 && Format::of(&head[..n]) != Some(Format::Lz4) && !is_skippable(&head[..n]) {
+            break;
+        }
+        if n < SKIPPABLE_LEN || !is_skippable(&head) {
+            return Ok(Format::of(&head[..n]));
+        }
+        at += SKIPPABLE_LEN as u64 + skippable_len(&head);
+    }
+    Ok(Some(Format::Zstd))
+}
+
 /// What decodes another format.
 pub trait Decoder: Read + Send {
+    /// The format, which is known of skippable frames when they were read.
+    fn format(&self) -> Format;
+
     /// Goes on to the check that covers what was read, that of the frame or member. Nothing is read afterwards.
     ///
     /// # Errors
@@ -120,10 +159,12 @@ pub fn decoder_within<R: Read + Send + 'static>(
     source: R,
     window_log: u32,
 ) -> io::Result<Box<dyn Decoder>> {
+    let is_skippable = is_skippable(&begin);
     let window = (format == Format::Zstd).then(|| window_of(&begin)).flatten();
     let source: Source<R> = BufReader::with_capacity(128 << 10, Cursor::new(begin).chain(source));
     Ok(match format {
         Format::Narrows => return Err(io::Error::other("a stream of Narrows is for its receiver")),
+        Format::Zstd if is_skippable => Box::new(Skippable { source: Some(source), decoder: None, window_log }),
         Format::Zstd => Box::new(ZstdFrames::new(source, window, window_log)?),
         Format::Gzip => Box::new(Members::<GzDecoder<_>, _>::new(source)?),
         Format::Xz => {
@@ -165,6 +206,11 @@ fn next_member(format: Format, source: &mut impl BufRead) -> io::Result<bool> {
             bytes => bytes?,
         };
         let Some(first) = bytes.first() else { return Ok(false) };
+        // The library that decodes LZ4 reads beyond short ones.
+        if format == Format::Lz4 && (0x50..=0x5f).contains(first) {
+            skip_frame(Vec::new(), source)?;
+            continue;
+        }
         if *first != 0 {
             if begins_with(format, *first) {
                 return Ok(true);
@@ -179,7 +225,79 @@ fn next_member(format: Format, source: &mut impl BufRead) -> io::Result<bool> {
 /// Bytes that are decoded at a time for the check behind them.
 const STEP: usize = 128 << 10;
 
+/// Skippable frames that come first, and what follows them: frames of zstd or of LZ4, or nothing.
+struct Skippable<R> {
+    /// `None` when they were read.
+    source: Option<Source<R>>,
+    decoder: Option<Box<dyn Decoder>>,
+    window_log: u32,
+}
+
+impl<R: Read + Send + 'static> Skippable<R> {
+    /// The decoder of what follows, which is read here up to its magic number.
+    fn decoder(&mut self) -> io::Result<&mut Box<dyn Decoder>> {
+        if let Some(mut source) = self.source.take() {
+            self.decoder = Some(behind(&mut source).and_then(|begin| {
+                let source: Box<dyn Read + Send> = Box::new(source);
+                if Format::of(&begin) == Some(Format::Lz4) {
+                    return decoder_within(Format::Lz4, begin, source, self.window_log);
+                }
+                let window = window_of(&begin);
+                let source = BufReader::with_capacity(128 << 10, Cursor::new(begin).chain(source));
+                let frames = ZstdFrames::new(source, window, self.window_log)?;
+                // There may be none.
+                Ok(Box::new(ZstdFrames { within: false, ..frames }) as Box<dyn Decoder>)
+            })?);
+        }
+        self.decoder.as_mut().ok_or_else(|| io::Error::other("it could not be read before"))
+    }
+}
+
+/// The first bytes behind the skippable frames of a source.
+fn behind(source: &mut impl Read) -> io::Result<Vec<u8>> {
+    let mut begin = peek(source)?;
+    while is_skippable(&begin) {
+        skip_frame(begin, source)?;
+        begin = peek(source)?;
+    }
+    Ok(begin)
+}
+
+/// Goes behind a skippable frame, whose first bytes were read.
+fn skip_frame(begin: Vec<u8>, source: &mut impl Read) -> io::Result<()> {
+    let cut = || io::Error::new(io::ErrorKind::UnexpectedEof, "it is cut off");
+    let mut head = [0; SKIPPABLE_LEN];
+    head[..begin.len()].copy_from_slice(&begin);
+    let read = source.read_exact(&mut head[begin.len()..]);
+    read.map_err(|e| if e.kind() == io::ErrorKind::UnexpectedEof { cut() } else { e })?;
+    if !is_skippable(&head) {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "there are other bytes behind its end"));
+    }
+    let len = skippable_len(&head);
+    if io::copy(&mut source.by_ref().take(len), &mut io::sink())? < len { Err(cut()) } else { Ok(()) }
+}
+
+impl<R: Read + Send + 'static> Read for Skippable<R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.decoder()?.read(buf)
+    }
+}
+
+impl<R: Read + Send + 'static> Decoder for Skippable<R> {
+    fn format(&self) -> Format {
+        self.decoder.as_ref().map_or(Format::Zstd, |decoder| decoder.format())
+    }
+
+    fn end(&mut self) -> io::Result<()> {
+        self.decoder()?.end()
+    }
+}
+
 impl<R: Read + Send> Decoder for XzDecoder<R> {
+    fn format(&self) -> Format {
+        Format::Xz
+    }
+
     /// Whether a stream ends is not to be seen from here, so that the last one counts.
     fn end(&mut self) -> io::Result<()> {
         io::copy(self, &mut io::sink()).map(drop)
@@ -243,6 +361,10 @@ impl<R: BufRead> ZstdFrames<R> {
 }
 
 impl<R: BufRead + Send> Decoder for ZstdFrames<R> {
+    fn format(&self) -> Format {
+        Format::Zstd
+    }
+
     fn end(&mut self) -> io::Result<()> {
         let mut passed = vec![0; STEP];
         while self.within {
@@ -349,6 +471,10 @@ impl<R: BufRead, M: Member<R>> Members<M, R> {
 }
 
 impl<R: BufRead, M: Member<R> + Send> Decoder for Members<M, R> {
+    fn format(&self) -> Format {
+        M::FORMAT
+    }
+
     fn end(&mut self) -> io::Result<()> {
         let Some(mut decoder) = self.decoder.take() else { return Ok(()) };
         io::copy(&mut decoder, &mut io::sink())?;

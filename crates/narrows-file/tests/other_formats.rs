@@ -256,3 +256,41 @@ fn a_seek_table_that_hides_a_frame_behind_an_empty_one_is_not_used() {
     let file = SeekableFile::open(&joined[..]).unwrap().expect("a seek table");
     assert!(file.read_at(&mut buf, 0).is_err());
 }
+
+/// A frame that decoders pass over.
+fn skippable(kind: u8, content: &[u8]) -> Vec<u8> {
+    [&[0x50 | kind, 0x2a, 0x4d, 0x18], &(content.len() as u32).to_le_bytes()[..], content].concat()
+}
+
+/// As 7-Zip-zstd and pzstd have one before each frame, of zstd and of LZ4.
+#[test]
+fn frames_of_lz4_and_zstd_follow_skippable_ones() {
+    let raw = sample(100_000, 1);
+    let mut encoder = lz4::EncoderBuilder::new().build(Vec::new()).unwrap();
+    encoder.write_all(&raw).unwrap();
+    let (lz4, ended) = encoder.finish();
+    ended.unwrap();
+    let zstd = zstd::bulk::compress(&raw, 1).unwrap();
+    let long = [skippable(1, &vec![9; 300_000]), skippable(2, b"x")].concat();
+    for (format, frame) in [(Format::Lz4, &lz4), (Format::Zstd, &zstd)] {
+        for skipped in [skippable(0, b"1234"), skippable(15, b""), long.clone()] {
+            let one = [&skipped[..], frame].concat();
+            assert_eq!(foreign::format_at(&one).unwrap(), Some(format));
+            assert!(decoded(&one).unwrap() == raw, "{format:?} behind {} bytes", skipped.len());
+            assert!(decoded(&one.repeat(2)).unwrap() == raw.repeat(2), "{format:?} behind {} bytes", skipped.len());
+            assert!(decoded(&[&one[..], &skipped, &[0; 8]].concat()).unwrap() == raw);
+            assert!(decoded(&[&one[..], b"x"].concat()).is_err());
+            for len in [1, 7, skipped.len() - 1, one.len() - 1] {
+                assert!(decoded(&one[..len]).is_err(), "{format:?} cut to {len} bytes");
+            }
+            let (begin, rest) = one.split_at(foreign::MAGIC_LEN);
+            let mut decoder = foreign::decoder(Format::Zstd, begin.to_vec(), Cursor::new(rest.to_vec())).unwrap();
+            let mut read = [0; 10];
+            decoder.read_exact(&mut read).unwrap();
+            decoder.end().unwrap();
+            assert_eq!((&read[..], decoder.format()), (&raw[..10], format));
+        }
+    }
+    assert_eq!(decoded(&long).unwrap(), b"", "nothing but what is passed over");
+    assert!(decoded(&[&long[..], b"\x1f\x8b\x08\0\0\0"].concat()).is_err(), "another format");
+}

@@ -1,6 +1,6 @@
 //! State of the host that the programs of Narrows share: calibration, what is remembered of peers,
 //! memory and descriptors, priorities, signals, the service manager, hints about files, files that
-//! appear whole, words for people, and which connections are encrypted.
+//! appear whole, wildcards, words for people, and which connections are encrypted.
 
 pub mod cache;
 pub mod calibration;
@@ -16,4 +16,5 @@ pub mod signals;
 #[cfg(feature = "tls")]
 pub mod tls;
 pub mod whole;
+pub mod wildcard;
 pub mod words;

@@ -34,6 +34,13 @@ pub fn allow_descriptors() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
+/// How many descriptors of a kind may be kept open: `most`, or one of so many that this process may have, but one at
+/// least. For what is opened again when it is needed.
+pub fn share_of_descriptors(most: usize, divisor: usize) -> usize {
+    let allowed = getrlimit(Resource::Nofile).current.and_then(|n| usize::try_from(n).ok()).unwrap_or(usize::MAX);
+    (allowed / divisor).clamp(1, most)
+}
+
 fn mem_total(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;

@@ -6,6 +6,8 @@ use std::sync::OnceLock;
 
 use serde_json::Value;
 
+mod stale;
+
 /// Where messages go instead of stderr.
 static SINK: OnceLock<fn(&str)> = OnceLock::new();
 
@@ -42,6 +44,8 @@ pub fn one_line(error: &anyhow::Error) -> String {
 /// contain text from the peer.
 pub fn on_one_line(texts: impl Iterator<Item = String>) -> String {
     let mut parts: Vec<String> = Vec::new();
+    let texts: Vec<String> = texts.collect();
+    let advice = stale::advice(&texts.join(": "));
     for text in texts {
         let text = text.replace(['\n', '\r'], " ");
         let text = without_os_numbers(&shown(text.as_bytes()));
@@ -50,7 +54,11 @@ pub fn on_one_line(texts: impl Iterator<Item = String>) -> String {
             parts.push(text);
         }
     }
-    parts.join(": ")
+    let line = parts.join(": ");
+    match advice.filter(|advice| !line.contains(advice)) {
+        Some(advice) => format!("{line}; {advice}"),
+        None => line,
+    }
 }
 
 /// Removes ` (os error 28)`, which the standard library adds to system errors: the text is enough.
@@ -84,9 +92,10 @@ pub fn wire(raw: u64, wire: u64) -> String {
     format!("wire {}, ratio {:.2}", bytes(wire as f64), raw as f64 / wire.max(1) as f64)
 }
 
-/// The text of a system error, without its number.
+/// The text of a system error of a file, without its number, and with what to do where only that helps.
 pub fn e_text(e: &std::io::Error) -> String {
-    without_os_numbers(&e.to_string())
+    let text = without_os_numbers(&e.to_string());
+    stale::advice_of(e).map_or(text.clone(), |advice| format!("{text}; {advice}"))
 }
 
 /// Removes the name of a temporary file from an error, since the user asked for another file.

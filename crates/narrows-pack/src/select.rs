@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use narrows::{Error, Result};
 use narrows_file::ReadAt;
+use narrows_host::wildcard::with_plain_braces;
 
 use crate::directory::Item;
 use crate::order;
@@ -38,7 +39,9 @@ impl Selector {
             match std::str::from_utf8(path).ok().filter(|_| wild) {
                 Some(pattern) => {
                     let bad = |e: globset::Error| Error::misuse(format!("'{text}' is no wildcard: {e}"));
-                    patterns.add(GlobBuilder::new(pattern).literal_separator(false).build().map_err(bad)?);
+                    let pattern = with_plain_braces(pattern);
+                    let mut glob = GlobBuilder::new(&pattern);
+                    patterns.add(glob.literal_separator(false).backslash_escape(true).build().map_err(bad)?);
                     globs.push(text);
                 }
                 None => {

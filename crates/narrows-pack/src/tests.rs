@@ -136,6 +136,8 @@ fn members_are_found_read_and_listed() {
     assert_eq!(found(&["./top/a/b/", "top/a/b/short.txt", "nothing"]), (2, vec!["nothing".into()]));
     assert_eq!(found(&["*short*", "top/a/*k", "x*"]), (2, vec!["x*".into()]));
     assert_eq!(found(&["to?"]).0, 9);
+    // Braces are no alternatives, as with tar.
+    assert_eq!(found(&["top/a/{link,noise}*"]), (0, vec!["top/a/{link,noise}*".into()]));
     let same = pack.find(b"top/a/same.x").unwrap().unwrap();
     let member = pack.member(&same).unwrap();
     let mut buf = [0; 10];

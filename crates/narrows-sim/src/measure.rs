@@ -108,9 +108,22 @@ type ClassRows = Vec<ClassRow>;
 
 /// Measures every method on every block of every class by CPU time, and those in `linked` also on
 /// blocks linked to the bytes before them. `threads` threads run side by
-/// side; each takes the next block of the longest class and all shorter blocks within it. `tick` is
+/// side; each takes a block of the longest class and all shorter blocks within it. `tick` is
 /// called with the number of bytes done. Returns `None` if `stop` became true.
 pub fn measure(
+    name: &str,
+    bytes: &Block,
+    columns: (&[Method], &[(Method, usize)]),
+    threads: usize,
+    tick: &(dyn Fn(usize) + Sync),
+    stop: &(dyn Fn() -> bool + Sync),
+) -> Option<Table> {
+    measure_until(name, bytes, columns, threads, tick, stop).filter(|table| table.len() == bytes.len())
+}
+
+/// As [`measure`], but if `stop` became true, of what was measured by then: whole pieces from all over the bytes,
+/// which become those of the table. `None` if there are none.
+pub fn measure_until(
     name: &str,
     bytes: &Block,
     (methods, linked): (&[Method], &[(Method, usize)]),
@@ -118,36 +131,51 @@ pub fn measure(
     tick: &(dyn Fn(usize) + Sync),
     stop: &(dyn Fn() -> bool + Sync),
 ) -> Option<Table> {
-    let count = bytes.len().div_ceil(LONGEST);
+    let order = spread(bytes.len().div_ceil(LONGEST));
     let next = AtomicUsize::new(0);
-    let results: Mutex<Vec<Option<[ClassRows; CLASSES.len()]>>> = Mutex::new(vec![None; count]);
+    let results: Mutex<Vec<Option<[ClassRows; CLASSES.len()]>>> = Mutex::new(vec![None; order.len()]);
+    let piece_of = |index: usize| index * LONGEST..((index + 1) * LONGEST).min(bytes.len());
     std::thread::scope(|scope| {
-        for _ in 0..threads.clamp(1, count.max(1)) {
+        for _ in 0..threads.clamp(1, order.len().max(1)) {
             scope.spawn(|| {
                 let mut bench = Bench::new(thread_cpu_ns);
-                loop {
-                    let index = next.fetch_add(1, Ordering::Relaxed);
-                    let begin = index * LONGEST;
-                    if begin >= bytes.len() {
-                        return;
-                    }
-                    let piece = begin..(begin + LONGEST).min(bytes.len());
+                while let Some(index) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let piece = piece_of(*index);
                     let done = piece.len();
                     let Some(rows) = measure_piece(&mut bench, bytes, piece, (methods, linked), stop) else { return };
-                    results.lock().unwrap_or_else(PoisonError::into_inner)[index] = Some(rows);
+                    results.lock().unwrap_or_else(PoisonError::into_inner)[*index] = Some(rows);
                     tick(done);
                 }
             });
         }
     });
-    let mut table = Table::new(name, bytes.clone(), methods.to_vec());
+    let results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let is_whole = results.iter().all(Option::is_some);
+    let measured = results.into_iter().enumerate().filter_map(|(index, rows)| Some((index, rows?)));
+    let measured = measured.collect::<Vec<_>>();
+    let taken = match is_whole {
+        true => bytes.clone(),
+        false => Block::from_vec(measured.iter().flat_map(|(index, _)| bytes[piece_of(*index)].to_vec()).collect()),
+    };
+    if measured.is_empty() && !bytes.is_empty() {
+        return None;
+    }
+    let mut table = Table::new(name, taken, methods.to_vec());
     table.linked = linked.to_vec();
-    for rows in results.into_inner().unwrap_or_else(PoisonError::into_inner) {
-        for (class, rows) in rows?.into_iter().enumerate() {
+    for (_, rows) in measured {
+        for (class, rows) in rows.into_iter().enumerate() {
             rows.into_iter().for_each(|row| table.push(class, row));
         }
     }
     Some(table)
+}
+
+/// The numbers below `count` in an order of which every beginning is spread over all of them: by their reversed
+/// bits.
+fn spread(count: usize) -> Vec<usize> {
+    let bits = count.next_power_of_two().trailing_zeros();
+    let reversed = |i: usize| if bits == 0 { 0 } else { i.reverse_bits() >> (usize::BITS - bits) };
+    (0..count.next_power_of_two()).map(reversed).filter(|i| *i < count).collect()
 }
 
 fn measure_piece<C: FnMut() -> u64>(
@@ -223,6 +251,34 @@ mod tests {
         }
         assert!(Table::from_text(&table.to_text(), block.clone()).is_ok());
         assert!(measure("x", &block, (&methods, &[]), 2, &tick, &|| true).is_none());
+    }
+
+    /// What was measured when it is stopped is a table of its own, of pieces in their order.
+    #[test]
+    fn what_was_measured_in_time_is_a_table() {
+        let mut rng = Rng(2);
+        let bytes: Vec<u8> =
+            (0..5 * LONGEST + 1000).map(|i| if i < LONGEST { 0 } else { rng.next_u64() as u8 }).collect();
+        let block = Block::from_vec(bytes);
+        let methods = [Method::lz4_accel(1)];
+        let done = AtomicUsize::new(0);
+        let tick = |n| {
+            done.fetch_add(n, Ordering::Relaxed);
+        };
+        let stop = || done.load(Ordering::Relaxed) >= 2 * LONGEST;
+        let part = measure_until("x", &block, (&methods, &[]), 1, &tick, &stop).unwrap();
+        // Pieces 0 and 4 of six.
+        assert_eq!(part.len(), 2 * LONGEST);
+        assert!(part.bytes[..LONGEST] == block[..LONGEST] && part.bytes[LONGEST..] == block[4 * LONGEST..5 * LONGEST]);
+        let lens: Vec<_> = part.blocks(CLASSES.len() - 1).iter().map(|row| row[0].wire_len as usize).collect();
+        assert!(lens.len() == 2 && lens[0] < 10_000 && lens[1] == LONGEST, "{lens:?}");
+        assert!(measure("x", &block, (&methods, &[]), 1, &tick, &stop).is_none(), "not all of it");
+        for count in 0..70 {
+            let mut order = spread(count);
+            order.sort_unstable();
+            assert!(order.into_iter().eq(0..count), "{count}");
+        }
+        assert_eq!(spread(6), [0, 4, 2, 1, 5, 3]);
     }
 
     #[test]

@@ -113,7 +113,7 @@ impl Forward {
                 }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) if e.get_ref().is_some_and(|inner| inner.is::<PyErr>()) => return Err(Error::from(e)),
-                Err(e) => return Err(damaged(self.format, e)),
+                Err(e) => return Err(damaged(place.decoder.format(), e)),
             }
         }
     }

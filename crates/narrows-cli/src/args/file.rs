@@ -126,6 +126,11 @@ impl FileArgs {
         self.hint.hint().or(self.level.hint())
     }
 
+    /// What is to be said about the level of the command line.
+    pub(crate) fn warning(&self) -> Option<String> {
+        self.level.warning().filter(|_| !self.verbosity.quiet)
+    }
+
     /// The mode of files in the format of zstd, of which `hint` is what is known.
     pub(crate) fn mode_of_zstd(&self, hint: &Hint) -> Mode {
         self.level.mode_of_zstd().or(hint.mode).unwrap_or_default()
@@ -155,7 +160,7 @@ With --adapt the disk says what is worth its time instead: a slow one gets fewer
 
 LEVELS
   --fast[=N] stands for the mode fast, -1 for methods=store+zstd:level=1, -2 to -5 for balanced, -6 to -9 for archive with --encode-rate 40MB/s, -10 to -22 \
-and --best for archive.
+and --best for archive. A higher one is taken for -22, with a warning, as by zstd.
 
 EXAMPLES
   narrows log                      log.nrw, which is read at any byte

@@ -1,18 +1,94 @@
-//! Options of `zstd`, `gzip` and `xz` that narrows has no use for: what to use instead.
+//! Options of `zstd`, `gzip`, `xz`, `rsync` and `scp` that narrows has no use for: what to use instead.
 
 use std::ffi::OsString;
+use std::io::{self, Write};
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-/// Ends the program because of a wrong command line.
-pub(super) fn refuse(error: &clap::Error) -> ! {
+use super::near::nearest;
+use crate::files::{StdoutClosed, stdout_is_given};
+
+/// Options that are never a tip: they remove or overwrite something, or protection.
+const NO_TIPS: &[&str] = &["rm", "delete", "remove-source-files", "force", "yes", "insecure"];
+
+/// Ends the program because of a wrong command line for `parser`, or one that asks for help.
+pub(super) fn refuse(mut error: clap::Error, parser: clap::Command) -> ! {
+    if !error.use_stderr() {
+        show_help(&error);
+    }
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
     let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
-    if let Some(advice) = about_port(error).or_else(|| advice(error, &words)) {
+    if let Some(advice) = about_port(&error).or_else(|| advice(&error, &words)) {
         narrows_host::words::note(advice);
         std::process::exit(2);
     }
+    set_tips(&mut error, parser, &words);
     error.exit()
+}
+
+/// Prints the help or version that was asked for. Who redirects it wants to know if it is not all there.
+fn show_help(error: &clap::Error) -> ! {
+    let shown = || -> anyhow::Result<()> {
+        stdout_is_given()?;
+        match error.print().and_then(|()| io::stdout().flush()) {
+            Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Err(StdoutClosed.into()),
+            result => anyhow::Context::context(result, "cannot write stdout"),
+        }
+    };
+    match shown() {
+        Ok(()) => std::process::exit(0),
+        Err(e) if e.is::<StdoutClosed>() => narrows_host::signals::die_of_closed_pipe(),
+        Err(e) => {
+            narrows_host::words::note(crate::report::one_line(&e));
+            std::process::exit(1);
+        }
+    }
+}
+
+/// Replaces clap's tips, which are words that share some letters with the wrong one, by such as are near.
+fn set_tips(error: &mut clap::Error, mut parser: clap::Command, words: &[impl AsRef<str>]) {
+    let of_clap = [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand, ContextKind::SuggestedValue];
+    // The usage line has the option that clap suggests.
+    let has_tip = of_clap.map(|kind| error.remove(kind).is_some()).contains(&true);
+    error.remove(ContextKind::Suggested);
+    parser.build();
+    let mut command = &mut parser;
+    for word in words {
+        if command.find_subcommand(word.as_ref()).is_none() {
+            break;
+        }
+        command = command.find_subcommand_mut(word.as_ref()).expect("it was found");
+    }
+    if has_tip && error.get(ContextKind::Usage).is_some() {
+        error.insert(ContextKind::Usage, ContextValue::StyledStr(command.render_usage()));
+    }
+    let text = |kind| if let Some(ContextValue::String(text)) = error.get(kind) { Some(text.clone()) } else { None };
+    match error.kind() {
+        ErrorKind::UnknownArgument => {
+            let Some(unknown) = text(ContextKind::InvalidArg) else { return };
+            let Some(unknown) = unknown.strip_prefix("--") else { return };
+            let unknown = unknown.split_once('=').map_or(unknown, |(name, _)| name);
+            let args = command.get_arguments().filter(|arg| !arg.is_hide_set());
+            let names = args.filter_map(clap::Arg::get_long_and_visible_aliases).flatten();
+            if let Some(near) = nearest(unknown, names.filter(|name| !NO_TIPS.contains(name))) {
+                error.insert(ContextKind::SuggestedArg, ContextValue::String(format!("--{near}")));
+            }
+        }
+        ErrorKind::InvalidSubcommand => {
+            let Some(unknown) = text(ContextKind::InvalidSubcommand) else { return };
+            if let Some(near) = nearest(&unknown, command.get_subcommands().map(clap::Command::get_name)) {
+                error.insert(ContextKind::SuggestedSubcommand, ContextValue::String(near.to_owned()));
+            }
+        }
+        ErrorKind::InvalidValue => {
+            let Some(unknown) = text(ContextKind::InvalidValue) else { return };
+            let Some(ContextValue::Strings(valid)) = error.get(ContextKind::ValidValue) else { return };
+            if let Some(near) = nearest(&unknown, valid.iter().map(String::as_str)).map(str::to_owned) {
+                error.insert(ContextKind::SuggestedValue, ContextValue::String(near));
+            }
+        }
+        _ => {}
+    }
 }
 
 /// Flags of `cp` without values, among which rsync's users write `h`, as in `-avh`.
@@ -80,11 +156,43 @@ fn advice(error: &clap::Error, words: &[impl AsRef<str>]) -> Option<String> {
     let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else { return None };
     let unknown = unknown.split_once('=').map_or(unknown.as_str(), |(name, _)| name);
     let first = words.first()?.as_ref();
-    // Other commands than these, which `narrows FILE` is, have options of their own.
-    if first != "file" && first != "pipe" && super::is_command(first) {
-        return None;
-    }
-    instead(unknown).map(|text| format!("{unknown} is no option of narrows; {text}"))
+    let (command, text) = match first {
+        "cp" | "sync" => (format!("narrows {first}"), instead_in_copies(unknown)?),
+        // Other commands than these, which `narrows FILE` is, have options of their own.
+        _ if first != "file" && first != "pipe" && super::is_command(first) => return None,
+        _ => ("narrows".to_owned(), instead(unknown)?),
+    };
+    Some(format!("{unknown} is no option of {command}; {text}"))
+}
+
+/// Of `rsync` and `scp`.
+fn instead_in_copies(option: &str) -> Option<&'static str> {
+    Some(match option {
+        "-C" => "scp's, compression, is always on: leave it out; for rsync's, which leaves files out, use --exclude",
+        "--cvs-exclude" | "--filter" | "--exclude-from" | "--include-from" | "-f" | "-F" => {
+            "use --exclude and --include; scp's -F FILE is -e 'ssh -F FILE'"
+        }
+        "--chmod" | "--chown" | "--usermap" | "--groupmap" => {
+            "modes are those of the source, owners too for root: change them at the target when all is copied"
+        }
+        "--relative" => "use --files-from, which keeps the paths that it lists",
+        "--inplace" | "--append" | "--append-verify" | "--whole-file" | "-W" => {
+            "leave it out: of changed files only what differs is sent, and they get their names when they are whole"
+        }
+        "--compare-dest" | "--copy-dest" => "use --link-dest DIR",
+        "--delete-before" | "--delete-during" | "--delete-after" | "--delete-delay" | "--del" => {
+            "the only way of --delete here is when everything is stored"
+        }
+        "--ignore-times" | "-I" => "use --checksum, which compares contents",
+        "--temp-dir" | "-T" => "use --partial-dir DIR",
+        "--rsync-path" => "use --remote-narrows PROGRAM",
+        "--port" => "use -P PORT",
+        "--stats" | "--info" | "--out-format" | "--log-format" => "use -v, -i or --json",
+        "--contimeout" => "use --timeout SECONDS",
+        "-J" => "use -e 'ssh -J HOST'",
+        "-4" | "-6" => "use -e 'ssh -4' or -e 'ssh -6'",
+        _ => return None,
+    })
 }
 
 fn instead(option: &str) -> Option<&'static str> {
@@ -100,6 +208,13 @@ fn instead(option: &str) -> Option<&'static str> {
         "--output-dir-mirror" => "use --output-dir-flat DIR, or narrows cp",
         "--auto-threads" => "leave it out, or use -T 0",
         "-F" => "use --format narrows|zstd",
+        "--stream-size" | "--size-hint" => "leave it out: nothing depends on a length that is not known",
+        "--exclude-compressed" => "leave it out: blocks that do not shrink are stored as they are",
+        "--patch-from" => "use narrows cp, which sends what differs from the file that is there",
+        "--filelist" | "--files" => "use xargs narrows",
+        "--pass-through" => "use -dcf",
+        "--asyncio" | "--no-asyncio" | "--rsyncable" | "--no-dictID" => "leave it out",
+        "--train" => "use narrows train",
         "-H" => "use --help",
         _ => return None,
     })

@@ -13,6 +13,8 @@ const FAST_MAX: u32 = 1;
 const BALANCED_MAX: u32 = 5;
 /// Levels up to this one are for those who want more, soon: `zstd -9`, `gzip -9`.
 const SMALL_MAX: u32 = 9;
+/// The highest level of zstd, for which it takes all above, with a warning.
+const LEVEL_MAX: u32 = 22;
 /// What these encode at least, in bytes/s: about as small as `zstd -9` on the files that were tried, most of them smaller
 /// than by `gzip -9`.
 const SMALL_RATE: u64 = 40_000_000;
@@ -26,6 +28,7 @@ pub(crate) struct LevelArgs {
     level: Option<u32>,
     /// Faster than -1
     #[arg(long, value_name = "N", hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "1")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     #[arg(overrides_with_all = ["level", "best"], conflicts_with_all = ["mode", "policy"])]
     fast: Option<u32>,
     /// As -19
@@ -37,6 +40,12 @@ pub(crate) struct LevelArgs {
 }
 
 impl LevelArgs {
+    /// What is to be said about a level that there is not.
+    pub(super) fn warning(self) -> Option<String> {
+        let above = self.level.filter(|level| *level > LEVEL_MAX)?;
+        Some(format!("there is no level {above}; it is taken for {LEVEL_MAX}, the highest"))
+    }
+
     /// What the level stands for.
     pub(crate) fn hint(self) -> Hint {
         let mode = |mode| Hint { mode: Some(mode), ..Hint::default() };
@@ -86,13 +95,12 @@ pub(super) fn spelled_out(words: Vec<OsString>) -> Vec<OsString> {
 }
 
 /// The word of short options without the levels in it, and the last of them; `None` without a level.
-fn split(word: &[u8]) -> Option<(Vec<u8>, u32)> {
+fn split(word: &[u8]) -> Option<(Vec<u8>, String)> {
     let letters = word.strip_prefix(b"-").filter(|letters| letters.first().is_some_and(|first| *first != b'-'))?;
     let end = letters.iter().position(|c| WITH_VALUE.contains(c)).unwrap_or(letters.len());
     let (letters, value) = letters.split_at(end);
     let level = letters.rsplit(|c| !c.is_ascii_digit()).find(|digits| !digits.is_empty())?;
-    // As many as anybody may type; above 22 they are all the same.
-    let level = level.iter().fold(0u32, |n, digit| n.saturating_mul(10).saturating_add(u32::from(digit - b'0')));
+    let level = String::from_utf8_lossy(level).into_owned();
     let flags = letters.iter().filter(|c| !c.is_ascii_digit()).chain(value);
     Some((b"-".iter().chain(flags).copied().collect(), level))
 }
@@ -114,7 +122,7 @@ mod tests {
             ("-k9c", "-kc --level=9"),
             ("-3T4", "-T4 --level=3"),
             ("-9k1", "-k --level=1"),
-            ("-99999999999", "--level=4294967295"),
+            ("-99999999999", "--level=99999999999"),
         ] {
             assert_eq!(of(line), found);
         }

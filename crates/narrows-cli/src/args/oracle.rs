@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args as ClapArgs;
 use narrows::policy::PolicySpec;
 
-use super::{MethodList, parse_methods, parse_size};
+use super::{MethodList, parse_methods, parse_seconds, parse_size};
 
 /// Upper limit of `--cores` and `--receiver-cores`; more than any host has that sends one flow.
 const CORES_MAX: i64 = 256;
@@ -39,6 +39,10 @@ pub(crate) struct OracleArgs {
     /// Bytes to analyse; of longer data, only the beginning
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = parse_max_len)]
     pub(crate) max_len: usize,
+    /// Stop to measure after this time, with parts from all over the data; 0 = measure all of it. With --replay all is
+    /// measured
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = parse_seconds, conflicts_with = "replay")]
+    pub(crate) time: f64,
     /// Write the best schedule to FILE, for --policy replay:FILE; needs exactly one --link rate
     #[arg(long, value_name = "FILE")]
     pub(crate) replay: Option<PathBuf>,
@@ -59,7 +63,7 @@ pub(crate) struct OracleArgs {
 const HELP: &str = "\
 OPERATION
   Every method encodes and decodes every aligned block of 8, 32, 128 and 512 KiB of the data, on all cores of this host. Of up \
-to three runs, the one with the least CPU time counts. From these costs the following are computed in virtual time:
+to three runs, the one with the least CPU time counts. Of more than 1 MiB, a first estimate from 128 KiB comes before that. What is not measured within --time is taken to be like the rest. From these costs the following are computed in virtual time:
   lower bound      no schedule is better, in each column by itself: the linear program for the time, the smallest block for the bytes
   T*               the best schedule that a beam search found, with full knowledge of the data
   best fixed       the best single method, chosen in hindsight, in blocks of 128 KiB
@@ -77,7 +81,7 @@ programs take meanwhile.
 
 FILES
   $XDG_CACHE_HOME/narrows/oracle (or ~/.cache/narrows/oracle): cache of measurements, including energy, keyed by the hash of \
-the data, the methods, the version and the CPU. It is limited to 64 MiB, the oldest entries are removed first. It can be \
+the data, the methods, the version and the CPU, of data that was measured as a whole. It is limited to 64 MiB, the oldest entries are removed first. It can be \
 removed at any time.
 
 EXAMPLES

@@ -121,7 +121,7 @@ impl Part<'_> {
         let Self { args, input } = self;
         let options = OpenOptions::default().broken(args.skip_damaged).reach_max(reach_max(args.long));
         let file = options.open(&file).map_err(|e| packs::with_help(e, &file))?;
-        if packs::is_pack(&file) {
+        if packs::is_pack(&file)? {
             return Err(packs::refused());
         }
         // What was behind the place where it breaks off may have been in the range.

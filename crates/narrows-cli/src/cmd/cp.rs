@@ -77,6 +77,8 @@ pub(super) type Tell = Arc<dyn Fn(&str) + Send + Sync>;
 struct Outcome {
     files: u64,
     files_same: u64,
+    /// Other entries than files and folders, of which nobody says whether they were there.
+    others: u64,
     /// Bytes that came as references to what came before.
     repeated: u64,
     failed: u64,
@@ -275,6 +277,9 @@ fn is_read(args: &CpArgs, source: &Path) -> bool {
 
 fn put(args: &CpArgs, sources: &[PathBuf], target: &Place, tell: &Tell) -> Result<Outcome> {
     let listed = args.habits.files()?;
+    if listed.as_ref().is_some_and(Vec::is_empty) {
+        return Ok(Outcome::default());
+    }
     let contents;
     let sources = match &listed {
         Some(_) => {
@@ -283,7 +288,7 @@ fn put(args: &CpArgs, sources: &[PathBuf], target: &Place, tell: &Tell) -> Resul
         }
         None => sources,
     };
-    let (roots, unopened) = open_roots(sources, args.recursive || listed.is_some(), args.habits.copy_links);
+    let (mut roots, unopened) = open_roots(sources, args.recursive || listed.is_some(), args.habits.copy_links);
     if roots.is_empty() {
         // One line each, as for sources that fail later.
         unopened.iter().for_each(|text| tell(text));
@@ -297,7 +302,11 @@ fn put(args: &CpArgs, sources: &[PathBuf], target: &Place, tell: &Tell) -> Resul
         files::refuse_same(source, [args.flow.trace.as_deref()])?;
     }
     let listed = listed.map(|files| Listed::new(&files, args.recursive)).transpose();
-    let picks = Picks { listed: listed.map_err(narrows::Error::misuse)?, ..args.habits.picks() };
+    let listed = listed.map_err(narrows::Error::misuse)?;
+    if let Some(listed) = &listed {
+        roots.iter_mut().for_each(|root| root.list(listed, true));
+    }
+    let picks = Picks { listed, ..args.habits.picks() };
     let input = Input::Paths { roots, unopened, filter: Filter::new(&patterns_of_source(args))? };
     send_picked(args, input, picks, single, target, tell)
 }
@@ -450,6 +459,7 @@ fn send_picked(
     Ok(Outcome {
         files: p.files_sent,
         files_same: p.files_same,
+        others: p.others,
         repeated: p.bytes_repeated,
         failed: p.failed + not_removed_sources.get(),
         not_stored: p.not_stored,
@@ -472,6 +482,9 @@ fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<O
         return Err(narrows::Error::misuse(text).into());
     }
     let files = args.habits.files()?;
+    if files.as_ref().is_some_and(Vec::is_empty) {
+        return Ok(Outcome::default());
+    }
     let source_path = |path: &PathBuf| if files.is_some() { contents_of(path) } else { path.clone() };
     let paths: Vec<PathBuf> = sources.iter().map(|s| source_path(s.path())).collect();
     let several = matches!(from, Place::Ssh { .. }) && paths.iter().any(|path| remote_path::has_pattern(path));
@@ -567,6 +580,7 @@ fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<O
     Ok(Outcome {
         files: s.files,
         files_same: s.files_same,
+        others: s.announced.saturating_sub(s.files + s.files_same + s.failed),
         repeated: s.bytes_repeated,
         failed: s.failed + unsaid,
         not_stored: s.not_stored,

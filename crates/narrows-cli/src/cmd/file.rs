@@ -19,7 +19,7 @@ use narrows_file::{Hint, WriteOptions, zstd_seekable};
 use narrows_host::hints::Hints;
 use serde_json::Value;
 
-use super::each::each;
+use super::each::each_looked_at;
 use super::pipe;
 use crate::args::file::{FileArgs, FormatArg, ListArgs};
 use crate::args::pipe::PipeArgs;
@@ -61,18 +61,25 @@ pub(super) fn work(args: &FileArgs, pipe: Option<&PipeArgs>) -> Result<ExitCode>
         });
     }
     naming::check(args, &inputs)?;
+    if let Some(warning) = args.warning() {
+        report::note(warning);
+    }
     let transfer = Transfer::begin()?;
     // Parts of an upload are given back first.
     let to_object = args.output.as_ref().is_some_and(|output| Place::is_object(output.as_os_str()));
     let _soon = (!to_object).then(|| EndsSoon::start(|| ())).transpose()?;
     let work = Work { args, pipe, transfer, is_one: inputs.len() < 2 };
     let mut tally = Tally::new(args.verbosity, work.is_one);
-    let status = each(&inputs, |input| {
-        if let Some(done) = work.one(input)? {
-            tally.add(input, &done);
-        }
-        Ok(0)
-    });
+    let status = each_looked_at(
+        &inputs,
+        |input| naming::look(args, input),
+        |input| {
+            if let Some(done) = work.one(input)? {
+                tally.add(input, &done);
+            }
+            Ok(0)
+        },
+    );
     tally.end();
     status
 }

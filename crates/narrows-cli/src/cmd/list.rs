@@ -171,14 +171,21 @@ fn source(args: &ListArgs, path: &Path) -> Result<Option<Input>> {
 
 /// The pack of this name. Other files are shown as a line.
 fn pack(path: &Path, source: &Input) -> Result<Option<Pack<Arc<dyn ReadAt>>>> {
-    match Pack::open(source.read_at()?) {
-        Ok(pack) => Ok(Some(pack)),
-        // A pack whose directory is damaged, not a file of streams that is.
-        Err(e) if e.kind == narrows::ErrorKind::Corrupt && NarrowsFile::open(source.read_at()?).is_ok() => {
-            Err(anyhow::Error::from(e).context(path.display().to_string()))
-        }
-        Err(_) => Ok(None),
+    let error = match Pack::open(source.read_at()?) {
+        Ok(pack) => return Ok(Some(pack)),
+        Err(e) => e,
+    };
+    if error.source.is_some() {
+        return Err(anyhow::Error::from(error).context(format!("cannot read {}", path.display())));
     }
+    // What cannot be opened has a row, or its error.
+    let Ok(file) = NarrowsFile::open(source.read_at()?) else { return Ok(None) };
+    // A pack whose directory is damaged, not a file of streams that is.
+    if error.kind == narrows::ErrorKind::Corrupt || packs::is_pack(&file).unwrap_or(true) {
+        let why = format!("the directory of the pack cannot be read: {error}; {}", packs::HELP);
+        return Err(anyhow::Error::from(narrows::Error::new(error.kind, why)).context(path.display().to_string()));
+    }
+    Ok(None)
 }
 
 fn row(args: &ListArgs, path: &Path, known: Option<ObjectFile>) -> Result<Row> {
@@ -193,16 +200,15 @@ fn row(args: &ListArgs, path: &Path, known: Option<ObjectFile>) -> Result<Row> {
         return Err(anyhow!("cannot list {name}: only files are listed; save it first, or use narrows inspect -"));
     }
     let cannot = || format!("cannot read {}", path.display());
-    let mut file = open_regular(path)?;
+    let file = open_regular(path)?;
     let wire_len = file.metadata().with_context(cannot)?.len();
-    let begin = foreign::peek(&mut file).with_context(cannot)?;
     let named = |e: narrows::Error| anyhow::Error::from(e).context(path.display().to_string());
-    let format = Format::of(&begin).unwrap_or(Format::Narrows);
+    let format = foreign::format_at(&file).with_context(cannot)?.unwrap_or(Format::Narrows);
     let none = Row::of_length(format, wire_len);
     match format {
         Format::Narrows => {
             let opened = NarrowsFile::open(&file).map_err(|e| packs::with_help(e, &file));
-            Ok(row_of_narrows(&opened.map_err(named)?, none))
+            row_of_narrows(&opened.map_err(named)?, none).map_err(named)
         }
         Format::Zstd => Ok(match SeekableFile::open(file).map_err(named)? {
             None => none,
@@ -218,13 +224,14 @@ fn row_of_object(object: &ObjectFile, path: &Path) -> Result<Row> {
     let wire_len = object.len().with_context(cannot)?;
     let row = |format| Row::of_length(format, wire_len);
     let error = match NarrowsFile::open(object) {
-        Ok(file) => return Ok(row_of_narrows(&file, row(Format::Narrows))),
+        Ok(file) => {
+            let row = row_of_narrows(&file, row(Format::Narrows));
+            return row.map_err(|e| anyhow::Error::from(e).context(path.display().to_string()));
+        }
         Err(e) if e.source.is_some() => return Err(anyhow::Error::from(e).context(cannot())),
         Err(e) => e,
     };
-    let mut begin = [0; foreign::MAGIC_LEN];
-    let n = object.read_at(&mut begin, 0).with_context(cannot)?;
-    match Format::of(&begin[..n]) {
+    match foreign::format_at(object).with_context(cannot)? {
         None | Some(Format::Narrows) => {
             Err(anyhow::Error::from(packs::with_help(error, object)).context(path.display().to_string()))
         }
@@ -241,10 +248,13 @@ fn row_of_zstd<R: ReadAt>(seekable: &SeekableFile<R>, none: Row) -> Row {
     Row { blocks: frames, runs: frames, raw_len: Some(seekable.raw_len()), index: "stored", ..none }
 }
 
-fn row_of_narrows<R: ReadAt>(file: &NarrowsFile<R>, none: Row) -> Row {
+/// Fails for a file whose last stream, the directory if it is a pack, cannot be read.
+fn row_of_narrows<R: ReadAt>(file: &NarrowsFile<R>, none: Row) -> narrows::Result<Row> {
     let members = file.members();
     let sum = |of: fn(&narrows_file::Member) -> usize| members.iter().map(of).sum::<usize>() as u64;
-    Row {
+    // Writers give the directory a stream of its own; others are not worth to decode a run for.
+    let trailer = if members.len() > 1 { read_trailer(file)? } else { None };
+    Ok(Row {
         blocks: Some(sum(narrows_file::Member::blocks)),
         runs: Some(sum(narrows_file::Member::runs)),
         streams: Some(members.len() as u64),
@@ -255,10 +265,9 @@ fn row_of_narrows<R: ReadAt>(file: &NarrowsFile<R>, none: Row) -> Row {
             Some(IndexOrigin::Rebuilt) => "damaged",
             Some(_) => "none",
         },
-        // Writers give the directory a stream of its own; others are not worth to decode a run for.
-        entries: (members.len() > 1).then(|| read_trailer(file).ok().flatten()).flatten().map(|t| t.entries),
+        entries: trailer.map(|trailer| trailer.entries),
         ..none
-    }
+    })
 }
 
 fn show(args: &ListArgs, path: &Path, row: &Row) -> Result<()> {

@@ -62,13 +62,9 @@ fn here(args: &MountArgs) -> Result<ExitCode> {
     let pack = Pack::open_with(source, OpenOptions::default().cache_max(args.cache));
     let pack = pack.map_err(|e| anyhow::Error::from(e).context(name.clone()))?;
     let shown = args.directory.display();
-    let folder = args.directory.canonicalize().map_err(|e| match e.raw_os_error() {
-        Some(libc::ENOTCONN) => {
-            anyhow!("cannot mount on {shown}: the program of a mount there was killed; end it with umount -l {shown}, or fusermount3 -u {shown}")
-        }
-        _ => anyhow::Error::from(e).context(format!("cannot mount on {shown}")),
-    })?;
-    if !folder.is_dir() {
+    let cannot = || format!("cannot mount on {shown}");
+    let folder = args.directory.canonicalize().with_context(cannot)?;
+    if !folder.metadata().with_context(cannot)?.is_dir() {
         return Err(anyhow!("cannot mount on {shown}: it is no folder"));
     }
     if !args.nonempty && folder.read_dir().is_ok_and(|mut names| names.next().is_some()) {

@@ -69,7 +69,7 @@ pub(crate) fn run(args: &PackArgs) -> Result<ExitCode> {
         if names && to_stdout {
             report::note(name);
         } else if names {
-            let _ = report::out(name);
+            report::out_meanwhile(name);
         }
     };
     let hint = hint(args, &output)?;
@@ -196,7 +196,7 @@ fn say(args: &PackArgs, p: &Packed, elapsed: Duration, to_stdout: bool) -> Resul
         return report::out(json);
     }
     if args.verbosity.quiet {
-        return Ok(());
+        return report::is_all_out();
     }
     let mut line = report::count(p.files, "file", "files");
     if p.repeated > 0 {
@@ -215,5 +215,5 @@ fn say(args: &PackArgs, p: &Packed, elapsed: Duration, to_stdout: bool) -> Resul
     {
         report::note(format_args!("methods: {}", report::mix_words(flow)));
     }
-    Ok(())
+    report::is_all_out()
 }

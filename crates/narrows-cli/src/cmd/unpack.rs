@@ -90,7 +90,7 @@ impl Unpacking<'_> {
         let told = self.tell.clone();
         let print = move |text: &str| {
             if names {
-                let _ = report::out(text);
+                report::out_meanwhile(text);
             }
         };
         let observers = Observers {
@@ -289,7 +289,7 @@ fn say(args: &UnpackArgs, s: &Stored, missing: u64, elapsed: Duration) -> Result
         }));
     }
     if args.verbosity.quiet {
-        return Ok(());
+        return report::is_all_out();
     }
     let would = if args.dry_run { "would unpack " } else { "" };
     let mut line = would.to_owned() + &report::count(s.files, "file", "files");
@@ -300,8 +300,9 @@ fn say(args: &UnpackArgs, s: &Stored, missing: u64, elapsed: Duration) -> Result
         line += &format!(", {failed} failed");
     }
     report::note(report::join([Some(line), Some(report::amount(s.bytes, elapsed))]));
-    if let Some(losses) = &s.losses {
+    let tells_groups = args.verbosity.verbose || args.owner;
+    if let Some(losses) = s.losses.as_deref().and_then(|losses| report::losses(losses, tells_groups)) {
         report::note(format_args!("not kept: {losses}"));
     }
-    Ok(())
+    report::is_all_out()
 }

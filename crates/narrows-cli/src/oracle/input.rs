@@ -1,7 +1,8 @@
 //! Reading the data of a file, a folder or stdin.
 
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{IsTerminal, Read};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -16,24 +17,41 @@ pub(crate) struct Input {
     pub(crate) bytes: Vec<u8>,
     /// Whether there was more data than was read.
     pub(crate) is_cut: bool,
+    /// Length of the file, if it is one.
+    pub(crate) len: Option<u64>,
 }
+
+const ENDLESS: &str = "it is a device, whose data may have no end; give a file, a folder, or - for stdin";
 
 /// Reads the first `max_len` bytes.
 pub(crate) fn read(path: &Path, max_len: usize) -> Result<Input> {
-    let mut bytes = Vec::new();
+    let (mut bytes, mut len) = (Vec::new(), None);
     if files::is_dash(path) {
-        take(files::stdin()?, max_len, &mut bytes).context("cannot read stdin")?;
-    } else if fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?.is_dir() {
-        take_folder(path, 0, max_len, &mut bytes)?;
+        let stdin = files::stdin()?;
+        let is_device = stdin.metadata().is_ok_and(|data| data.file_type().is_char_device()) && !stdin.is_terminal();
+        take(stdin, max_len, &mut bytes).context("cannot read stdin")?;
+        if is_device && bytes.len() > max_len {
+            bail!("cannot read stdin: {ENDLESS}");
+        }
     } else {
-        take_file(path, max_len, &mut bytes)?;
+        let data = fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let kind = data.file_type();
+        if kind.is_char_device() || kind.is_block_device() {
+            bail!("cannot read {}: {ENDLESS}", path.display());
+        }
+        if data.is_dir() {
+            take_folder(path, 0, max_len, &mut bytes)?;
+        } else {
+            take_file(path, max_len, &mut bytes)?;
+        }
+        len = data.is_file().then_some(data.len());
     }
     if bytes.is_empty() {
         bail!("{} contains no data", if files::is_dash(path) { "stdin".into() } else { path.display().to_string() });
     }
     let is_cut = bytes.len() > max_len;
     bytes.truncate(max_len);
-    Ok(Input { bytes, is_cut })
+    Ok(Input { bytes, is_cut, len })
 }
 
 fn take_file(path: &Path, max_len: usize, bytes: &mut Vec<u8>) -> Result<()> {
@@ -94,6 +112,10 @@ mod tests {
         fs::create_dir_all(deep).unwrap();
         assert!(read(folder.path(), 3).is_err());
         assert_eq!(read(folder.path(), 2).unwrap().bytes, b"12", "nothing is looked for that is not needed");
+        for device in ["/dev/zero", "/dev/null"] {
+            let Err(error) = read(Path::new(device), 9) else { panic!("{device}") };
+            assert!(error.to_string().contains("it is a device"), "{error}");
+        }
         fs::write(at("empty"), "").unwrap();
         assert!(read(&at("empty"), 9).is_err());
     }

@@ -15,6 +15,8 @@ const CLASS: usize = 2;
 pub(crate) struct About {
     pub(crate) path: String,
     pub(crate) raw_len: usize,
+    /// Bytes of them that were measured.
+    pub(crate) measured_len: usize,
     /// Whether the data continues after `raw_len`.
     pub(crate) is_cut: bool,
     pub(crate) cores: usize,
@@ -53,14 +55,26 @@ pub(crate) fn speeds(table: &Table) -> Vec<Speed> {
 pub(crate) fn headline(about: &About) -> String {
     let first = if about.is_cut { "the first " } else { "" };
     let cores = |n: usize| report::count(n, "core", "cores");
+    let measured = match about.measured_len < about.raw_len {
+        true => format!(", by {} of them", report::bytes(about.measured_len as f64)),
+        false => String::new(),
+    };
     format!(
-        "{}: {first}{}; {} to encode, {} to decode, as fast as {}",
+        "{}: {first}{}{measured}; {} to encode, {} to decode, as fast as {}",
         about.path,
         report::bytes(about.raw_len as f64),
         cores(about.cores),
         cores(about.decoders),
         about.cpu
     )
+}
+
+/// The answer for one rate in a few words.
+pub(crate) fn estimate(answer: &Answer) -> String {
+    let policies = answer.policies.iter().map(|row| format!(", {} {}", row.name, seconds(row.seconds)));
+    let times = [("plain", answer.plain()), ("best schedule", &answer.best)];
+    let times = times.map(|(name, row)| format!("{name} {}", seconds(row.seconds))).join(", ");
+    format!("{} Mbit/s: {times}{}", answer.rate.mbit(), policies.collect::<String>())
 }
 
 /// The table for one rate.
@@ -176,6 +190,7 @@ pub(crate) fn json(about: &About, table: &Table, answers: &[Answer]) -> Value {
     json!({
         "path": about.path,
         "raw_bytes": about.raw_len,
+        "measured_bytes": about.measured_len,
         "is_cut": about.is_cut,
         "cpu": about.cpu,
         "cores": about.cores,

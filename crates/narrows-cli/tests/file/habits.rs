@@ -346,6 +346,43 @@ fn options_of_zstd_and_xz_are_taken_or_said_what_to_use_instead() {
             assert!(said.contains(advice) && said.lines().count() == 1, "{line:?}: {said}");
         }
     }
+    // A tip is near or there is none, and it never removes anything.
+    for (line, tip) in [
+        (&["--stream-size=4", "a"][..], None),
+        (&["--nonsense", "a"], None),
+        (&["--recursiv", "a"], Some("'--recursive'")),
+        (&["--outptu", "x", "a"], Some("'--output'")),
+        (&["--rmm", "a"], None),
+        (&["--forec", "a"], None),
+        (&["-J", "a"], None),
+        (&["--mode", "archiv", "a"], Some("'archive'")),
+        (&["--mode", "worst", "a"], None),
+        (&["cp", "--chmod=a", "a", "b"], None),
+        (&["cp", "-C", "a", "b"], None),
+        (&["cp", "-Q", "a", "b"], None),
+        (&["cp", "--delte", "a", "b"], None),
+        (&["cp", "--remove-source-file", "a", "b"], None),
+        (&["cp", "--recursiv", "a", "b"], Some("'--recursive'")),
+        (&["array", "encdoe", "a"], Some("'encode'")),
+        (&["array", "compress", "a"], None),
+    ] {
+        let output = run(home.path(), line);
+        let said = common::stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{line:?}: {said}");
+        assert_eq!(said.contains("tip:"), tip.is_some(), "{line:?}: {said}");
+        assert!(said.contains(tip.unwrap_or_default()), "{line:?}: {said}");
+        let usage = said.lines().find(|line| line.starts_with("Usage:")).unwrap_or_default();
+        assert!(!usage.contains("--rm") && !usage.contains("--methods"), "{line:?}: {said}");
+    }
+    for (line, advice) in [
+        (&["cp", "--chmod=a", "a", "b"][..], "change them at the target"),
+        (&["cp", "-C", "a", "b"], "is always on: leave it out"),
+        (&["sync", "--exclude-from=x", "a", "b"], "use --exclude"),
+        (&["--stream-size=4", "a"], "leave it out"),
+    ] {
+        let said = common::stderr(&run(home.path(), line));
+        assert!(said.contains(advice) && said.lines().count() == 1, "{line:?}: {said}");
+    }
     // Commands have options of their own, and a word of theirs is no level.
     assert!(common::stderr(&run(home.path(), &["cat", "-r", "a.nrw"])).contains("unexpected argument"));
 }
@@ -372,6 +409,18 @@ fn levels_are_modes_wherever_the_bytes_go() {
     let fast = common::filter(home.path(), &["pipe", "-1"], &raw).stdout;
     assert!(archive.len() < fast.len());
     assert_eq!(run(home.path(), &["-19", "--mode", "fast", "a"]).status.code(), Some(2));
+    // As by zstd, one that is too high is told and taken for the highest, and what is no level is refused.
+    for level in ["-23", "-99"] {
+        let output = run(home.path(), &[level, "-c", "a"]);
+        let told = format!("there is no level {}; it is taken for 22", &level[1..]);
+        assert!(output.status.success() && common::stderr(&output).contains(&told), "{}", common::stderr(&output));
+        assert_eq!(output.stdout, good(home.path(), &["-22", "-c", "a"]));
+        assert!(run(home.path(), &[level, "-qc", "a"]).stderr.is_empty());
+    }
+    assert!(run(home.path(), &["-22", "-c", "a"]).stderr.is_empty());
+    for line in [&["-99999999999", "a"][..], &["--fast=0", "a"], &["--fast=99999999999", "a"], &["--fast=", "a"]] {
+        assert_eq!(run(home.path(), line).status.code(), Some(2), "{line:?}");
+    }
 }
 
 /// What `narrows FILE` writes, `narrows pipe FILE` writes.

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
 use narrows::entry::{Answer, DIGEST_LEN, EndState, Entry, EntryKind};
+use narrows_host::means::share_of_descriptors;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -31,6 +32,8 @@ const WRITEBACK_LEN: u64 = 8 << 20;
 /// Maximum number of files whose chunks arrived before their content; each has two descriptors and
 /// an index. Our senders announce 16.
 const DELTAS_MAX: usize = 64;
+/// The same as a divisor of the descriptors of this process, for a low limit.
+const DELTAS_SHARE: usize = 16;
 
 /// Shortest block of zeros that becomes a hole, in bytes: shorter ones save no block of a file system.
 const HOLE_MIN: usize = 64 << 10;
@@ -306,7 +309,7 @@ impl Target {
         }
         let count = self.plans.len();
         if let std::collections::hash_map::Entry::Vacant(vacant) = self.plans.entry(id) {
-            if count >= DELTAS_MAX {
+            if count >= share_of_descriptors(DELTAS_MAX, DELTAS_SHARE) {
                 return None;
             }
             let path = entry.path.clone();

@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 
 use narrows::entry::{Answer, Entry, EntryKind, KnownFrame, SUMS_MAX};
 use narrows::frame::SUMS_LOG;
+use narrows_host::means::share_of_descriptors;
 use rustix::fs::{Mode, OFlags};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -19,6 +20,8 @@ use crate::frames::{Decoder, Form, KnownFrames, Reader, SUFFIX, into_io, totals}
 pub(super) const RESUMED_MIN: u64 = 64 << 10;
 /// Files of which frames are known at a time; each has two descriptors. Our senders ask about 16.
 const KNOWN_MAX: usize = 64;
+/// The same as a divisor of the descriptors of this process, for a low limit.
+const KNOWN_SHARE: usize = 16;
 /// Most bytes of a file that are held to be written at once: a block of a small file with all around it.
 /// Less than [`RESUMED_MIN`], so nothing that would be kept is held.
 const HELD_MAX: usize = 16 << 10;
@@ -211,7 +214,7 @@ impl Target {
             return None;
         }
         if !self.here.contains_key(&id) {
-            if self.here.len() >= KNOWN_MAX {
+            if self.here.len() >= share_of_descriptors(KNOWN_MAX, KNOWN_SHARE) {
                 return None;
             }
             let files = self.earlier_files(id)?;

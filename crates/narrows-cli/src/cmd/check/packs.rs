@@ -33,9 +33,16 @@ pub(super) struct Found {
 /// decoded by that. Nothing if it is no pack, or not whole: then [`check`] tells more.
 pub(super) fn compare<R: ReadAt>(file: &File<R>, threads: usize) -> Result<(Found, u64)> {
     let mut found = Found::default();
-    let is_pack = matches!(read_trailer(file), Ok(Some(_)));
-    let pack = is_pack.then(|| open(file));
-    let Some(Ok(pack)) = pack else { return Ok((found, 0)) };
+    let pack = match read_trailer(file) {
+        Ok(Some(_)) => open(file),
+        Ok(None) => return Ok((found, 0)),
+        Err(e) => Err(e),
+    };
+    let pack = match pack {
+        Err(e) if e.source.is_some() => return Err(e),
+        Err(_) => return Ok((found, 0)),
+        Ok(pack) => pack,
+    };
     let mut others = Vec::new();
     let compared = compare_directory(&pack, threads, |item, why| {
         found.others += 1;

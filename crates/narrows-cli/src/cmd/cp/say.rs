@@ -38,11 +38,9 @@ pub(super) fn sent_names(args: &CpArgs, received: bool) -> Box<dyn Fn(&str) + Se
     if !itemizes(args) {
         return Box::new(names(args, ""));
     }
-    Box::new(move |line| {
-        let _ = match line.strip_prefix('>').filter(|_| !received) {
-            Some(rest) => report::out(format_args!("<{rest}")),
-            None => report::out(line),
-        };
+    Box::new(move |line| match line.strip_prefix('>').filter(|_| !received) {
+        Some(rest) => report::out_meanwhile(format_args!("<{rest}")),
+        None => report::out_meanwhile(line),
     })
 }
 
@@ -77,9 +75,7 @@ pub(super) fn removed_names(args: &CpArgs) -> Box<dyn Fn(&str) + Send + Sync> {
             let removals = removals.clone();
             Box::new(move |name| sync::collect(&removals, name))
         }
-        None if itemizes(args) => Box::new(|name| {
-            let _ = report::out(format_args!("*deleting   {name}"));
-        }),
+        None if itemizes(args) => Box::new(|name| report::out_meanwhile(format_args!("*deleting   {name}"))),
         None => Box::new(names(args, DELETING)),
     }
 }
@@ -90,7 +86,7 @@ pub(super) fn names(args: &CpArgs, before: &'static str) -> impl Fn(&str) + Send
     let wanted = names_wanted(args);
     move |name| {
         if wanted {
-            let _ = report::out(format_args!("{before}{name}"));
+            report::out_meanwhile(format_args!("{before}{name}"));
         }
     }
 }
@@ -166,7 +162,15 @@ pub(super) fn say(args: &CpArgs, dash: Dash, o: &Outcome, failures: &Failures, e
         return report::out(all);
     }
     if args.verbosity.quiet || o.unstarted {
-        return Ok(());
+        return report::is_all_out();
+    }
+    let is_idle = o.files + o.failed + o.removed + o.changed == 0 && !o.begun;
+    if is_idle {
+        let what = if o.others == 0 { "nothing to do" } else { "no file to copy" };
+        let same = report::count(o.files_same, "file", "files");
+        let same = if o.files_same > 0 { format!(", {same} up to date") } else { String::new() };
+        report::note(format_args!("{what}{same}"));
+        return say_losses(args, o);
     }
     let would = if args.dry_run { "would copy " } else { "" };
     let mut line = would.to_owned() + &report::count(o.files, "file", "files");
@@ -186,8 +190,14 @@ pub(super) fn say(args: &CpArgs, dash: Dash, o: &Outcome, failures: &Failures, e
     if args.verbosity.verbose && !o.mix.is_empty() {
         report::note(format_args!("methods: {}", o.mix));
     }
-    if let Some(losses) = &o.losses {
+    say_losses(args, o)
+}
+
+fn say_losses(args: &CpArgs, o: &Outcome) -> Result<()> {
+    // As with rsync, nobody expects a user to set other groups than their own.
+    let tells_groups = args.verbosity.verbose || args.owner;
+    if let Some(losses) = o.losses.as_deref().and_then(|losses| report::losses(losses, tells_groups)) {
         report::note(format_args!("not kept: {losses}"));
     }
-    Ok(())
+    report::is_all_out()
 }

@@ -1,8 +1,10 @@
 //! Which files a command line means, and the names of what is made of them.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow};
@@ -10,11 +12,13 @@ use narrows_file::foreign::Format;
 
 use crate::args::file::{FileArgs, FormatArg};
 use crate::files::{folder_of, is_dash};
-use crate::place;
+use crate::place::{self, Place};
 use crate::report;
 
 /// Suffixes that stand for two.
 const OF_TAR: [&str; 7] = [".tgz", ".taz", ".tzst", ".txz", ".tbz2", ".tbz", ".tlz4"];
+/// Suffixes beside those of the formats: what people call zstd files, and what gzip takes.
+const OTHERS: [&str; 5] = [".zstd", "-gz", ".z", "-z", "_z"];
 
 /// The files of the command line; with -r those in its folders, in the order of their names, instead of these.
 pub(super) fn inputs(args: &FileArgs) -> Vec<PathBuf> {
@@ -65,7 +69,7 @@ fn is_meant(args: &FileArgs, path: &Path) -> bool {
     if args.decompress || args.test || args.list {
         raw_name(path).is_some()
     } else {
-        !path.as_os_str().as_encoded_bytes().ends_with(suffix(args).as_bytes())
+        !path.file_name().is_some_and(|name| has_suffix(name.as_bytes(), suffix(args)))
     }
 }
 
@@ -94,6 +98,14 @@ pub(super) fn check(args: &FileArgs, inputs: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
+/// Fails for an input that is not there, or of which no file is made. Of objects nothing is asked here.
+pub(super) fn look(args: &FileArgs, input: &Path) -> Result<()> {
+    if is_dash(input) || Place::is_object(input.as_os_str()) {
+        return Ok(());
+    }
+    refuse_special(args, &place::path_of(input)?)
+}
+
 /// Fails for an input of which no file is made without -f, -c or -o.
 pub(super) fn refuse_special(args: &FileArgs, input: &Path) -> Result<()> {
     let writes = args.output.is_none() && !args.stdout && !args.test;
@@ -116,14 +128,9 @@ pub(super) fn refuse_special(args: &FileArgs, input: &Path) -> Result<()> {
 
 /// The error of an input that cannot be looked at.
 fn no_file(input: &Path, error: &io::Error) -> anyhow::Error {
-    // A misspelt command looks the same. The status is that of a missing file, as with zstd and gzip.
-    let is_first_word = std::env::args_os().nth(1).is_some_and(|word| word == input.as_os_str());
-    if is_first_word && input.components().count() == 1 && error.kind() == io::ErrorKind::NotFound {
-        return anyhow!("{} is neither a file nor a command; see narrows --help", input.display());
-    }
     let why = io::Error::from(error.kind());
     let why = error.raw_os_error().map_or(why, io::Error::from_raw_os_error);
-    anyhow!("cannot read {}: {}", input.display(), report::one_line(&why.into()))
+    anyhow::Error::from(why).context(format!("cannot read {}", input.display()))
 }
 
 /// The name of the output: `None` for stdout.
@@ -160,15 +167,22 @@ fn suffix(args: &FileArgs) -> &'static str {
     }
 }
 
-/// The name without the suffix of a compressed file; `None` if it has none, or nothing else.
+/// The name without the suffix of a compressed file, in upper or lower case as for gzip; `None` if it has none, or
+/// nothing else.
 fn raw_name(input: &Path) -> Option<PathBuf> {
-    let name = input.file_name()?.as_encoded_bytes();
-    let ends = |suffix: &str| name.ends_with(suffix.as_bytes()) && name.len() > suffix.len();
-    if OF_TAR.into_iter().any(ends) {
+    let name = input.file_name()?.as_bytes();
+    if OF_TAR.into_iter().any(|suffix| has_suffix(name, suffix)) {
         return Some(input.with_extension("tar"));
     }
-    let known = Format::ALL.iter().any(|format| ends(format.suffix()));
-    known.then(|| input.file_stem().map(|stem| input.with_file_name(stem))).flatten()
+    let suffixes = Format::ALL.iter().map(|format| format.suffix()).chain(OTHERS);
+    let suffix = suffixes.into_iter().find(|suffix| has_suffix(name, suffix))?;
+    Some(input.with_file_name(OsStr::from_bytes(&name[..name.len() - suffix.len()])))
+}
+
+/// Whether a name is more than this suffix, and ends in it.
+fn has_suffix(name: &[u8], suffix: &str) -> bool {
+    let begin = name.len().checked_sub(suffix.len()).filter(|begin| *begin > 0);
+    begin.is_some_and(|begin| name[begin..].eq_ignore_ascii_case(suffix.as_bytes()))
 }
 
 #[cfg(test)]
@@ -185,10 +199,17 @@ mod tests {
             ("a.tar.gz", "a.tar"),
             (".a.xz", ".a"),
             (" .lz4", " "),
+            ("a.zstd", "a"),
+            ("A.GZ", "A"),
+            ("d/DIR.TGZ", "d/DIR.tar"),
+            ("a-gz", "a"),
+            ("a.b.z", "a.b"),
+            ("a.Z", "a"),
+            ("a.NRW", "a"),
         ] {
             assert_eq!(of(name).as_deref(), Some(raw));
         }
-        for none in ["a", ".nrw", "d/.tgz", "a.nrw.old", "a.NRW", "nrw", "a.tar"] {
+        for none in ["a", ".nrw", "d/.tgz", "a.nrw.old", "nrw", "a.tar", "-gz", ".z", "d/.GZ", "az"] {
             assert_eq!(of(none), None, "{none}");
         }
     }
