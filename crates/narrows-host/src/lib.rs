@@ -6,6 +6,7 @@ pub mod cache;
 pub mod calibration;
 pub mod config;
 pub mod encrypted;
+pub mod follow;
 pub mod hints;
 pub mod idle;
 pub mod manager;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use narrows_file::OpenOptions;
-use narrows_host::signals;
+use narrows_host::{follow, signals};
 use narrows_pack::Pack;
 use narrows_pack::mount::Mounted;
 
@@ -62,7 +62,8 @@ fn here(args: &MountArgs) -> Result<ExitCode> {
     let pack = Pack::open_with(source, OpenOptions::default().cache_max(args.cache));
     let pack = pack.map_err(|e| anyhow::Error::from(e).context(name.clone()))?;
     let shown = args.directory.display();
-    let folder = args.directory.canonicalize().map_err(|e| match e.raw_os_error() {
+    let folder = follow::to_end(&args.directory).and_then(|place| place.path.canonicalize());
+    let folder = folder.map_err(|e| match e.raw_os_error() {
         Some(libc::ENOTCONN) => {
             anyhow!("cannot mount on {shown}: the program of a mount there was killed; end it with umount -l {shown}, or fusermount3 -u {shown}")
         }
