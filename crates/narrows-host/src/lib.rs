@@ -9,6 +9,7 @@ pub mod encrypted;
 pub mod follow;
 pub mod hints;
 pub mod idle;
+pub mod lines;
 pub mod manager;
 pub mod means;
 pub mod peers;
