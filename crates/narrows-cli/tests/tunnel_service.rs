@@ -557,6 +557,45 @@ fn serve_and_agent_say_when_they_are_ready() {
     assert!(token.exists(), "a service that is ready has written its token");
 }
 
+#[test]
+fn a_token_has_its_file_before_the_port_answers() {
+    if !narrows_test::has("strace") {
+        return;
+    }
+    let home = home();
+    let home = home.path();
+    let manager = UnixDatagram::bind(home.join("notify")).unwrap();
+    manager.set_read_timeout(Some(std::time::Duration::from_millis(100))).unwrap();
+    let dir = home.to_str().unwrap();
+    let serve = ["serve", "--quiet", "--listen", "127.0.0.1:0", "--dir", dir, "--token-out"];
+    let tunnel = ["tunnel", "--quiet", "--listen", "127.0.0.1:0", "--token-out"];
+    for line in [&serve[..], &tunnel] {
+        let (trace, token) = (home.join(format!("{}.trace", line[0])), home.join(format!("{}.token", line[0])));
+        // With -D the child is the program, and strace ends after it.
+        let mut command = Command::new("strace");
+        command.args(["-D", "-f", "-e", "trace=listen,rename,renameat,renameat2,linkat", "-o"]).arg(&trace);
+        command.arg(env!("CARGO_BIN_EXE_narrows")).args(line).arg(&token);
+        command.env("NOTIFY_SOCKET", home.join("notify")).env("XDG_STATE_HOME", home).env("NARROWS_CONFIG", "");
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let begun = std::time::Instant::now();
+        while manager.recv(&mut [0; 1024]).is_err() {
+            if child.try_wait().unwrap().is_some() {
+                return narrows_test::skip(format!("processes cannot be traced here: {}", stderr(&finish(child))));
+            }
+            assert!(begun.elapsed() < PATIENCE, "it does not become ready");
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let text = || fs::read_to_string(&trace).unwrap();
+        wait_for(|| text().contains("+++ killed"));
+        let text = text();
+        let place = |what: &dyn Fn(&str) -> bool| text.lines().position(what);
+        let named = place(&|line| line.contains("rename") && line.contains(".token\""));
+        let listens = place(&|line| line.contains("listen("));
+        assert!(named.is_some() && listens.is_some() && named < listens, "{text}");
+    }
+}
+
 /// The folder of the units, and a copy of it in which the program is the one that was built.
 fn units(home: &Path) -> Option<Vec<PathBuf>> {
     if !narrows_test::has("systemd-analyze") {

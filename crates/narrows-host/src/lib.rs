@@ -2,6 +2,7 @@
 //! memory and descriptors, priorities, signals, the service manager, hints about files, files that
 //! appear whole, words for people, and which connections are encrypted.
 
+pub mod bound;
 pub mod cache;
 pub mod calibration;
 pub mod config;
