@@ -51,22 +51,18 @@ pub fn to_end(path: &Path) -> io::Result<Place> {
         // Devices, and pipes behind links of /proc, whose text leads nowhere.
         return Ok(Place { path: path.to_owned(), there: Some(data.clone()) });
     }
-    let path = behind_links(path, is_protected())?.0;
+    let Way { path, is_by_proc, .. } = behind_links(path, is_protected())?;
     let there = match path.symlink_metadata() {
         Ok(data) => Some(data),
         Err(e) if e.kind() == io::ErrorKind::NotFound => None,
         Err(e) => return Err(e),
     };
-    let same = match (&kernel, &there) {
-        (Some(a), Some(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
-        (None, None) => true,
-        _ => false,
-    };
-    if same {
-        return Ok(Place { path, there });
+    let file = |data: &Option<Metadata>| data.as_ref().map(|data| (data.dev(), data.ino()));
+    // The text of a link in /proc may be the name that a removed file had.
+    if is_by_proc && file(&kernel) != file(&there) {
+        return Err(io::Error::other("it leads to a file that has no name, or that is replaced now"));
     }
-    // The text of a link in /proc leads to a name that a removed file had.
-    Err(io::Error::other("it leads to a file that has no name, or that is replaced now"))
+    Ok(Place { path, there })
 }
 
 /// Opens a regular file to read it, with the owners of all that leads to it: of the links, and of the file.
@@ -75,7 +71,7 @@ pub fn to_end(path: &Path) -> io::Result<Place> {
 /// # Errors
 /// It cannot be opened, or is none.
 pub fn open_with_owners(path: &Path) -> io::Result<(File, Vec<u32>)> {
-    let (path, mut owners) = behind_links(path, is_protected())?;
+    let Way { path, mut owners, .. } = behind_links(path, is_protected())?;
     // Opening a pipe would wait for its writer.
     let file = File::options().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
     let data = file.metadata()?;
@@ -86,19 +82,36 @@ pub fn open_with_owners(path: &Path) -> io::Result<(File, Vec<u32>)> {
     Ok((file, owners))
 }
 
-/// The path without a link at its end, and the owners of the links.
-fn behind_links(path: &Path, is_protected: bool) -> io::Result<(PathBuf, Vec<u32>)> {
-    let (mut path, mut owners) = (path.to_owned(), Vec::new());
+/// Where the links at the end of a path lead.
+struct Way {
+    /// Its last name is no link.
+    path: PathBuf,
+    /// Of the links.
+    owners: Vec<u32>,
+    /// One of them is of /proc, whose text need not be a path.
+    is_by_proc: bool,
+}
+
+/// A link.
+struct Link {
+    to: PathBuf,
+    owner: u32,
+    is_of_proc: bool,
+}
+
+fn behind_links(path: &Path, is_protected: bool) -> io::Result<Way> {
+    let mut way = Way { path: path.to_owned(), owners: Vec::new(), is_by_proc: false };
     for _ in 0..LINKS_MAX {
-        let Some((to, owner)) = link_at(&path, is_protected)? else { return Ok((path, owners)) };
-        path = folder_of(&path).join(to);
-        owners.push(owner);
+        let Some(link) = link_at(&way.path, is_protected)? else { return Ok(way) };
+        way.path = folder_of(&way.path).join(link.to);
+        way.owners.push(link.owner);
+        way.is_by_proc |= link.is_of_proc;
     }
     Err(Errno::LOOP.into())
 }
 
-/// Where a link leads, and its owner; `None` if there is none.
-fn link_at(path: &Path, is_protected: bool) -> io::Result<Option<(PathBuf, u32)>> {
+/// The link at a path; `None` if there is none.
+fn link_at(path: &Path, is_protected: bool) -> io::Result<Option<Link>> {
     let Some(name) = path.file_name() else { return Ok(None) };
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let folder = match rustix::fs::openat(CWD, folder_of(path), flags | OFlags::DIRECTORY, Mode::empty()) {
@@ -119,7 +132,8 @@ fn link_at(path: &Path, is_protected: bool) -> io::Result<Option<(PathBuf, u32)>
         return Err(of_another_user());
     }
     let text = rustix::fs::readlinkat(&link, OsStr::new(""), Vec::new())?.into_bytes();
-    Ok(Some((PathBuf::from(OsString::from_vec(text)), stat.st_uid)))
+    let is_of_proc = rustix::fs::fstatfs(&folder).is_ok_and(|about| about.f_type == rustix::fs::PROC_SUPER_MAGIC);
+    Ok(Some(Link { to: OsString::from_vec(text).into(), owner: stat.st_uid, is_of_proc }))
 }
 
 /// The rule of the kernel (fs/namei.c, `may_follow_link`).
@@ -191,14 +205,14 @@ mod tests {
                 lchown(&link, Some(owner_of_link), None).unwrap();
                 symlink(&link, &own).unwrap();
                 for path in [&link, &own] {
-                    let found = behind_links(path, true).map(|found| found.0);
+                    let found = behind_links(path, true).map(|way| way.path);
                     let told = format!("{owner_of_folder} {mode:o} {owner_of_link}: {found:?}");
                     match found {
                         Ok(found) => assert!(follows && found == *to, "{told}"),
                         Err(e) => assert!(!follows && e.kind() == io::ErrorKind::PermissionDenied, "{told}"),
                     }
-                    let (end, owners) = behind_links(path, false).unwrap();
-                    assert_eq!((&end, owners.last()), (to, Some(&owner_of_link)), "the rule is switched off");
+                    let way = behind_links(path, false).unwrap();
+                    assert_eq!((&way.path, way.owners.last()), (to, Some(&owner_of_link)), "it is switched off");
                 }
                 fs::remove_file(&link).unwrap();
                 fs::remove_file(&own).unwrap();
