@@ -234,7 +234,7 @@ impl Method {
 
     /// The fast encoder of LZ4; a higher `accel` is faster and shrinks less.
     pub const fn lz4_accel(accel: i32) -> Self {
-        Self::new(CodecId::LZ4, -accel)
+        Self::new(CodecId::LZ4, accel.wrapping_neg())
     }
 
     /// Zstandard at this level.
@@ -397,7 +397,7 @@ impl Contexts {
 fn interpolate(anchors: &[(Level, f32, f32)], level: Level) -> (f32, f32) {
     let above = anchors.partition_point(|a| a.0 < level).min(anchors.len() - 1);
     let (a, b) = (anchors[above.saturating_sub(1)], anchors[above]);
-    let share = if a.0 == b.0 { 0.0 } else { ((level - a.0) as f32 / (b.0 - a.0) as f32).clamp(0.0, 1.0) };
+    let share = if a.0 == b.0 { 0.0 } else { (level.saturating_sub(a.0) as f32 / (b.0 - a.0) as f32).clamp(0.0, 1.0) };
     (a.1 * (b.1 / a.1).powf(share), a.2 * (b.2 / a.2).powf(share))
 }
 
