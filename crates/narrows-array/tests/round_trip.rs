@@ -217,3 +217,15 @@ fn candidates_hold_the_winner() {
         assert!(all.contains(chooser.pipeline().unwrap()));
     }
 }
+
+#[test]
+fn the_example_of_the_readme_runs() -> Result<(), Box<dyn std::error::Error>> {
+    narrows_test::assert_compiled("README.md".as_ref(), include_str!("round_trip.rs"));
+    let bytes: Vec<u8> = (0..64 * 64).flat_map(|i| (i as f32).sin().to_le_bytes()).collect();
+    let mut chooser = Chooser::new(Options::default(), Bound { digits: Some(3), ..Bound::default() })?;
+    let chunk = chooser.encode(&ArrayView::new(Dtype::F32, &[64, 64], &bytes))?; // one chooser for an array
+    let array = Coder::new().decode(&chunk, RAW_MAX)?; // one coder for a thread
+    let info = narrows_array::info(&chunk)?; // header: shape, bound, worst error
+    assert_eq!((array.bytes.len(), &info.shape[..]), (bytes.len(), &[64, 64][..]));
+    Ok(())
+}

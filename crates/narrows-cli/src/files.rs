@@ -12,6 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 use narrows::stored::Stored;
 
+use narrows_host::follow;
 use narrows_host::signals::{interruptible, ready};
 use rustix::event::PollFlags;
 use rustix::io::{Errno, ReadWriteFlags};
@@ -301,17 +302,17 @@ impl Target {
 
     fn open_kind(path: &Path, cannot: &str) -> Result<Kind> {
         // The file behind a link is replaced, not the link, and its permissions are kept.
-        let (path, permissions) = match path.metadata() {
-            Ok(data) if data.is_dir() => return Err(anyhow!("{cannot}: it is a folder")),
-            Ok(data) if !data.is_file() => {
+        let place = follow::to_end(path).with_context(|| cannot.to_owned())?;
+        let permissions = match place.there {
+            Some(data) if data.is_dir() => return Err(anyhow!("{cannot}: it is a folder")),
+            Some(data) if !data.is_file() => {
                 let owned = path.to_owned();
-                let opened = interruptible(move || File::options().write(true).open(owned))?;
+                let opened = interruptible(move || follow::open_special(&owned))?;
                 return Ok(Kind::Special(opened.with_context(|| cannot.to_owned())?));
             }
-            Ok(data) => (path.canonicalize().with_context(|| cannot.to_owned())?, Some(data.permissions())),
-            Err(_) => (behind_links(path), None),
+            there => there.map(|data| data.permissions()),
         };
-        Self::whole(path, permissions, cannot)
+        Self::whole(place.path, permissions, cannot)
     }
 
     fn whole(path: PathBuf, permissions: Option<std::fs::Permissions>, cannot: &str) -> Result<Kind> {
@@ -451,17 +452,6 @@ fn waits_for_nobody(file: &File) -> bool {
     /// Device 1:3, on every Linux.
     const NULL: u64 = 0x103;
     file.metadata().is_ok_and(|data| data.is_file() || data.file_type().is_char_device() && data.rdev() == NULL)
-}
-
-/// Resolves symbolic links to a file that does not exist yet, as a redirection of the shell does.
-pub(crate) fn behind_links(path: &Path) -> PathBuf {
-    let mut path = path.to_owned();
-    // The kernel follows at most 40 links.
-    for _ in 0..40 {
-        let Ok(to) = path.read_link() else { break };
-        path = folder_of(&path).join(to);
-    }
-    path
 }
 
 /// Whether a path is a named pipe, or a link to one, which is read once to its end.

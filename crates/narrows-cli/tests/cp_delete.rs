@@ -255,6 +255,29 @@ fn what_is_copied_only_with_devices_is_passed_over_as_by_rsync() {
     }
 }
 
+#[test]
+fn names_of_one_socket_are_names_of_one_copy() {
+    let home = home();
+    let (h, a, b) = (home.path(), home.path().join("a"), home.path().join("b"));
+    write(&a, &["sub/f"]);
+    let _socket = UnixListener::bind(a.join("socket")).unwrap();
+    let _other = UnixListener::bind(a.join("other")).unwrap();
+    let names = ["again", "socket", "sub/again"];
+    names.iter().filter(|name| **name != "socket").for_each(|n| fs::hard_link(a.join("socket"), a.join(n)).unwrap());
+    for way in WAYS {
+        let _ = fs::remove_dir_all(&b);
+        // The second copy finds them there.
+        for _ in 0..2 {
+            let output = delete(h, way, &["-D"], &a.join(""), &b);
+            assert_eq!(code(&output), 0, "{way:?}: {}", stderr(&output));
+            let data = |name: &str| b.join(name).symlink_metadata().unwrap();
+            assert!(names.iter().all(|name| data(name).file_type().is_socket()), "{way:?}");
+            assert!(names.iter().all(|name| data(name).ino() == data("socket").ino()), "{way:?}");
+            assert_eq!((data("socket").nlink(), data("other").nlink()), (3, 1), "{way:?}");
+        }
+    }
+}
+
 /// Only what is stored at the other end may go.
 #[test]
 fn what_is_passed_over_is_not_removed_from_the_source() {

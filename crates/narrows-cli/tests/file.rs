@@ -2,6 +2,7 @@
 //! only an index can do.
 
 mod habits;
+mod links;
 
 use std::fs::{self, FileTimes};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};

@@ -219,6 +219,29 @@ fn a_server_refuses_hellos_that_are_none() {
     assert_eq!(code(&ping(home.path(), &server.place, &["--count", "2", "--sizes", "50"])), 0, "it goes on");
 }
 
+/// Everyone may connect: a log has an end. At most 20 lines in a second, and one that counts the others.
+#[test]
+fn strangers_do_not_fill_the_log() {
+    const STRANGERS: usize = 300;
+    let home = home();
+    let mut server = Server::port(home.path());
+    let begun = std::time::Instant::now();
+    for _ in 0..STRANGERS {
+        let mut socket = TcpStream::connect(&server.place).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        let _ = socket.write_all(b"GET / HTTP/1.1\r\n\r\n");
+        let _ = socket.shutdown(std::net::Shutdown::Write);
+        let _ = socket.read_to_end(&mut Vec::new());
+    }
+    server.child.kill().unwrap();
+    let mut said = String::new();
+    server.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    // However long it took.
+    let most = 21 * (begun.elapsed().as_secs() as usize + 2);
+    let lines = said.lines().count();
+    assert!(lines > 0 && lines <= most, "{lines} lines, at most {most}:\n{said}");
+}
+
 /// Whatever follows a valid hello, the server neither fails nor answers with a message that was not
 /// sent.
 #[test]

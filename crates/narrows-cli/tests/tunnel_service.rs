@@ -4,6 +4,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -557,6 +558,45 @@ fn serve_and_agent_say_when_they_are_ready() {
     assert!(token.exists(), "a service that is ready has written its token");
 }
 
+#[test]
+fn a_token_has_its_file_before_the_port_answers() {
+    if !narrows_test::has("strace") {
+        return;
+    }
+    let home = home();
+    let home = home.path();
+    let manager = UnixDatagram::bind(home.join("notify")).unwrap();
+    manager.set_read_timeout(Some(std::time::Duration::from_millis(100))).unwrap();
+    let dir = home.to_str().unwrap();
+    let serve = ["serve", "--quiet", "--listen", "127.0.0.1:0", "--dir", dir, "--token-out"];
+    let tunnel = ["tunnel", "--quiet", "--listen", "127.0.0.1:0", "--token-out"];
+    for line in [&serve[..], &tunnel] {
+        let (trace, token) = (home.join(format!("{}.trace", line[0])), home.join(format!("{}.token", line[0])));
+        // With -D the child is the program, and strace ends after it.
+        let mut command = Command::new("strace");
+        command.args(["-D", "-f", "-e", "trace=listen,rename,renameat,renameat2,linkat", "-o"]).arg(&trace);
+        command.arg(env!("CARGO_BIN_EXE_narrows")).args(line).arg(&token);
+        command.env("NOTIFY_SOCKET", home.join("notify")).env("XDG_STATE_HOME", home).env("NARROWS_CONFIG", "");
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let begun = std::time::Instant::now();
+        while manager.recv(&mut [0; 1024]).is_err() {
+            if child.try_wait().unwrap().is_some() {
+                return narrows_test::skip(format!("processes cannot be traced here: {}", stderr(&finish(child))));
+            }
+            assert!(begun.elapsed() < PATIENCE, "it does not become ready");
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let text = || fs::read_to_string(&trace).unwrap();
+        wait_for(|| text().contains("+++ killed"));
+        let text = text();
+        let place = |what: &dyn Fn(&str) -> bool| text.lines().position(what);
+        let named = place(&|line| line.contains("rename") && line.contains(".token\""));
+        let listens = place(&|line| line.contains("listen("));
+        assert!(named.is_some() && listens.is_some() && named < listens, "{text}");
+    }
+}
+
 /// The folder of the units, and a copy of it in which the program is the one that was built.
 fn units(home: &Path) -> Option<Vec<PathBuf>> {
     if !narrows_test::has("systemd-analyze") {
@@ -600,6 +640,91 @@ fn units_are_valid_and_sandboxed() {
     }
 }
 
+/// What a unit says of a key, with its instance.
+fn said_by(unit: &str, instance: &str, key: &str) -> Vec<String> {
+    let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd");
+    let text = fs::read_to_string(units.join(unit)).unwrap().replace("%i", instance);
+    let lines = text.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+    lines.flat_map(str::split_whitespace).map(str::to_owned).collect()
+}
+
+/// Each service as its unit runs it, without systemd: a user, groups, its folder, and what is in the place of
+/// `/etc/narrows`.
+#[test]
+fn no_service_reads_the_keys_of_another() {
+    if !rustix::process::geteuid().is_root() {
+        return narrows_test::skip("needs root, to become several users");
+    }
+    if !["setpriv", "unshare", "mount", "mkdir", "cat"].iter().all(|program| narrows_test::has(program)) {
+        return;
+    }
+    let home = home();
+    let home = home.path();
+    if !Command::new("unshare").args(["--mount", "true"]).status().is_ok_and(|status| status.success()) {
+        return narrows_test::skip("namespaces are not allowed here");
+    }
+    let at = |path: &str| format!("{}{path}", home.display());
+    let public = |path: &str| fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    public(&at(""));
+    const GROUP: u32 = 4444;
+    let services = [("narrows-serve.service", ""), ("narrows-tunnel@.service", "a"), ("narrows-tunnel@.service", "b")];
+    let (mut users, mut secrets) = (Vec::new(), Vec::new());
+    for (uid, (unit, instance)) in (4001..).zip(services) {
+        let is_dynamic = said_by(unit, instance, "DynamicUser") == ["yes"];
+        let user = said_by(unit, instance, "User").pop();
+        let name = if is_dynamic { format!("{unit}{instance}") } else { user.unwrap() };
+        assert!(!users.contains(&name), "{name} runs two services");
+        users.push(name);
+        let state = said_by(unit, instance, "StateDirectory").pop().unwrap();
+        assert_eq!(said_by(unit, instance, "StateDirectoryMode"), ["0700"]);
+        let folder = at(&format!("/var/lib/{state}"));
+        fs::create_dir_all(&folder).unwrap();
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).unwrap();
+        chown(&folder, Some(uid), Some(uid)).unwrap();
+        let key = format!("{folder}/key");
+        fs::write(&key, "key").unwrap();
+        fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
+        chown(&key, Some(uid), Some(uid)).unwrap();
+        secrets.push((uid, key));
+        if !instance.is_empty() {
+            let folder = at(&format!("/etc/narrows/tunnel/{instance}"));
+            fs::create_dir_all(&folder).unwrap();
+            let token = format!("{folder}/token");
+            fs::write(&token, "token").unwrap();
+            fs::set_permissions(&token, fs::Permissions::from_mode(0o640)).unwrap();
+            chown(&token, Some(0), Some(GROUP)).unwrap();
+            secrets.push((uid, token));
+        }
+    }
+    chown(at("/etc/narrows/tunnel"), Some(0), Some(GROUP)).unwrap();
+    fs::set_permissions(at("/etc/narrows/tunnel"), fs::Permissions::from_mode(0o2750)).unwrap();
+    for (uid, (unit, instance)) in (4001..).zip(services) {
+        let hidden = said_by(unit, instance, "TemporaryFileSystem");
+        let hidden = hidden.iter().map(|path| at(path.trim_end_matches(":ro")));
+        let mut script = "set -e; mount --make-rprivate /; ".to_owned();
+        for (bound, hidden) in said_by(unit, instance, "BindReadOnlyPaths").iter().map(|path| at(path)).zip(hidden) {
+            let held = at("/held");
+            script +=
+                &format!("mkdir -p {held}; mount --bind {bound} {held}; mount -t tmpfs -o mode=755 none {hidden}; ");
+            script += &format!("mkdir -p {bound}; mount --bind {held} {bound}; ");
+        }
+        let groups = match &said_by(unit, instance, "SupplementaryGroups")[..] {
+            [] => "--clear-groups".to_owned(),
+            [one] => {
+                assert_eq!(one, "narrows-tunnel");
+                format!("--groups={GROUP}")
+            }
+            more => panic!("{more:?}"),
+        };
+        script += &format!("exec setpriv --reuid={uid} --regid={uid} {groups} cat \"$1\"");
+        for (owner, secret) in &secrets {
+            let output = Command::new("unshare").args(["--mount", "sh", "-c", &script, "sh", secret]).output().unwrap();
+            let reads = output.status.success();
+            assert_eq!(reads, *owner == uid, "{unit} {instance} {secret}: {}", stderr(&output));
+        }
+    }
+}
+
 /// A unit whose folder is missing does not start, and purging the package removes what it made.
 #[test]
 fn folders_that_units_name_are_made_and_removed_by_the_package() {
@@ -612,10 +737,10 @@ fn folders_that_units_name_are_made_and_removed_by_the_package() {
         let text = read(&format!("systemd/{unit}.service"));
         let words = text.lines().filter(|line| !line.starts_with('#')).flat_map(|line| line.split([' ', '=']));
         named.extend(words.filter(|w| w.starts_with("/etc/") || w.starts_with("/srv/")).map(|word| {
-            // That of the file, if it names one.
-            let path = Path::new(word);
+            // That of the file, if it names one; those of tunnels their administrator makes.
+            let path = Path::new(word.trim_end_matches(":ro"));
             let folder = if path.extension().is_some() { path.parent().unwrap() } else { path };
-            folder.to_str().unwrap().to_owned()
+            folder.to_str().unwrap().trim_end_matches("/%i").to_owned()
         }));
     }
     assert!(named.len() >= 3, "{named:?}");

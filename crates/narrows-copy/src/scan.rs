@@ -442,7 +442,7 @@ impl Scan<'_> {
     fn socket(&mut self, left_out: LeftOut, root: usize) -> Result<Option<Found>, LeftOut> {
         match left_out {
             LeftOut::Socket { path, stat } if self.picks.sockets => {
-                let entry = meta::socket(path, &stat, self.folder);
+                let mut entry = meta::socket(path, &stat, self.folder);
                 Ok(match self.again(&entry, &stat) {
                     Some(Again::Same) => None,
                     Some(Again::Merge | Again::Conflict) => {
@@ -450,6 +450,7 @@ impl Scan<'_> {
                         Some(Found::Failed(format!("left out {name}: another source has an entry of that name")))
                     }
                     None => {
+                        self.find_links(&mut entry, &stat);
                         self.entries += 1;
                         Some(Found::Entry { root, entry })
                     }

@@ -13,6 +13,8 @@ use narrows::Error;
 use narrows::hint::{HINT_MAX, Hint};
 use toml::de::{DeTable, DeValue};
 
+use crate::follow;
+
 /// Attribute of a file that has its hint.
 pub const ATTRIBUTE: &str = "user.narrows.hint";
 /// File of rules, for the folder that it is in and those below.
@@ -111,21 +113,27 @@ type List = Vec<(Vec<GlobMatcher>, Hint)>;
 
 /// The rules of one file, or what is wrong with it.
 struct Rules {
-    owner: u32,
+    /// Of the file, and of the links that lead to it.
+    owners: Vec<u32>,
     rules: std::result::Result<List, String>,
 }
 
 impl Rules {
     fn load(path: &Path) -> Option<Self> {
-        // Everyone who works below opens it: a pipe or a device would hold them up.
-        let data = path.metadata().ok().filter(fs::Metadata::is_file)?;
-        let rules = Self::read(path).map_err(|why| format!("{}: {why}", path.display()));
-        Some(Self { owner: data.uid(), rules })
+        let wrong = |why: String| format!("{}: {why}", path.display());
+        match follow::open_with_owners(path) {
+            Ok((file, owners)) => Some(Self { owners, rules: Self::read(file).map_err(wrong) }),
+            // Everyone who works below opens it: a pipe or a device is none, and whose it is says the file system.
+            Err(e) => {
+                let data = path.metadata().ok().filter(fs::Metadata::is_file)?;
+                let link = path.symlink_metadata().ok()?;
+                Some(Self { owners: vec![link.uid(), data.uid()], rules: Err(wrong(e.to_string())) })
+            }
+        }
     }
 
-    fn read(path: &Path) -> std::result::Result<List, String> {
+    fn read(file: File) -> std::result::Result<List, String> {
         let mut text = String::new();
-        let file = File::open(path).map_err(|e| e.to_string())?;
         file.take(RULES_LEN_MAX + 1).read_to_string(&mut text).map_err(|e| e.to_string())?;
         if text.len() as u64 > RULES_LEN_MAX {
             return Err(format!("it has more than {RULES_LEN_MAX} bytes"));
@@ -137,10 +145,11 @@ impl Rules {
     }
 
     /// The rules of others are not followed: they could make a user's files large, or his processors
-    /// busy. The owner of a file may say how it is stored.
+    /// busy. The owner of a file may say how it is stored. A link of others to a file of the user is theirs:
+    /// what it says was not meant for this folder.
     fn counts_for(&self, owner: Option<u32>) -> bool {
         let own = rustix::process::geteuid().as_raw();
-        [Some(0), Some(own), owner].contains(&Some(self.owner))
+        self.owners.iter().all(|by| [Some(0), Some(own), owner].contains(&Some(*by)))
     }
 
     /// The last rule that has the file counts.
@@ -322,8 +331,33 @@ methods = ['lz4', 'zstd:level=4']
     #[test]
     fn the_rules_of_others_do_not_count() {
         let own = rustix::process::geteuid().as_raw();
-        let by = |owner| Rules { owner, rules: Ok(Vec::new()) };
+        let by = |owner| Rules { owners: vec![own, owner], rules: Ok(Vec::new()) };
         assert!(by(own).counts_for(None) && by(0).counts_for(None) && by(own + 1).counts_for(Some(own + 1)));
         assert!(!by(own + 1).counts_for(Some(own)));
+    }
+
+    #[test]
+    fn a_link_of_others_to_rules_of_ones_own_does_not_count() {
+        if !rustix::process::geteuid().is_root() {
+            return narrows_test::skip("needs root, to make a link of somebody else");
+        }
+        let (tree, own) = (tree(), tempfile::tempdir().unwrap());
+        let link = own.path().join(RULES);
+        std::os::unix::fs::symlink(tree.path().join(RULES), &link).unwrap();
+        let hint = || Hints::default().of(&own.path().join("a")).unwrap().to_string();
+        assert_eq!(hint(), "mode=fast");
+        std::os::unix::fs::lchown(&link, Some(65_534), None).unwrap();
+        assert_eq!(hint(), "");
+        // Nor is anything said of what is in it.
+        fs::write(tree.path().join(RULES), "secret").unwrap();
+        assert_eq!(hint(), "");
+    }
+
+    #[test]
+    fn a_pipe_is_no_file_of_rules() {
+        let tree = tempfile::tempdir().unwrap();
+        let (path, kind) = (tree.path().join(RULES), rustix::fs::FileType::Fifo);
+        rustix::fs::mknodat(rustix::fs::CWD, &path, kind, rustix::fs::Mode::RWXU, 0).unwrap();
+        assert!(Hints::default().of(&tree.path().join("a")).unwrap().is_empty());
     }
 }

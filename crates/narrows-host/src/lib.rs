@@ -2,12 +2,15 @@
 //! memory and descriptors, priorities, signals, the service manager, hints about files, files that
 //! appear whole, wildcards, words for people, and which connections are encrypted.
 
+pub mod bound;
 pub mod cache;
 pub mod calibration;
 pub mod config;
 pub mod encrypted;
+pub mod follow;
 pub mod hints;
 pub mod idle;
+pub mod lines;
 pub mod manager;
 pub mod means;
 pub mod peers;

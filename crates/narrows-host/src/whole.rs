@@ -6,13 +6,15 @@ use std::fs::{self, File, Metadata, Permissions};
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::follow;
+pub use crate::follow::folder_of;
 use crate::words::without_temporary_name;
 
 /// Mode of a new file; the system applies the umask.
@@ -27,7 +29,7 @@ const NAME_MAX: usize = 200;
 
 /// Writes a file that appears complete or not at all. Anything but a regular file, such as a
 /// device, is written in place. The file behind a link is replaced, not the link, and its
-/// permissions are kept.
+/// permissions are kept; a link that a shell would not follow is an error.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
     write(path, bytes, None)
 }
@@ -49,11 +51,16 @@ pub fn write_private(path: &Path, bytes: &[u8]) -> Result<()> {
 
 fn write(path: &Path, bytes: &[u8], mode: Option<u32>) -> Result<()> {
     let cannot = || format!("cannot write {}", path.display());
-    let (path, permissions) = match path.metadata() {
-        Ok(data) if !data.is_file() => return fs::write(path, bytes).with_context(cannot),
-        Ok(data) => (path.canonicalize().with_context(cannot)?, Some(data.permissions())),
-        Err(_) => (path.to_owned(), mode.map(Permissions::from_mode)),
+    let place = follow::to_end(path).with_context(cannot)?;
+    let permissions = match place.there {
+        Some(data) if !data.is_file() => {
+            return follow::open_special(path).and_then(|mut file| file.write_all(bytes)).with_context(cannot);
+        }
+        // Who may read what is secret is not for somebody else to say.
+        Some(data) if mode.is_none() || data.uid() == rustix::process::geteuid().as_raw() => Some(data.permissions()),
+        _ => mode.map(Permissions::from_mode),
     };
+    let path = place.path;
     let folder = folder_of(&path);
     if write_nameless(folder, &path, bytes, permissions.as_ref()).is_ok() {
         return Ok(());
@@ -71,11 +78,6 @@ fn write(path: &Path, bytes: &[u8], mode: Option<u32>) -> Result<()> {
     file.write_all(bytes).with_context(cannot)?;
     file.persist(&path).map_err(|e| e.error).with_context(cannot)?;
     Ok(())
-}
-
-/// The folder that a path is in.
-pub fn folder_of(path: &Path) -> &Path {
-    path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Writes a nameless file (O_TMPFILE) and links it to `path` when it is complete.

@@ -58,6 +58,48 @@ pub fn which(program: &str) -> Option<PathBuf> {
     env::split_paths(&env::var_os("PATH")?).map(|folder| folder.join(program)).find(|path| path.is_file())
 }
 
+/// The blocks of Rust in a page, without what a list indents them by.
+///
+/// # Panics
+/// The page cannot be read, or a block has no end.
+pub fn rust_blocks(page: &Path) -> Vec<String> {
+    const BEGIN: &str = "```rust";
+    let text = std::fs::read_to_string(page).unwrap_or_else(|e| panic!("{}: {e}", page.display()));
+    let (mut blocks, mut lines) = (Vec::new(), text.lines());
+    while let Some(line) = lines.next() {
+        let Some(indent) = line.find(BEGIN).filter(|n| line[..*n].trim().is_empty()) else { continue };
+        let mut block = String::new();
+        loop {
+            let line = lines.next().unwrap_or_else(|| panic!("{}: a block has no end", page.display()));
+            if line.trim() == "```" {
+                break;
+            }
+            block += line.get(indent..).unwrap_or("");
+            block.push('\n');
+        }
+        blocks.push(block);
+    }
+    blocks
+}
+
+/// Fails unless every block of Rust in a page stands in `source`, a file of code that is compiled, line by line
+/// but for spaces.
+///
+/// # Panics
+/// One does not, or there is none.
+#[track_caller]
+pub fn assert_compiled(page: &Path, source: &str) {
+    let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+    let lines: Vec<_> = source.lines().map(words).collect();
+    let blocks = rust_blocks(page);
+    assert!(!blocks.is_empty(), "{} has no block of Rust", page.display());
+    for block in blocks {
+        let block: Vec<_> = block.lines().map(words).collect();
+        let is_there = lines.windows(block.len()).any(|lines| lines == block);
+        assert!(is_there, "{}: nothing compiles this:\n{}", page.display(), block.join("\n"));
+    }
+}
+
 fn is_ci(value: Option<&str>) -> bool {
     value.is_some_and(|v| v == "true" || v == "1")
 }

@@ -22,6 +22,9 @@ use super::target::Endpoint;
 /// Name of the protocol within TLS (ALPN, RFC 7301).
 pub const PROTOCOL: &[u8] = b"narrows-tunnel/1";
 
+/// What an acceptor does before its ports answer, such as to write what dialers look for.
+pub type BeforeListening = Box<dyn FnOnce() -> std::io::Result<()> + Send>;
+
 /// Settings of a tunnel, at either end.
 #[derive(Default)]
 pub struct Settings {
@@ -31,6 +34,8 @@ pub struct Settings {
     pub carriers: usize,
     /// Where an acceptor waits for dialers, and how it proves itself.
     pub listen: Vec<(SocketAddr, Arc<ServerConfig>)>,
+    /// Done when these addresses are taken, and before one of them answers.
+    pub before_listening: Option<BeforeListening>,
     /// A carrier that is there already: the standard streams of an acceptor behind a remote shell.
     pub stdio: Option<OwnedFd>,
     /// Listeners here, whose connections the acceptor continues.

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use narrows::transport::Meter;
+use narrows_host::bound::Bound;
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, recv,
@@ -215,12 +216,15 @@ pub(super) struct Accepted {
 
 impl Listener {
     pub(super) fn tcp(at: SocketAddr) -> io::Result<Self> {
-        let listener = TcpListener::bind(at)?;
+        Self::bound(Bound::to(at)?)
+    }
+
+    /// Answers at an address that it has already.
+    pub(super) fn bound(bound: Bound) -> io::Result<Self> {
+        let listener = bound.listen(BACKLOG)?;
         listener.set_nonblocking(true)?;
         // What it accepts is as it is.
         tune(&listener);
-        // The standard library asks for fewer.
-        rustix::net::listen(&listener, BACKLOG)?;
         Ok(Self::Tcp(listener))
     }
 

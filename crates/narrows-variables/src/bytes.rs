@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use narrows::{Error, Result};
 use rustix::fs::OFlags;
 
+use crate::budget::{Budget, Held};
+
 /// How often all bytes of a file may be read as structure. Real files are read once or twice; one whose
 /// pointers lead in circles would be read for ever.
 const TIMES_MAX: u64 = 64;
@@ -43,11 +45,36 @@ pub(crate) struct Bytes {
     pub(crate) len: u64,
     /// Bytes of structure that may still be read.
     left: AtomicU64,
+    /// Memory for structure, what is read and what is made of it.
+    budget: Budget,
+}
+
+/// Bytes of structure, which count as memory of the file while they are there.
+pub(crate) struct Structure {
+    bytes: Vec<u8>,
+    _held: Held,
+}
+
+impl Structure {
+    /// Without the bytes behind the first `len`.
+    pub(crate) fn truncated(mut self, len: usize) -> Self {
+        self.bytes.truncate(len);
+        self
+    }
+}
+
+impl std::ops::Deref for Structure {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 impl Bytes {
     fn new(at: Box<dyn At>, len: u64) -> Self {
-        Self { at, len, left: AtomicU64::new(len.saturating_mul(TIMES_MAX).saturating_add(SHORT)) }
+        let left = AtomicU64::new(len.saturating_mul(TIMES_MAX).saturating_add(SHORT));
+        Self { at, len, left, budget: Budget::of_file(len) }
     }
 
     /// A regular file. Others have no length, and opening a named pipe would wait for its writer.
@@ -76,17 +103,24 @@ impl Bytes {
         Ok(out)
     }
 
+    /// Memory for what is made of the file's structure.
+    pub(crate) fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
     /// Reads structure: all of it together is limited.
-    pub(crate) fn structure(&self, at: u64, len: u64) -> Result<Vec<u8>> {
+    pub(crate) fn structure(&self, at: u64, len: u64) -> Result<Structure> {
         let used = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(len.max(64)));
         if used.is_err() {
             return Err(Error::corrupt("the file's structure leads in circles"));
         }
-        self.read(at, len)
+        let mut held = self.budget.held();
+        held.add(len.min(self.len))?;
+        Ok(Structure { bytes: self.read(at, len)?, _held: held })
     }
 
     /// Reads up to so many bytes of structure, fewer at the end of the file.
-    pub(crate) fn structure_up_to(&self, at: u64, len: u64) -> Result<Vec<u8>> {
+    pub(crate) fn structure_up_to(&self, at: u64, len: u64) -> Result<Structure> {
         self.structure(at, len.min(self.len.saturating_sub(at)))
     }
 }

@@ -85,6 +85,11 @@ pub struct Decoders {
 }
 
 impl Filter {
+    /// Bytes of memory that it takes.
+    pub(crate) fn memory(&self) -> usize {
+        size_of::<Self>() + self.name.len()
+    }
+
     fn new(name: impl Into<String>, kind: Kind) -> Self {
         Self { name: name.into(), kind }
     }

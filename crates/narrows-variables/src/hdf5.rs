@@ -46,7 +46,7 @@ impl Hdf5 {
     pub(crate) fn open(bytes: Bytes) -> Result<(Self, Vec<Variable>)> {
         let at = (0..PLACES).map(|i| if i == 0 { 0 } else { 256u64 << i });
         let mut here = at.take_while(|at| *at < bytes.len).filter_map(|at| {
-            bytes.structure_up_to(at, 128).ok().filter(|head| head.starts_with(MAGIC)).map(|head| (at, head))
+            bytes.structure_up_to(at, 128).ok().filter(|head| head.starts_with(MAGIC)).map(|head| (at, head.to_vec()))
         });
         let (at, head) = here.next().ok_or_else(|| Error::corrupt("not an HDF5 file, or damaged at its beginning"))?;
         drop(here);
@@ -128,6 +128,9 @@ impl Hdf5 {
         let mut out = Vec::new();
         let mut waiting = vec![(String::new(), root, 0)];
         while let Some((path, at, depth)) = waiting.pop() {
+            // What a list of variables and groups takes for each.
+            let budget = self.bytes.budget();
+            budget.keep((size_of::<Variable>() + path.len()) as u64)?;
             let messages = match object::messages(self, at) {
                 Ok(messages) => messages,
                 Err(error) if depth > 0 => {
@@ -138,6 +141,7 @@ impl Hdf5 {
             };
             match object::dataset(self, &path, &messages) {
                 Ok(Some(mut variable)) => {
+                    budget.keep(variable.memory())?;
                     match attribute::missing(self, &messages) {
                         Ok(missing) => variable.missing = missing,
                         Err(error) if variable.trouble.is_none() => variable.trouble(error),

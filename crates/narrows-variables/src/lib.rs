@@ -16,11 +16,13 @@
 //! ```
 //!
 //! It only reads, and it takes hostile files: every length is compared with the file, or with what a chunk
-//! may have, before anything is allocated, and structures that lead in circles end.
+//! may have, before anything is allocated, structures that lead in circles end, and what the structure of a
+//! file takes together has a limit that follows from its length.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod budget;
 mod bytes;
 mod check;
 mod compare;

@@ -1,5 +1,7 @@
 //! Places of the chunks of a variable, as each format states them.
 
+use std::sync::Arc;
+
 /// Where the chunks of a variable are.
 #[derive(Debug, Clone)]
 pub(crate) enum Place {
@@ -27,7 +29,15 @@ pub struct Chunk {
     /// Filters that were left out for it, by bits in the order of the filters.
     pub skipped: u32,
     pub(crate) at: u64,
-    pub(crate) key: Option<Box<str>>,
+    /// One text for all chunks of a shard.
+    pub(crate) key: Option<Arc<str>>,
+}
+
+impl Chunk {
+    /// Memory that one of so many axes takes in a list, what its vector takes beside its numbers included.
+    pub(crate) fn memory(rank: usize) -> u64 {
+        (size_of::<Self>() + 8 * rank + 16) as u64
+    }
 }
 
 /// Where the index of a dataset is, and its kind.

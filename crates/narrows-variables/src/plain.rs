@@ -72,7 +72,9 @@ pub(crate) fn chunks(bytes: &Bytes) -> Result<Variable> {
     }
     variable.chunk = Some(shape.iter().map(|n| (*n).max(1)).collect());
     let (mut at, mut row, mut list) = ((head.len() - header.unread()) as u64, 0u64, Vec::new());
+    let memory = Chunk::memory(variable.shape.len());
     while at < bytes.len {
+        bytes.budget().keep(memory)?;
         let (len, digits) = varint(&bytes.structure_up_to(at, VARINT_MAX)?)?;
         let mut origin = vec![0; variable.shape.len()];
         if let Some(slowest) = slowest {

@@ -109,6 +109,13 @@ impl Variable {
         }
     }
 
+    /// Memory of what its description has without a fixed length.
+    pub(crate) fn memory(&self) -> u64 {
+        let inline = if let Place::Inline(bytes) = &self.place { bytes.len() } else { 0 };
+        let filters: usize = self.filters.iter().map(Filter::memory).sum();
+        (self.fill.len() + self.element.name.len() + 48 * self.shape.len() + inline + filters) as u64
+    }
+
     /// Says why it cannot be read.
     pub(crate) fn trouble(&mut self, error: Error) {
         self.is_damaged = matches!(error.kind, ErrorKind::Corrupt | ErrorKind::Truncated);

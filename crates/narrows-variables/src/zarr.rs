@@ -10,6 +10,7 @@ use std::path::Path;
 use narrows::{Error, Result};
 use serde_json::Value;
 
+use crate::budget::Held;
 use crate::bytes::Bytes;
 use crate::filter::crc32c;
 use crate::place::{Chunking, KeyForm, Place, Shard};
@@ -119,6 +120,20 @@ fn is_chunk(variable: &Variable, key: &str) -> bool {
     matches!(&variable.place, Place::Zarr(chunking) if chunking.place(key).is_some())
 }
 
+/// Chunks that are listed, and their memory.
+struct List {
+    chunks: Vec<Chunk>,
+    held: Held,
+}
+
+impl List {
+    fn push(&mut self, chunk: Chunk) -> Result<()> {
+        self.held.add(Chunk::memory(chunk.origin.len()))?;
+        self.chunks.push(chunk);
+        Ok(())
+    }
+}
+
 impl Chunking {
     fn new(path: &str, form: KeyForm, separator: char, outer: Vec<u64>) -> Self {
         let prefix = if path.is_empty() { String::new() } else { format!("{path}/") };
@@ -148,7 +163,7 @@ impl Chunking {
 
     /// All chunks that are stored and within the array.
     pub(crate) fn chunks(&self, keys: &Keys, variable: &Variable) -> Result<Vec<Chunk>> {
-        let mut out = Vec::new();
+        let mut out = List { chunks: Vec::new(), held: keys.budget.held() };
         for (key, len) in keys.all.range(self.prefix.clone()..) {
             if !key.starts_with(&self.prefix) {
                 break;
@@ -160,10 +175,11 @@ impl Chunking {
             }
             let whole = Chunk { origin, len: *len, skipped: 0, at: 0, key: Some(key.as_str().into()) };
             match &self.shard {
-                None => out.push(whole),
+                None => out.push(whole)?,
                 Some(shard) => shard.chunks(keys, key, whole, &self.outer, variable, &mut out)?,
             }
         }
+        let mut out = out.chunks;
         out.sort_by(|a, b| a.origin.cmp(&b.origin));
         Ok(out)
     }
@@ -177,7 +193,7 @@ impl Shard {
         whole: Chunk,
         outer: &[u64],
         variable: &Variable,
-        out: &mut Vec<Chunk>,
+        out: &mut List,
     ) -> Result<()> {
         let counts: Vec<u64> = outer.iter().zip(&self.inner).map(|(o, i)| o / i).collect();
         let bad = |what: &str| Error::corrupt(format!("{key}: the index of the shard {what}"));
@@ -185,6 +201,7 @@ impl Shard {
         let len = product(&counts).checked_mul(ENTRY).and_then(|len| len.checked_add(sum));
         let len = len.filter(|len| *len <= whole.len).ok_or_else(|| bad("is longer than the shard"))?;
         let at = if self.at_start { 0 } else { whole.len - len };
+        out.held.add(len)?;
         let index = keys.read(key, at, len)?;
         let (entries, stated) = index.split_at((len - sum) as usize);
         if self.has_sum && crc32c(entries).to_le_bytes() != stated {
@@ -203,7 +220,7 @@ impl Shard {
                 rest /= counts[axis];
             }
             if origin.iter().zip(&variable.shape).all(|(o, n)| o < n) {
-                out.push(Chunk { origin, len, skipped: 0, at, key: Some(key.into()) });
+                out.push(Chunk { origin, len, skipped: 0, at, key: whole.key.clone() })?;
             }
         }
         Ok(())

@@ -234,7 +234,7 @@ impl Method {
 
     /// The fast encoder of LZ4; a higher `accel` is faster and shrinks less.
     pub const fn lz4_accel(accel: i32) -> Self {
-        Self::new(CodecId::LZ4, -accel)
+        Self::new(CodecId::LZ4, accel.wrapping_neg())
     }
 
     /// Zstandard at this level.
@@ -304,20 +304,30 @@ impl Method {
         methods.iter().map(Self::to_string).collect::<Vec<_>>().join(",")
     }
 
-    /// Raw bytes/s that one core decodes nominally, from [`Codec::nominal_ns_per_byte`].
+    /// Raw bytes/s that one core decodes nominally, from [`Codec::nominal_ns_per_byte`]; those of `store` if
+    /// this build lacks the codec.
     pub fn nominal_decode_rate(self) -> f32 {
-        1e9 / self.info().nominal_ns_per_byte(self.level).1.max(f32::MIN_POSITIVE)
+        1e9 / self.nominal_ns_per_byte().1.max(f32::MIN_POSITIVE)
     }
 
-    /// Nominal time to encode `raw_len` bytes, from [`Codec::nominal_ns_per_byte`].
+    /// Nominal time to encode `raw_len` bytes, from [`Codec::nominal_ns_per_byte`]; that of `store`, as which
+    /// the sender sends it, if this build lacks the codec.
     pub fn nominal_encode_ns(self, raw_len: usize) -> u64 {
-        (self.info().nominal_ns_per_byte(self.level).0 * raw_len as f32) as u64
+        (self.nominal_ns_per_byte().0 * raw_len as f32) as u64
+    }
+
+    fn nominal_ns_per_byte(self) -> (f32, f32) {
+        let known = if self.codec.codec().is_some() { self } else { Self::STORE };
+        known.info().nominal_ns_per_byte(known.level)
     }
 }
 
+/// Prints what [`Method::from_str`] reads; a codec that this build lacks by its number, which it does not read.
 impl fmt::Display for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let codec = self.info();
+        let Some(codec) = self.codec.codec() else {
+            return write!(f, "codec-{}:level={}", self.codec.0, self.level);
+        };
         f.write_str(codec.name())?;
         if self.level != codec.default_level() {
             write!(f, ":{}", codec.print_level(self.level))?;
@@ -387,7 +397,7 @@ impl Contexts {
 fn interpolate(anchors: &[(Level, f32, f32)], level: Level) -> (f32, f32) {
     let above = anchors.partition_point(|a| a.0 < level).min(anchors.len() - 1);
     let (a, b) = (anchors[above.saturating_sub(1)], anchors[above]);
-    let share = if a.0 == b.0 { 0.0 } else { ((level - a.0) as f32 / (b.0 - a.0) as f32).clamp(0.0, 1.0) };
+    let share = if a.0 == b.0 { 0.0 } else { (level.saturating_sub(a.0) as f32 / (b.0 - a.0) as f32).clamp(0.0, 1.0) };
     (a.1 * (b.1 / a.1).powf(share), a.2 * (b.2 / a.2).powf(share))
 }
 
@@ -403,6 +413,26 @@ mod tests {
                 let printed = method.to_string();
                 assert_eq!(printed.parse::<Method>().ok(), Some(method), "{printed}");
                 assert_eq!(Method::parse_list(&printed).unwrap(), [method], "{printed}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_method_that_this_build_lacks_is_printed_and_never_a_panic() {
+        for (number, level) in [(63, 5), (255, i32::MIN), (40, i32::MAX)] {
+            let method = Method::new(CodecId(number), level);
+            assert!(method.codec.codec().is_none() && method.to_string().parse::<Method>().is_err());
+            assert_eq!(method.to_string(), format!("codec-{number}:level={level}"));
+            assert_eq!(method.nominal_encode_ns(1000), Method::STORE.nominal_encode_ns(1000));
+            assert_eq!(method.nominal_decode_rate(), Method::STORE.nominal_decode_rate());
+            let choice = crate::policy::Choice::new(method, 1000);
+            assert!(choice.to_string().contains("codec-"), "{choice}");
+        }
+        // Any level of a codec that is there.
+        for codec in CODECS {
+            for level in [i32::MIN, -1, 0, 1, i32::MAX] {
+                let method = Method::new(codec.id(), level);
+                let _ = (method.to_string(), crate::policy::Choice::new(method, usize::MAX));
             }
         }
     }

@@ -299,3 +299,24 @@ impl fmt::Display for Choice {
         f.write_str(&print_method(self.method, self.linked))
     }
 }
+
+/// The example of `CONTRIBUTING.md`, which is not in the list.
+#[cfg(test)]
+mod by_length;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_example_of_how_to_add_a_policy_is_one() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../CONTRIBUTING.md");
+        let blocks = narrows_test::rust_blocks(page.as_ref());
+        assert_eq!(blocks, [include_str!("policy/by_length.rs")]);
+        let entry = &by_length::ENTRY;
+        let setup = PolicySetup::new(1, crate::monitor::cost::Prior::shipped());
+        let policy = (entry.parse)("").unwrap().build(&setup);
+        assert_eq!((entry.name, policy.whole_blocks()), ("by_length", Some(2 << 20)));
+        assert!((entry.parse)("x").is_err());
+    }
+}

@@ -42,7 +42,8 @@ pub struct Link {
 }
 
 impl Link {
-    /// A connected TCP socket, both directions.
+    /// A connected TCP socket, both directions. It sends small pieces at once from now on (`TCP_NODELAY`), which is
+    /// left so; what a flow leaves of the socket: [`send`](crate::stream::send).
     ///
     /// # Errors
     /// If a system call on the socket fails.

@@ -56,6 +56,21 @@ impl Write for Sink {
     }
 }
 
+#[test]
+fn the_example_of_the_readme_runs() -> std::result::Result<(), Box<dyn std::error::Error>> {
+    use narrows::{stream::*, transport::Link};
+
+    let (here, there) = std::os::unix::net::UnixStream::pair()?;
+    let (near, far) = (Link::unix(here)?, Link::unix(there)?);
+    let receiver = std::thread::spawn(|| receive(std::io::sink(), far, ReceiveOptions::default()));
+    let source = std::io::Cursor::new(vec![7; 1 << 20]);
+    let (summary, _policy) = send(source, near, SendOptions::default())?;
+    receiver.join().expect("no panic")?;
+    assert!(summary.ratio() > 1.0);
+    narrows_test::assert_compiled("README.md".as_ref(), include_str!("driver.rs"));
+    Ok(())
+}
+
 fn tcp_pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

@@ -174,6 +174,32 @@ fn the_documents_stand_and_the_format_names_this_version() {
     assert!(versions.contains(&format!("| {} | 0.", narrows::frame::VERSION)));
 }
 
+/// Pages whose blocks of Rust a test compiles: `policy.rs` that of CONTRIBUTING, `tests/driver.rs` and the tests of
+/// narrows-array those of the crates. Another page with one needs such a test.
+#[test]
+fn no_page_has_rust_that_nobody_compiles() {
+    const COMPILED: [&str; 3] = ["CONTRIBUTING.md", "crates/narrows/README.md", "crates/narrows-array/README.md"];
+    let root = workspace();
+    let mut folders: Vec<_> = ["docs", "crates", "bindings", "packaging", "fuzz"].map(|name| root.join(name)).into();
+    let mut pages: Vec<_> = ["README.md", "CONTRIBUTING.md", "SECURITY.md"].map(|name| root.join(name)).into();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() && !path.ends_with("target") {
+                folders.push(path);
+            } else if path.extension().is_some_and(|e| e == "md") {
+                pages.push(path);
+            }
+        }
+    }
+    pages.retain(|page| fs::read_to_string(page).unwrap().contains("```rust"));
+    let mut found: Vec<_> = pages.iter().map(|page| page.strip_prefix(&root).unwrap().to_str().unwrap()).collect();
+    found.sort_unstable();
+    let mut expected = COMPILED;
+    expected.sort_unstable();
+    assert_eq!(found, expected);
+}
+
 fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().to_path_buf()
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use narrows_file::OpenOptions;
-use narrows_host::signals;
+use narrows_host::{follow, signals};
 use narrows_pack::Pack;
 use narrows_pack::mount::Mounted;
 
@@ -63,7 +63,7 @@ fn here(args: &MountArgs) -> Result<ExitCode> {
     let pack = pack.map_err(|e| anyhow::Error::from(e).context(name.clone()))?;
     let shown = args.directory.display();
     let cannot = || format!("cannot mount on {shown}");
-    let folder = args.directory.canonicalize().with_context(cannot)?;
+    let folder = follow::to_end(&args.directory).and_then(|place| place.path.canonicalize()).with_context(cannot)?;
     if !folder.metadata().with_context(cannot)?.is_dir() {
         return Err(anyhow!("cannot mount on {shown}: it is no folder"));
     }

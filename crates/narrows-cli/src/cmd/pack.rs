@@ -14,14 +14,14 @@ use narrows_copy::scan;
 use narrows_copy::serve::open_roots;
 use narrows_file::Hint;
 use narrows_host::hints::Hints;
-use narrows_host::means;
+use narrows_host::{follow, means};
 use narrows_object::{Condition, CreateOptions, ObjectWriter, Url, meta};
 use narrows_pack::{Input, PackOptions, Packed, Progress, pack};
 use serde_json::json;
 
 use super::cp::teller;
 use crate::args::pack::{OrderArg, PackArgs};
-use crate::files::{EndsSoon, Target, behind_links, is_dash, is_in_the_way};
+use crate::files::{EndsSoon, Target, is_dash, is_in_the_way};
 use crate::place::{self, Place};
 use crate::progress::Bar;
 use crate::report;
@@ -152,8 +152,8 @@ impl Work<'_> {
 
 /// Patterns that leave out the pack itself, and its temporary file, where they are in a source.
 fn own_patterns(args: &PackArgs, output: &Path) -> Vec<String> {
-    // Through a link it is written where that leads.
-    let output = &behind_links(output);
+    // Through a link it is written where that leads; if it cannot be, whoever opens it says so.
+    let Ok(follow::Place { path: output, .. }) = &follow::to_end(output) else { return Vec::new() };
     let Some(name) = output.file_name().filter(|_| !is_dash(output)) else { return Vec::new() };
     let folder = output.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let Ok(folder) = folder.canonicalize() else { return Vec::new() };

@@ -1,6 +1,5 @@
 //! `narrows serve`: the remote end of `narrows cp`.
 
-use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,12 +18,15 @@ use narrows_copy::hello::{self, Request, Task};
 use narrows_copy::measure;
 use narrows_copy::serve::{self, Manner, Reachable};
 use narrows_copy::served::Served;
+use narrows_host::bound::Bound;
 use narrows_host::manager::Manager;
 use narrows_host::{means, signals};
 use narrows_watch::Describe;
 
 /// Interval at which signals are checked.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Connections that may wait to be accepted, as the standard library has it.
+const BACKLOG: i32 = 128;
 
 /// Runs `narrows serve`.
 pub(crate) fn run(args: &ServeArgs) -> Result<()> {
@@ -80,17 +82,19 @@ fn listen(args: &ServeArgs, address: &str) -> Result<()> {
     let server = Server::new(served, keys.as_ref(), means, args.verbosity.verbose)?;
 
     let cannot = || format!("cannot listen on {address}");
-    let listener = TcpListener::bind(address).with_context(cannot)?;
-    let bound = listener.local_addr().with_context(cannot)?;
+    let socket = Bound::to(address).with_context(cannot)?;
+    let bound = socket.address().with_context(cannot)?;
     ensure!(
         keys.is_some() || bound.ip().is_loopback(),
         "--insecure serves this host only; listen on 127.0.0.1 or [::1]"
     );
     let mut token = keys.as_ref().map(Keys::token).transpose()?.map(|t| t.to_string());
-    // The server listens already: a client that finds the file can connect.
+    // Before the port answers: whoever waits for the port finds the file. It has its address already, so that
+    // nothing is written for a port of another server.
     if let Some((path, text)) = args.token_out.as_ref().zip(token.take_if(|_| args.token_out.is_some())) {
         keys::write_token(path, &text).with_context(|| format!("the token file {}", path.display()))?;
     }
+    let listener = socket.listen(BACKLOG).with_context(cannot)?;
     let control = Arc::new(Control::default());
     signals::stop(&control)?;
     if args.verbosity.json {

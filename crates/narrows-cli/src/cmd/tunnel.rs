@@ -21,7 +21,7 @@ use narrows_tunnel::limits::FLOWS_MAX;
 use narrows_tunnel::reason::Reason;
 use narrows_tunnel::rules::Rules;
 use narrows_tunnel::session::Timing;
-use narrows_tunnel::settings::{Change, Report, Settings, Trust, Uplink};
+use narrows_tunnel::settings::{BeforeListening, Change, Report, Settings, Trust, Uplink};
 use rustls::pki_types::ServerName;
 use serde_json::json;
 
@@ -77,17 +77,22 @@ pub(crate) fn run(flags: &TunnelArgs) -> Result<ExitCode> {
     if args.stdio {
         settings.stdio = Some(relay_stdio()?.into());
     }
+    // Before the port answers: whoever waits for the port finds the file.
+    let file = args.token_out.clone().zip(token.clone());
+    settings.before_listening = file.map(|(path, text)| -> BeforeListening {
+        Box::new(move || {
+            let written = keys::write_token(&path, &text);
+            let about = || format!("the token file {}", path.display());
+            written.with_context(about).map_err(|e| io::Error::other(report::one_line(&e)))
+        })
+    });
     let mut service = Service::start(args)?;
     let tunnel = Tunnel::start(settings)?;
     service.watches(&tunnel);
     seen::begin(args, &tunnel, metrics)?;
     renewal.has_read(trust, token.clone());
     let stopped = Stopped::watch(renewal.hears_hangup())?;
-    if let Some((path, text)) = args.token_out.as_ref().zip(token.take_if(|_| args.token_out.is_some())) {
-        // It listens already: whoever finds the file can connect.
-        keys::write_token(path, &text).with_context(|| format!("the token file {}", path.display()))?;
-    }
-    if let Some(token) = token.filter(|_| !args.quiet) {
+    if let Some(token) = token.filter(|_| !args.quiet && args.token_out.is_none()) {
         tell_token(args, &token)?;
     }
     service.listens(args);

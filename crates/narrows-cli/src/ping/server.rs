@@ -7,8 +7,8 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
@@ -19,6 +19,7 @@ use super::hello::Hello;
 use super::socket::{BufferedSocket, Place, TIMEOUT};
 use super::wire::Wire;
 use crate::report;
+use narrows_host::lines::Lines;
 use narrows_host::signals;
 
 /// Maximum number of connections, enough for a dozen clients: a client has one for each of its
@@ -42,6 +43,7 @@ pub(crate) struct Server {
     listener: ListenSocket,
     open: Arc<AtomicUsize>,
     quiet: bool,
+    lines: Arc<Mutex<Lines>>,
 }
 
 impl Server {
@@ -63,7 +65,7 @@ impl Server {
             ListenSocket::Unix(l, _) => l.set_nonblocking(true),
         }
         .with_context(cannot)?;
-        Ok(Self { listener, open: Arc::default(), quiet })
+        Ok(Self { listener, open: Arc::default(), quiet, lines: Arc::default() })
     }
 
     /// The TCP address; `None` for a Unix socket.
@@ -81,6 +83,9 @@ impl Server {
         loop {
             if once && served && self.open.load(Ordering::Acquire) == 0 {
                 return Ok(());
+            }
+            if let Some(more) = lock(&self.lines).left_out(Instant::now()).filter(|_| !self.quiet) {
+                report::note(format_args!("{more} more clients failed in a second"));
             }
             if !signals::ready(self, PollFlags::IN, Some(LOOK_EVERY))? {
                 continue;
@@ -115,13 +120,14 @@ impl Server {
     fn begin(&self, mut socket: BufferedSocket, from: String) {
         let place = Counted::new(&self.open);
         let is_full = self.open.load(Ordering::Acquire) > CONNECTIONS_MAX;
-        let quiet = self.quiet;
+        let (quiet, lines) = (self.quiet, Arc::clone(&self.lines));
         let serve = move || {
             let _place = place;
             let served =
                 if is_full { refuse(&mut socket, &anyhow!("too many connections")) } else { connection(socket) };
             if let Err(error) = served
                 && !quiet
+                && lock(&lines).may_tell(Instant::now())
             {
                 report::note(format_args!("{from}: {}", report::one_line(&error)));
             }
@@ -130,6 +136,10 @@ impl Server {
             report::note(format_args!("cannot start a thread for a client: {}", report::one_line(&anyhow!(e))));
         }
     }
+}
+
+fn lock(lines: &Mutex<Lines>) -> MutexGuard<'_, Lines> {
+    lines.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Drop for Server {

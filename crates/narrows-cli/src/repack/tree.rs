@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use narrows_file::foreign::Format;
+use narrows_host::follow;
 
 /// Goes through files and folders in order.
 pub(crate) struct Tree {
@@ -33,7 +34,8 @@ impl Tree {
 
     fn enter(&mut self, path: PathBuf, is_named: bool) -> Result<Option<PathBuf>> {
         // What a name stands for is replaced, not the link that leads to it.
-        let found = if is_named { path.canonicalize() } else { Ok(path.clone()) };
+        let behind = || follow::to_end(&path).and_then(|place| place.path.canonicalize());
+        let found = if is_named { behind() } else { Ok(path.clone()) };
         let cannot = || format!("cannot read {}", path.display());
         let path = found.with_context(cannot)?;
         let cannot = || format!("cannot read {}", path.display());

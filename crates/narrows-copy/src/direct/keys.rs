@@ -178,7 +178,7 @@ fn read_private(path: &Path) -> io::Result<String> {
     let nonblocking = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     let file = fs::File::options().read(true).custom_flags(nonblocking).open(path)?;
     let data = file.metadata()?;
-    if data.is_file() && data.mode() & 0o077 != 0 {
+    if data.is_file() && data.mode() & others(data.uid(), rustix::process::geteuid().as_raw()) != 0 {
         let path = path.display();
         return Err(io::Error::other(format!("other users may read it; make it private: chmod 600 {path}")));
     }
@@ -190,6 +190,12 @@ fn read_private(path: &Path) -> io::Result<String> {
         io::Read::read_to_string(&mut io::Read::take(Piped { file, until }, FILE_LEN_MAX), &mut text)?;
     }
     Ok(text)
+}
+
+/// The bits of a mode that a private file of `owner` must not have. One of root may be readable by a group, which
+/// is how root gives it to a service whose user has no name.
+fn others(owner: u32, own: u32) -> u32 {
+    if owner == 0 && own != 0 { 0o037 } else { 0o077 }
 }
 
 /// A pipe or a terminal that is not waited for without end.
@@ -242,6 +248,13 @@ mod tests {
         assert!(format!("{:#}", Keys::load(&path).err().unwrap()).contains("chmod 600"));
         fs::write(dir.path().join("other"), "something else").unwrap();
         assert!(format!("{:#}", Keys::load(&dir.path().join("other")).err().unwrap()).contains("not a key file"));
+    }
+
+    #[test]
+    fn a_group_may_read_a_private_file_of_root_alone() {
+        let refused = |mode: u32, owner, own| mode & others(owner, own) != 0;
+        assert!(!refused(0o600, 0, 7) && !refused(0o640, 0, 7) && refused(0o660, 0, 7) && refused(0o644, 0, 7));
+        assert!(!refused(0o600, 7, 7) && refused(0o640, 7, 7) && refused(0o640, 0, 0));
     }
 
     #[test]

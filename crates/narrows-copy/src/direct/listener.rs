@@ -19,6 +19,7 @@ use crate::hello::{self, Request, Session};
 use crate::measure::{self, MeasureTask};
 use crate::serve::{self, Manner, Reachable};
 use crate::served::Served;
+use narrows_host::lines::Lines;
 use narrows_host::shares::{Share, Shares};
 use narrows_host::words;
 use narrows_watch::account::Account;
@@ -104,6 +105,8 @@ struct State {
     account: Account,
     /// Connections and copies that were closed or refused for want of room.
     turned_away: u64,
+    /// What was told of failed connections.
+    lines: Lines,
 }
 
 struct Stranger {
@@ -245,13 +248,27 @@ impl Server {
         let work = move || {
             let place = Place { server: &server, id };
             if let Err(e) = server.converse(id, socket, peer) {
-                words::note(format_args!("{peer}: {e}"));
+                server.tell(peer, &e);
             }
             drop(place);
         };
         if std::thread::Builder::new().name("narrows-serve".into()).spawn(work).is_err() {
             self.known(id);
             std::thread::sleep(BREATH);
+        }
+    }
+
+    /// Tells why a connection ended, unless there were many.
+    fn tell(&self, peer: SocketAddr, error: &Error) {
+        let mut state = self.lock();
+        let now = Instant::now();
+        let (more, may_tell) = (state.lines.left_out(now), state.lines.may_tell(now));
+        drop(state);
+        if let Some(more) = more {
+            words::note(format_args!("{more} more connections failed in a second"));
+        }
+        if may_tell {
+            words::note(format_args!("{peer}: {error}"));
         }
     }
 

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
 use narrows::upgrade::host_of;
+use narrows_host::bound::Bound;
 use narrows_host::shares::{ALONE, Share};
 
 use super::conn::Early;
@@ -78,9 +79,14 @@ impl Pump {
         let named = |address: &str, e: Error| {
             Error::new(e.kind(), format!("cannot listen on {address}: {}", narrows_host::words::e_text(&e)))
         };
-        for i in 0..self.settings.listen.len() {
-            let address = self.settings.listen[i].0;
-            let listener = Listener::tcp(address).map_err(|e| named(&address.to_string(), e))?;
+        let addresses: Vec<_> = self.settings.listen.iter().map(|(address, _)| *address).collect();
+        let mut bound = Vec::new();
+        for address in addresses {
+            bound.push((address, Bound::to(address).map_err(|e| named(&address.to_string(), e))?));
+        }
+        self.settings.before_listening.take().map_or(Ok(()), |before| before())?;
+        for (i, (address, bound)) in bound.into_iter().enumerate() {
+            let listener = Listener::bound(bound).map_err(|e| named(&address.to_string(), e))?;
             self.report(Report::Serving { address: listener.address() });
             self.add_listener(listener, Purpose::Carriers(i), None);
         }

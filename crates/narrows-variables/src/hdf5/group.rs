@@ -1,12 +1,11 @@
 //! Links of groups: symbol tables of older files, link messages and heaps of newer ones.
 
-use std::collections::HashSet;
-
 use narrows::{Error, Result};
 
 use super::heap::Heap;
 use super::object::{Message, kind};
 use super::{Hdf5, tree};
+use crate::budget::{Budget, Visits};
 use crate::fields::Fields;
 
 /// Longest name. HDF5 has no limit; file systems stop at 255.
@@ -25,12 +24,20 @@ pub(super) fn links(file: &Hdf5, messages: &[Message]) -> Result<Vec<(String, u6
                     symbols(file, at, heap, &mut out)?;
                 }
             }
-            kind::LINK => out.extend(link(file, &message.data)?),
+            kind::LINK => push(file.bytes.budget(), link(file, &message.data)?, &mut out)?,
             kind::LINK_INFO => dense(file, &mut fields, &mut out)?,
             _ => {}
         }
     }
     Ok(out)
+}
+
+/// Adds a link, whose name stays in memory until its object was visited.
+fn push(budget: &Budget, link: Option<(String, u64)>, out: &mut Vec<(String, u64)>) -> Result<()> {
+    let Some((name, at)) = link else { return Ok(()) };
+    budget.keep((size_of::<(String, u64)>() + name.len()) as u64)?;
+    out.push((name, at));
+    Ok(())
 }
 
 fn link(file: &Hdf5, data: &[u8]) -> Result<Option<(String, u64)>> {
@@ -61,8 +68,7 @@ fn dense(file: &Hdf5, fields: &mut Fields<'_>, out: &mut Vec<(String, u64)>) -> 
     tree::records(file, names, &mut |record| {
         // A hash, then the place in the heap.
         let id = record.get(4..).unwrap_or_default();
-        out.extend(link(file, &heap.object(file, id)?)?);
-        Ok(())
+        push(file.bytes.budget(), link(file, &heap.object(file, id)?)?, out)
     })?;
     Ok(())
 }
@@ -76,12 +82,10 @@ fn symbols(file: &Hdf5, tree: u64, heap: u64, out: &mut Vec<(String, u64)>) -> R
     file.length(&mut fields)?;
     let Some(at) = file.offset(&mut fields)? else { return Ok(()) };
     let names = file.bytes.structure(at, len)?;
-    let mut seen = HashSet::new();
+    let mut seen = Visits::new(file.bytes.budget());
+    seen.is_first(tree)?;
     let mut waiting = vec![(tree, LEVELS_MAX)];
     while let Some((at, above)) = waiting.pop() {
-        if !seen.insert(at) {
-            return Err(Error::corrupt("an index of names leads in circles"));
-        }
         let head = file.bytes.structure(at, 8)?;
         if head.starts_with(b"SNOD") {
             let count = u16::from_le_bytes([head[6], head[7]]);
@@ -95,9 +99,13 @@ fn symbols(file: &Hdf5, tree: u64, heap: u64, out: &mut Vec<(String, u64)>) -> R
                 let is_hard = fields.u32()? != 2;
                 let name = usize::try_from(name_at).ok().and_then(|at| names.get(at..));
                 let name = name.ok_or_else(|| Error::corrupt("a name is outside its heap"))?;
-                let name = String::from_utf8_lossy(Fields(name).text()?).into_owned();
+                let name = Fields(name).text()?;
+                if name.len() as u64 > NAME_MAX {
+                    return Err(Error::limit(format!("a name of {} bytes", name.len())));
+                }
                 if let (true, Some(object)) = (is_hard, object) {
-                    out.push((name, object));
+                    let name = String::from_utf8_lossy(name).into_owned();
+                    push(file.bytes.budget(), Some((name, object)), out)?;
                 }
             }
             continue;
@@ -112,7 +120,11 @@ fn symbols(file: &Hdf5, tree: u64, heap: u64, out: &mut Vec<(String, u64)>) -> R
         let node = file.bytes.structure(at + 8 + 2 * file.offset_len() as u64, u64::from(count) * step as u64)?;
         for pair in node.chunks_exact(step) {
             let child = file.offset(&mut Fields(&pair[file.length_len()..]))?;
-            waiting.extend(child.map(|child| (child, level.max(1))));
+            let Some(child) = child else { continue };
+            if !seen.is_first(child)? {
+                return Err(Error::corrupt("an index of names leads in circles"));
+            }
+            waiting.push((child, level.max(1)));
         }
     }
     Ok(())

@@ -1,11 +1,11 @@
 //! Fractal heaps: where newer files keep the links of large groups.
 
 use std::cell::RefCell;
-use std::collections::HashSet;
 
 use narrows::{Error, Result};
 
 use super::{Hdf5, sum};
+use crate::budget::Visits;
 use crate::fields::Fields;
 
 /// Indirect blocks within indirect blocks; each level doubles the number of rows at least.
@@ -24,7 +24,7 @@ pub(super) struct Heap {
     /// Direct blocks have sums too.
     is_summed: bool,
     /// Blocks whose sums were compared.
-    seen: RefCell<HashSet<u64>>,
+    seen: RefCell<Visits>,
 }
 
 /// Bytes that numbers up to `max` take.
@@ -77,7 +77,7 @@ impl Heap {
             root,
             root_rows,
             is_summed,
-            seen: RefCell::default(),
+            seen: RefCell::new(Visits::new(file.bytes.budget())),
         })
     }
 
@@ -99,14 +99,14 @@ impl Heap {
             if rows == 0 {
                 self.verify_direct(file, block, block_row)?;
                 let at = block.checked_add(offset).ok_or_else(|| Error::corrupt("an object outside its heap"))?;
-                return file.bytes.structure(at, len);
+                return Ok(file.bytes.structure(at, len)?.to_vec());
             }
             let (row, column) = self.place(&mut offset)?;
             if row >= rows {
                 return Err(Error::corrupt("an object outside its heap"));
             }
             let head = 5 + file.offset_len() as u64 + self.offset_len as u64;
-            if self.seen.borrow_mut().insert(block) {
+            if self.seen.borrow_mut().is_first(block)? {
                 let entries = rows.saturating_mul(self.width).saturating_mul(file.offset_len() as u64);
                 Fields(&sum::read(file, block, head.saturating_add(entries))?).expect(b"FHIB")?;
             }
@@ -121,11 +121,15 @@ impl Heap {
 
     /// Compares the sum of a direct block, which stands in its head and counts as 0 there.
     fn verify_direct(&self, file: &Hdf5, at: u64, row: u64) -> Result<()> {
-        if !self.is_summed || !self.seen.borrow_mut().insert(at) {
+        if !self.is_summed || !self.seen.borrow_mut().is_first(at)? {
             return Ok(());
         }
         // The first two rows have blocks of one length; each further row doubles it.
-        let mut block = file.bytes.structure(at, 1 << (u64::from(self.start) + row.saturating_sub(1)))?;
+        let read = file.bytes.structure(at, 1 << (u64::from(self.start) + row.saturating_sub(1)))?;
+        // Twice for the copy, whose sum is that without the sum.
+        let mut held = file.bytes.budget().held();
+        held.add(read.len() as u64 + sum::LEN as u64)?;
+        let mut block = read.to_vec();
         let place = 5 + file.offset_len() + self.offset_len;
         let stated = block.get(place..place + sum::LEN).ok_or_else(|| Error::corrupt("a heap's block is too short"))?;
         let stated = stated.to_vec();

@@ -1,18 +1,15 @@
 //! Indexes of chunks: where each chunk of a dataset is stored.
 
-use std::collections::HashSet;
-
 use narrows::{Error, Result};
 
 use super::{Hdf5, array, tree};
+use crate::budget::Visits;
 use crate::fields::Fields;
 use crate::place::{Index, IndexForm};
 use crate::variable::{Chunk, Place, Variable};
 
 /// Levels of a B-tree of version 1, above what 2^64 chunks need.
 const LEVELS_MAX: u8 = 32;
-/// Chunks of a dataset that are listed: each takes about 100 bytes of memory.
-const CHUNKS_MAX: usize = 1 << 26;
 
 impl Index {
     /// A B-tree of version 1.
@@ -56,6 +53,7 @@ impl Index {
         let chunk = variable.chunk.as_deref().unwrap_or_default();
         let raw_len = variable.chunk_raw_len().map_or(0, |len| len as u64);
         let mut out = Vec::new();
+        let mut held = file.bytes.budget().held();
         let mut add = |scaled: &[u64], at: u64, len: u64, skipped: u32| {
             let origin: Vec<u64> = scaled.iter().zip(chunk).map(|(s, c)| s.saturating_mul(*c)).collect();
             // An array that has been shrunk may have chunks outside.
@@ -64,9 +62,7 @@ impl Index {
             }
             let is_edge = origin.iter().zip(chunk).zip(&variable.shape).any(|((o, c), n)| o.saturating_add(*c) > *n);
             let skipped = if self.is_edge_raw && is_edge { u32::MAX } else { skipped };
-            if out.len() == CHUNKS_MAX {
-                return Err(Error::limit(format!("more than {CHUNKS_MAX} chunks")));
-            }
+            held.add(Chunk::memory(chunk.len()))?;
             out.push(Chunk { origin, len, skipped, at, key: None });
             Ok(())
         };
@@ -167,12 +163,10 @@ type Add<'a> = dyn FnMut(&[u64], u64, u64, u32) -> Result<()> + 'a;
 fn old_tree(file: &Hdf5, root: u64, chunk: &[u64], add: &mut Add<'_>) -> Result<()> {
     let key_len = 8 + 8 * (chunk.len() + 1);
     let step = key_len + file.offset_len();
-    let mut seen = HashSet::new();
+    let mut seen = Visits::new(file.bytes.budget());
+    seen.is_first(root)?;
     let mut waiting = vec![(root, LEVELS_MAX)];
     while let Some((at, above)) = waiting.pop() {
-        if !seen.insert(at) {
-            return Err(Error::corrupt("the index of the chunks leads in circles"));
-        }
         let head = file.bytes.structure(at, 8)?;
         let mut fields = Fields(&head);
         fields.expect(b"TREE")?;
@@ -187,6 +181,9 @@ fn old_tree(file: &Hdf5, root: u64, chunk: &[u64], add: &mut Add<'_>) -> Result<
             let origin = (0..=chunk.len()).map(|_| fields.uint(8)).collect::<Result<Vec<_>>>()?;
             let Some(child) = file.offset(&mut fields)? else { continue };
             if level > 0 {
+                if !seen.is_first(child)? {
+                    return Err(Error::corrupt("the index of the chunks leads in circles"));
+                }
                 waiting.push((child, level));
             } else {
                 let scaled: Vec<u64> = origin.iter().zip(chunk).map(|(o, c)| o / (*c).max(1)).collect();

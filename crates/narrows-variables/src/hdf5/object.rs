@@ -1,5 +1,7 @@
 //! Object headers, versions 1 and 2, and the messages of which a dataset is made.
 
+use std::collections::BTreeMap;
+
 use narrows::{Error, Result};
 use narrows_array::{ByteOrder, Dtype};
 
@@ -11,6 +13,8 @@ use crate::variable::{Element, Place, RANK_MAX, Variable};
 
 /// Messages of one header; h5py's largest has some dozens.
 const MESSAGES_MAX: usize = 1 << 16;
+/// Bytes of one header with all that it shares with others: a thousand messages of the longest kind.
+const HEADER_MAX: u64 = 64 << 20;
 /// Most filters of a pipeline, as in HDF5.
 const FILTERS_MAX: usize = 32;
 /// Nested types that are followed: an array or an enumeration of a type.
@@ -30,6 +34,21 @@ pub(crate) mod kind {
     pub(crate) const CONTINUATION: u16 = 0x10;
     pub(crate) const SYMBOL_TABLE: u16 = 0x11;
     pub(crate) const ATTRIBUTE_INFO: u16 = 0x15;
+
+    /// Those that are kept; the others are passed over.
+    pub(crate) const ALL: [u16; 11] = [
+        DATASPACE,
+        LINK_INFO,
+        DATATYPE,
+        OLD_FILL,
+        FILL,
+        LINK,
+        LAYOUT,
+        FILTERS,
+        ATTRIBUTE,
+        SYMBOL_TABLE,
+        ATTRIBUTE_INFO,
+    ];
 }
 
 /// One message of a header.
@@ -41,9 +60,11 @@ pub(crate) struct Message {
 /// All messages of an object, shared ones resolved.
 pub(crate) fn messages(file: &Hdf5, at: u64) -> Result<Vec<Message>> {
     let mut all = raw_messages(file, at)?;
+    let mut left = HEADER_MAX;
     for message in &mut all {
-        if message.1 & 2 != 0 && message.0.kind != kind::CONTINUATION {
+        if message.1 & 2 != 0 {
             message.0.data = shared(file, message.0.kind, &message.0.data)?;
+            left = left.checked_sub(message.0.data.len() as u64).ok_or_else(too_long)?;
         }
     }
     Ok(all.into_iter().map(|m| m.0).collect())
@@ -64,6 +85,36 @@ pub(super) fn shared(file: &Hdf5, wanted: u16, data: &[u8]) -> Result<Vec<u8>> {
     found.map(|m| m.0.data).ok_or_else(|| Error::corrupt("a shared header is missing"))
 }
 
+fn too_long() -> Error {
+    Error::limit(format!("the header of an object has more than {HEADER_MAX} bytes"))
+}
+
+/// The blocks of one header. A real one has each once, and none within another.
+struct Blocks {
+    /// First byte and end, in order.
+    seen: BTreeMap<u64, u64>,
+    len: u64,
+}
+
+impl Blocks {
+    fn check(&mut self, at: u64, len: u64) -> Result<()> {
+        let end = at.checked_add(len).ok_or_else(|| Error::corrupt("an address is beyond the file"))?;
+        if len == 0 {
+            return Ok(());
+        }
+        let before = self.seen.range(..end).next_back();
+        if before.is_some_and(|(_, before_end)| *before_end > at) {
+            return Err(Error::corrupt("the header of an object leads in circles"));
+        }
+        self.len = self.len.saturating_add(len);
+        if self.len > HEADER_MAX {
+            return Err(too_long());
+        }
+        self.seen.insert(at, end);
+        Ok(())
+    }
+}
+
 /// Messages with their flags.
 fn raw_messages(file: &Hdf5, at: u64) -> Result<Vec<(Message, u8)>> {
     let head = file.bytes.structure_up_to(at, 64)?;
@@ -72,6 +123,8 @@ fn raw_messages(file: &Hdf5, at: u64) -> Result<Vec<(Message, u8)>> {
     // Blocks that are still to be read: offset and length of their messages.
     let mut blocks;
     let mut tracked = None;
+    let mut visited = Blocks { seen: BTreeMap::new(), len: 0 };
+    let mut count = 0;
     if head.starts_with(b"OHDR") {
         fields.skip(4)?;
         let (version, flags) = (fields.u8()?, fields.u8()?);
@@ -82,6 +135,7 @@ fn raw_messages(file: &Hdf5, at: u64) -> Result<Vec<(Message, u8)>> {
         let len = fields.uint(1 << (flags & 3))?;
         tracked = Some(flags & 4 != 0);
         let begin = (head.len() - fields.0.len()) as u64;
+        visited.check(at, begin.saturating_add(len))?;
         sum::read(file, at, begin.saturating_add(len))?;
         blocks = vec![(at + begin, len)];
     } else {
@@ -89,7 +143,9 @@ fn raw_messages(file: &Hdf5, at: u64) -> Result<Vec<(Message, u8)>> {
             return Err(Error::corrupt("an object of the file has no header where it should"));
         }
         fields.skip(7)?;
-        blocks = vec![(at + 16, u64::from(fields.u32()?))];
+        let len = u64::from(fields.u32()?);
+        visited.check(at, len.saturating_add(16))?;
+        blocks = vec![(at.saturating_add(16), len)];
     }
     while let Some((at, len)) = blocks.pop() {
         let block = file.bytes.structure(at, len)?;
@@ -115,11 +171,12 @@ fn raw_messages(file: &Hdf5, at: u64) -> Result<Vec<(Message, u8)>> {
                     (number, len, flags)
                 }
             };
-            let data = fields.take(len.into())?.to_vec();
+            let data = fields.take(len.into())?;
             if number == kind::CONTINUATION {
-                let mut fields = Fields(&data);
+                let mut fields = Fields(data);
                 let (at, len) = (file.offset(&mut fields)?, file.length(&mut fields)?);
                 let at = at.ok_or_else(|| Error::corrupt("a header goes on nowhere"))?;
+                visited.check(at, len)?;
                 if tracked.is_some() {
                     // Signature before, check sum behind.
                     let len = len.checked_sub(8).ok_or_else(|| Error::corrupt("a header's end is too short"))?;
@@ -129,8 +186,11 @@ fn raw_messages(file: &Hdf5, at: u64) -> Result<Vec<(Message, u8)>> {
                     blocks.push((at, len));
                 }
             }
-            out.push((Message { kind: number, data }, flags));
-            if out.len() > MESSAGES_MAX {
+            if kind::ALL.contains(&number) {
+                out.push((Message { kind: number, data: data.to_vec() }, flags));
+            }
+            count += 1;
+            if count > MESSAGES_MAX {
                 return Err(Error::limit("an object of the file has too many headers"));
             }
         }
@@ -407,6 +467,54 @@ fn read_layout(file: &Hdf5, data: &[u8], max: Vec<u64>, variable: &mut Variable)
 mod tests {
     use super::*;
     use crate::bytes::Bytes;
+    use narrows::ErrorKind;
+
+    /// A header of the first version at 0 with one message, and what is behind it.
+    fn with_message(number: u16, data: &[u8], more: &[u8]) -> Hdf5 {
+        let len = 8 + data.len() as u32;
+        let mut bytes = vec![1, 0, 1, 0, 1, 0, 0, 0];
+        bytes.extend(len.to_le_bytes());
+        bytes.extend([0; 4]);
+        bytes.extend(message(number, data));
+        bytes.extend(more);
+        Hdf5 { bytes: Bytes::of_memory(bytes), base: 0, offset_len: 8, length_len: 8 }
+    }
+
+    fn message(number: u16, data: &[u8]) -> Vec<u8> {
+        let (number, len) = (number.to_le_bytes(), (data.len() as u16).to_le_bytes());
+        [&[number[0], number[1], len[0], len[1], 0, 0, 0, 0], data].concat()
+    }
+
+    fn goes_on(at: u64, len: u64) -> Vec<u8> {
+        [at.to_le_bytes(), len.to_le_bytes()].concat()
+    }
+
+    #[test]
+    fn a_header_has_each_byte_once() {
+        // It begins with one message of 24 bytes at 16; behind it, at 40, is what it goes on with.
+        let own = message(kind::CONTINUATION, &goes_on(40, 24));
+        let beside = message(kind::CONTINUATION, &goes_on(64, 10));
+        let within = message(kind::CONTINUATION, &goes_on(48, 8));
+        let good = [beside, message(kind::FILL, &[7, 7])].concat();
+        let found = messages(&with_message(kind::CONTINUATION, &goes_on(40, 24), &good), 0).unwrap();
+        assert_eq!(found.iter().map(|m| m.kind).collect::<Vec<_>>(), [kind::FILL]);
+        for (at, len, more) in [(40, 24, &own), (40, 24, &within), (16, 24, &own), (0, 8, &own)] {
+            let file = with_message(kind::CONTINUATION, &goes_on(at, len), more);
+            let error = messages(&file, 0).map(drop).unwrap_err();
+            assert!(error.message.contains("in circles"), "{at} {len}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_long_header_is_refused_and_what_means_nothing_here_is_not_kept() {
+        let part = message(0, &[0; 65_528]);
+        let parts = HEADER_MAX as usize / part.len();
+        let (long, len) = (part.repeat(parts), (parts - 1) as u64 * part.len() as u64);
+        let file = with_message(kind::CONTINUATION, &goes_on(40, len), &long);
+        assert!(messages(&file, 0).is_ok_and(|found| found.is_empty()));
+        let file = with_message(kind::CONTINUATION, &goes_on(40, long.len() as u64), &long);
+        assert_eq!(messages(&file, 0).map(drop).unwrap_err().kind, ErrorKind::Limit);
+    }
 
     #[test]
     fn a_gap_at_the_end_of_a_header_is_no_message() {

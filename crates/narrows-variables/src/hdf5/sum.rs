@@ -3,6 +3,7 @@
 use narrows::{Error, Result};
 
 use super::Hdf5;
+use crate::bytes::Structure;
 
 /// Bytes of a sum.
 pub(super) const LEN: usize = 4;
@@ -27,12 +28,11 @@ fn differs(bytes: &[u8], at: u64) -> Error {
 }
 
 /// Reads `len` bytes of structure that have their sum behind them.
-pub(super) fn read(file: &Hdf5, at: u64, len: u64) -> Result<Vec<u8>> {
-    let mut bytes = file.bytes.structure(at, len.saturating_add(LEN as u64))?;
+pub(super) fn read(file: &Hdf5, at: u64, len: u64) -> Result<Structure> {
+    let bytes = file.bytes.structure(at, len.saturating_add(LEN as u64))?;
     let len = bytes.len() - LEN;
     verify(&bytes, len, at)?;
-    bytes.truncate(len);
-    Ok(bytes)
+    Ok(bytes.truncated(len))
 }
 
 /// Bob Jenkins's hash of 2006, as HDF5 has it.

@@ -1,10 +1,9 @@
 //! B-trees of version 2: records in the order of their keys.
 
-use std::collections::HashSet;
-
 use narrows::{Error, Result};
 
 use super::{Hdf5, sum};
+use crate::budget::Visits;
 use crate::fields::Fields;
 
 /// Levels, above what 2^64 records need.
@@ -45,12 +44,10 @@ pub(super) fn records(file: &Hdf5, at: u64, sink: &mut dyn FnMut(&[u8]) -> Resul
         total = max.saturating_add(1).saturating_mul(total).saturating_add(max);
         total_lens.push(enc_len(total));
     }
-    let mut seen = HashSet::new();
+    let mut seen = Visits::new(file.bytes.budget());
+    seen.is_first(root)?;
     let mut waiting = vec![(root, root_records, depth)];
     while let Some((at, count, level)) = waiting.pop() {
-        if !seen.insert(at) {
-            return Err(Error::corrupt("an index leads in circles"));
-        }
         let node = file.bytes.structure_up_to(at, node_len)?;
         let mut fields = Fields(&node);
         fields.expect(if level == 0 { b"BTLF" } else { b"BTIN" })?;
@@ -65,6 +62,9 @@ pub(super) fn records(file: &Hdf5, at: u64, sink: &mut dyn FnMut(&[u8]) -> Resul
                 let records = fields.uint(count_len as usize)?;
                 fields.skip(total_lens[level - 1] as usize)?;
                 let child = child.ok_or_else(|| Error::corrupt("an index has a node without children"))?;
+                if !seen.is_first(child)? {
+                    return Err(Error::corrupt("an index leads in circles"));
+                }
                 waiting.push((child, records, level - 1));
             }
         }

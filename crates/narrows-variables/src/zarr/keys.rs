@@ -10,6 +10,7 @@ use narrows::{Error, Result};
 use serde::Deserialize;
 
 use super::zip::Zip;
+use crate::budget::Budget;
 use crate::bytes::{Bytes, NO_FILE};
 
 /// Folders within folders.
@@ -40,6 +41,8 @@ pub(crate) struct Keys {
     pub(super) unseen: Vec<Unseen>,
     /// Bytes of metadata that were read.
     parsed: AtomicU64,
+    /// Memory for lists of chunks.
+    pub(super) budget: Budget,
 }
 
 /// Something in a store that is not read.
@@ -58,6 +61,7 @@ enum Place {
 impl Keys {
     pub(super) fn of_folder(root: &Path) -> Result<Self> {
         let (mut all, mut unseen) = (BTreeMap::new(), Vec::new());
+        let budget = Budget::of_folder();
         let mut waiting = vec![(root.to_owned(), String::new(), 0)];
         while let Some((folder, prefix, depth)) = waiting.pop() {
             for entry in fs::read_dir(folder)? {
@@ -92,14 +96,15 @@ impl Keys {
             }
         }
         unseen.sort_by(|a, b| a.key.cmp(&b.key));
-        Ok(Self { place: Place::Folder(root.to_owned()), all, unseen, parsed: AtomicU64::new(0) })
+        Ok(Self { place: Place::Folder(root.to_owned()), all, unseen, parsed: AtomicU64::new(0), budget })
     }
 
     pub(super) fn of_zip(bytes: Bytes) -> Result<Self> {
+        let budget = bytes.budget().clone();
         let zip = Zip::open(bytes)?;
         let all = zip.lengths();
         let unseen = zip.unread.iter().map(|(key, why)| Unseen { key: key.clone(), why, is_folder: false }).collect();
-        Ok(Self { place: Place::Zip(zip), all, unseen, parsed: AtomicU64::new(0) })
+        Ok(Self { place: Place::Zip(zip), all, unseen, parsed: AtomicU64::new(0), budget })
     }
 
     /// Reads a part of what is behind a key.

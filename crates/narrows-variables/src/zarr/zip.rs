@@ -16,6 +16,8 @@ const COMMENT_MAX: u64 = 65_535;
 const INFLATED_MAX: u64 = 64 << 20;
 /// Length of the header of an entry, without its name.
 const HEADER_LEN: u64 = 30;
+/// What an entry takes in memory without its name.
+const ENTRY: usize = size_of::<(String, Entry)>() + 16;
 /// A deflated entry becomes at most so many times as long.
 const DEFLATE_GAIN_MAX: u64 = 1032;
 
@@ -61,8 +63,15 @@ impl Zip {
         let (mut entries, mut unread) = (BTreeMap::new(), Vec::new());
         for _ in 0..count {
             match entry(&mut fields)? {
-                Some((name, Ok(entry))) => drop(entries.insert(name, entry)),
-                Some((name, Err(why))) => unread.push((name, why)),
+                Some((name, Ok(entry))) => {
+                    // Here, and in the list of keys.
+                    bytes.budget().keep(2 * (ENTRY + name.len()) as u64)?;
+                    entries.insert(name, entry);
+                }
+                Some((name, Err(why))) => {
+                    bytes.budget().keep(2 * (ENTRY + name.len()) as u64)?;
+                    unread.push((name, why));
+                }
                 None => {}
             }
         }

@@ -58,7 +58,7 @@ impl Codec for Lz4 {
     }
 
     fn print_level(&self, level: Level) -> String {
-        if level < 0 { format!("accel={}", -level) } else { format!("hc={level}") }
+        if level < 0 { format!("accel={}", level.unsigned_abs()) } else { format!("hc={level}") }
     }
 
     fn settings(&self) -> String {

@@ -45,6 +45,10 @@ const HELD_LOOK: Duration = Duration::from_millis(1);
 /// Sends everything that `source` gives. On a duplex link it returns after the receiver has
 /// confirmed that everything is stored. Returns the totals and the policy with what it has learned.
 ///
+/// The link is used up. Of a socket the writing half is shut down at the end of the stream, which tells the
+/// receiver that no more comes: another descriptor of the same socket cannot write either. Its options stay
+/// as the flow set them: `TCP_NODELAY` and `TCP_NOTSENT_LOWAT` of a TCP socket.
+///
 /// # Errors
 /// The link cannot be written, the source or the link fails, the receiver reports a failure, or the
 /// flow is stopped or stalled.
