@@ -15,6 +15,7 @@ use rustix::fs::{AtFlags, FileType, Gid, Mode, Stat, Timespec, Timestamps, Uid};
 use rustix::io::Errno;
 
 use crate::partial_name::is_partial;
+use crate::spelling::folds_at;
 use crate::store::partial::{PRIVATE, Partial};
 use crate::tree::{Tree, split};
 
@@ -81,6 +82,12 @@ impl Landing {
             }
             Ok(()) => Ok(()),
         }
+    }
+
+    /// Whether the folder `path` takes different spellings for one name; of the one above it where it is
+    /// missing. `writes`: a file may be created in it for a moment.
+    pub fn folds(&mut self, path: &[u8], writes: bool) -> bool {
+        folds_at(&mut self.0, path, writes)
     }
 
     /// What is at `path`; `None` if there is nothing.

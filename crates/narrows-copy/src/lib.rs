@@ -24,6 +24,7 @@ pub mod serve;
 pub mod served;
 pub mod source;
 pub mod special;
+pub mod spelling;
 pub mod store;
 pub mod tree;
 

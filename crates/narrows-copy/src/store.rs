@@ -16,6 +16,7 @@ use super::error::{Blame, Error, Result};
 use super::frames::Decoder;
 use super::hello::StoreOptions;
 use super::meta::{self, Losses, Ownership};
+use super::spelling::Spellings;
 use super::tree::Tree;
 use super::{e_text, shown};
 use narrows_host::shares::Share;
@@ -75,8 +76,10 @@ struct Store {
 struct Target {
     tree: Tree,
     permitted: Permitted,
-    /// Hashes of the paths of all entries except folders, none of which may come twice.
-    seen: HashSet<u64>,
+    /// The paths of all entries. Except folders, none of them may come twice.
+    names: Spellings,
+    /// How many of them are no folders.
+    announced: u64,
     /// Set if entries that the sources do not have are removed.
     removal: Option<Removal>,
     /// Numbers of the files in whose place there is a folder.
@@ -153,7 +156,8 @@ impl EntryStore {
         let target = Target {
             tree,
             permitted,
-            seen: HashSet::new(),
+            names: Spellings::default(),
+            announced: 0,
             removal: options.delete.as_ref().map(|asked| Removal::new(asked, &options)).transpose()?,
             beside: Vec::new(),
             backups: HashSet::new(),
@@ -413,7 +417,7 @@ impl Target {
 
     fn finish(&mut self, answers: &mut Answers) -> io::Result<()> {
         let missing = self.pending.len() + self.given_up.len();
-        self.stored.announced = self.seen.len() as u64;
+        self.stored.announced = self.announced;
         self.stored.unsaid = (missing as u64).saturating_sub(self.told);
         if self.options.dry_run {
             return self.remove_others(answers);

@@ -83,7 +83,7 @@ impl Target {
             Err(e) => return Err(e.into()),
         };
         let cannot = |e: io::Error| io::Error::other(format!("cannot keep its backup: {}", crate::e_text(&e)));
-        if self.seen.contains(&xxh3_64(&own)) {
+        if self.is_stored(&own) {
             // The backup would replace what this copy stores, or has found to be stored.
             let text = format!("the source has {} too; use another --suffix or --backup-dir", crate::shown(&own));
             return Err(cannot(io::Error::other(text)));

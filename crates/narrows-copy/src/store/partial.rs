@@ -218,7 +218,7 @@ impl Partial {
     }
 
     /// The current name; empty if it has none.
-    pub(super) fn name(&self) -> &OsStr {
+    pub(crate) fn name(&self) -> &OsStr {
         self.name.as_deref().unwrap_or_default()
     }
 
@@ -311,7 +311,7 @@ fn pread_all(file: &OwnedFd, buffer: &mut [u8], at: u64) -> io::Result<usize> {
 }
 
 /// An unpredictable attempt number.
-fn random_attempt() -> Option<u32> {
+pub(crate) fn random_attempt() -> Option<u32> {
     let mut random = [0; 4];
     rustix::rand::getrandom(&mut random[..], rustix::rand::GetRandomFlags::empty()).ok()?;
     Some(u32::from_ne_bytes(random).max(TRIES + 1))
