@@ -28,6 +28,6 @@ pub mod spelling;
 pub mod store;
 pub mod tree;
 
-pub use error::{Error, Reason, Result, is_link_lost};
+pub use error::{Error, FORM, Reason, Result, is_link_lost};
 pub use meta::HINT_DEVICES;
 use narrows_host::words::{e_text, shown};

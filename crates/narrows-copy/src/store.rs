@@ -397,6 +397,7 @@ impl Target {
                 // The text is from the peer and may contain anything.
                 (self.observers.on_failure)(&shown(text.as_bytes()));
             }
+            Record::Refused { code, text } => self.stored.refused = Some((code, shown(text.as_bytes()))),
             Record::Total { files, bytes } => self.stored.total = Some((files, bytes)),
             Record::Finish { .. } => {}
         }

@@ -25,6 +25,7 @@ use crate::files::Source;
 use crate::progress::Bar;
 use crate::transfer::{Received, Sent, Transfer};
 use crate::{files, flow, report};
+use narrows_copy::FORM;
 use narrows_copy::carrier::{self, Carrier, Reach};
 use narrows_copy::carriers::{Grower, Seen};
 use narrows_copy::direct::Trust;
@@ -205,6 +206,7 @@ fn refuse_habits(args: &CpArgs, place: &str) -> Result<()> {
 fn wants_frames(copied: &Result<Outcome>) -> bool {
     match copied {
         Ok(outcome) => outcome.wants_frames,
+        // A server that does not know numbers says it in words.
         Err(e) => e.chain().any(|e| e.to_string().contains(AS_IT_COMES)),
     }
 }
@@ -360,7 +362,8 @@ fn send_picked(
     };
 
     // A pipe may wait for what comes next, and so would the first half of an image.
-    let images = recompresses(args) && matches!(input, Input::Paths { .. });
+    let is_stream = matches!(input, Input::Stream(_));
+    let images = recompresses(args) && !is_stream;
     let mut flow_args = args.flow.clone();
     if matches!(target, Place::Local(_)) {
         // No data crosses a link.
@@ -417,7 +420,12 @@ fn send_picked(
         Ok(sent) => (Some(sent), None),
         Err(e) => (None, Some(e)),
     };
-    carrier.end(failed)?;
+    let ended = carrier.end(failed);
+    let may_ask_again = !is_stream && !args.store_compressed;
+    if ended.is_err() && may_ask_again && source.progress()().refused == Some(FORM) {
+        return Ok(Outcome { wants_frames: true, ..Outcome::default() });
+    }
+    ended?;
     let not_removed_sources = Cell::new(0);
     source.remove_sources(own_target, &|text| {
         not_removed_sources.set(not_removed_sources.get() + 1);
@@ -501,6 +509,7 @@ fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<O
         stored: is_stored(args),
         frames: args.store_compressed,
         images: recompresses(args),
+        codes: true,
         sockets: true,
         habits: args.habits.source(files),
     };
@@ -511,6 +520,7 @@ fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<O
     let wants_frames = Arc::new(AtomicBool::new(false));
     let (told, heard) = (telling(tell), Arc::clone(&wants_frames));
     let may_ask_again = !args.store_compressed;
+    // A server that does not know numbers says it in words.
     let on_failure = move |text: &str| match may_ask_again && text == AS_IT_COMES {
         true => heard.store(true, Ordering::Relaxed),
         false => told(text),
@@ -549,7 +559,12 @@ fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<O
         summary.raw_bytes = s.bytes_done;
     }
     let (line, json) = received_words(&summary, elapsed, from, Part::Disk);
-    if wants_frames.load(Ordering::Relaxed) {
+    let refused = match s.refused {
+        Some((FORM, _)) if may_ask_again => true,
+        Some((_, text)) => return Err(narrows_copy::Error::Peer(text.into()).into()),
+        None => false,
+    };
+    if refused || wants_frames.load(Ordering::Relaxed) {
         return Ok(Outcome { wants_frames: true, ..Outcome::default() });
     }
     // Without -r, --exclude and wildcards, each source is a file or a reported failure.
@@ -686,6 +701,7 @@ fn store_options(args: &CpArgs, within_host: bool) -> StoreOptions {
         set_id: args.set_id || within_host,
         form: if args.store_compressed { Form::AsTheyCame } else { Form::Raw },
         images: recompresses(args) && !within_host,
+        codes: true,
         habits: args.habits.store(itemizes(args)),
     }
 }
