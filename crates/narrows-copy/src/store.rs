@@ -13,6 +13,7 @@ use narrows::stream::Notes;
 use rustix::fs::OFlags;
 
 use super::error::{Blame, Error, Result};
+use super::filter::Filter;
 use super::frames::Decoder;
 use super::hello::StoreOptions;
 use super::meta::{self, Losses, Ownership};
@@ -51,6 +52,7 @@ use habits::Beside;
 use home::Home;
 use in_way::Waiting;
 pub use observers::Observers;
+use permitted::Asked;
 pub use permitted::Permitted;
 pub(super) use plan::DeltaPlan;
 use removal::Removal;
@@ -76,6 +78,8 @@ struct Store {
 struct Target {
     tree: Tree,
     permitted: Permitted,
+    /// What the sender was asked for, if this end asked.
+    asked: Option<Asked>,
     /// The paths of all entries. Except folders, none of them may come twice.
     names: Spellings,
     /// How many of them are no folders.
@@ -156,6 +160,7 @@ impl EntryStore {
         let target = Target {
             tree,
             permitted,
+            asked: None,
             names: Spellings::default(),
             announced: 0,
             removal: options.delete.as_ref().map(|asked| Removal::new(asked, &options)).transpose()?,
@@ -213,6 +218,14 @@ impl EntryStore {
         store.target.repeatable = Repeatable::of_pack();
         store.target.keeps_existing = !replaces;
         store.target.is_of_pack = true;
+        drop(store);
+        self
+    }
+
+    /// The sender was asked for what these patterns do not leave out. `follow`: and to follow symbolic links.
+    pub fn asked(self, filter: Filter, follow: bool) -> Self {
+        let mut store = self.lock();
+        store.target.asked = Some(Asked::new(filter, follow, store.target.options.dry_run));
         drop(store);
         self
     }
@@ -335,6 +348,7 @@ impl Write for EntryStore {
         parser
             .push(bytes, |record| {
                 target.repeatable.allows(&record)?;
+                target.was_asked_for(&record)?;
                 target.take(record, answers);
                 target.repeatable.check()
             })
@@ -354,6 +368,17 @@ impl Target {
         let in_hand = self.open.as_ref().map_or(0, |open| open.at);
         let bytes_done = self.stored.bytes + self.batch.bytes() + in_hand;
         Stored { losses: self.losses.words(), bytes_done, ..self.stored.clone() }
+    }
+
+    /// Checks that a record is one of those that this end asked for.
+    fn was_asked_for(&mut self, record: &Record<'_>) -> narrows::Result<()> {
+        match &mut self.asked {
+            Some(asked) => asked.check(&self.permitted, record),
+            None if matches!(record, Record::Refused { .. }) => {
+                Err(narrows::Error::corrupt("a sender refuses by a number, which it was not asked for"))
+            }
+            None => Ok(()),
+        }
     }
 
     fn take(&mut self, record: Record<'_>, answers: &mut Answers) {

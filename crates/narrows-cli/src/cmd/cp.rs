@@ -487,7 +487,7 @@ fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<O
     let patterns = patterns_of_source(args);
     let is_filtered = !(args.exclude.is_empty() && args.include.is_empty());
     // Reports a bad pattern before anything is done, with the error text of this end.
-    Filter::new(&patterns)?;
+    let filter = Filter::new(&patterns)?;
     let may_be_file = paths.len() == 1 && !several && scan::top(&paths[0]).is_some();
     let undecided = args.recursive && may_be_file && is_undecided(target);
     let permitted = match &files {
@@ -535,7 +535,7 @@ fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<O
     let options_of_store = StoreOptions { form, ..store_options(args, false) };
     let partials = open_partials(&options_of_store)?;
     let mut store = EntryStore::new(tree, rename, permitted, options_of_store, notes, observers)?;
-    store = store.beside(beside(args, target)?).partials(partials)?;
+    store = store.beside(beside(args, target)?).partials(partials)?.asked(filter, args.habits.copy_links);
     if undecided {
         store = store.undecided(target.to_path_buf());
     }
