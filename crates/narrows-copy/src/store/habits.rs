@@ -105,7 +105,8 @@ impl Target {
             self.backups.insert(xxh3_64(&own));
         }
         if !moves && !is_kept {
-            let linked = partial::make(&to, &to_name, |partial| {
+            let is_same = |_: &OsStr, left: &Stat| (left.st_dev, left.st_ino) == (there.st_dev, there.st_ino);
+            let linked = partial::make(&to, &to_name, is_same, |partial| {
                 rustix::fs::linkat(&folder, &name, &to, partial, AtFlags::empty())
             });
             if let Ok(partial) = linked {

@@ -27,7 +27,7 @@ use crate::error::Result;
 use crate::filter::Filter;
 use crate::frames::Form;
 use crate::hello::{Backup, Confirmed, Delete, NameSet, StoreOptions};
-use crate::partial_name::is_partial;
+use crate::partial_name::looks_partial;
 use crate::tree::{open_on_same_device, split};
 use crate::{e_text, shown};
 use narrows_host::signals;
@@ -353,10 +353,16 @@ impl<'a> Sweep<'a> {
         if is_folder && place.depth == 0 && self.target.home.is_at(&path) {
             return Ok(false);
         }
-        if kind == FileType::RegularFile && is_partial(name.as_bytes()) {
+        if kind == FileType::RegularFile && looks_partial(name.as_bytes()) {
             // Another copy may be writing it. A leftover of a killed copy is not counted, as it is
             // no file of the user.
-            return Ok(self.doing != Doing::Remove || partial::remove_stale(place.folder, name));
+            if partial::is_own(place.folder, name) {
+                return Ok(self.doing != Doing::Remove || partial::remove_stale(place.folder, name));
+            }
+            // An older version makes no mark.
+            if partial::is_held(place.folder, name) {
+                return Ok(false);
+            }
         }
         if is_folder && self.removal.protected.contains(&inode) {
             return self.cannot_remove(place.id, &path, &io::Error::other("it is a source of this copy"));
