@@ -1,9 +1,11 @@
 //! Files that are not whole yet: their names, `.narrows-HASH.partial`, and the mark that tells them from a
 //! file of the user with such a name.
 
-use std::os::fd::AsFd;
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 
-use rustix::fs::XattrFlags;
+use rustix::fs::{FileType, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 
 pub(crate) const PREFIX: &[u8] = b".narrows-";
@@ -69,6 +71,24 @@ pub(crate) fn is_marked(file: impl AsFd) -> bool {
         // Linux has one number for this and for `ENOTSUP`.
         Err(e) => matches!(e, Errno::OPNOTSUPP | Errno::NOSYS),
     }
+}
+
+/// Whether a file in a folder is a temporary one of narrows.
+pub(crate) fn is_own(folder: impl AsFd, name: &OsStr) -> bool {
+    is_partial(name.as_bytes()) && open_file(&folder, name, OFlags::RDONLY).is_some_and(|file| is_marked(&file))
+}
+
+/// Opens a file as far as that is allowed. Anything may have such a name; only a file is a remain.
+pub(crate) fn open_file(folder: impl AsFd, name: &OsStr, access: OFlags) -> Option<OwnedFd> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let open = |access| rustix::fs::openat(&folder, name, flags | access, Mode::empty());
+    let file = match open(access) {
+        // The usual case.
+        Err(Errno::NOENT) => return None,
+        opened => opened.or_else(|_| open(OFlags::RDONLY)).ok()?,
+    };
+    let kind = FileType::from_raw_mode(rustix::fs::fstat(&file).ok()?.st_mode);
+    (kind == FileType::RegularFile).then_some(file)
 }
 
 #[cfg(test)]

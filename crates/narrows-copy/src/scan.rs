@@ -14,7 +14,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::filter::Filter;
-use super::store::partial::is_own;
+use super::partial_name::is_own;
 use super::tree::Tree;
 use super::{e_text, meta, shown};
 

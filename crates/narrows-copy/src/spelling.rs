@@ -11,19 +11,18 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::sync::Arc;
 
 use icu_normalizer::DecomposingNormalizerBorrowed;
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
-use crate::store::partial::{self, PRIVATE, Partial};
+use crate::partial_name::{PREFIX, SUFFIX, hash, mark};
 use crate::tree::{Tree, split};
 
 /// Why an entry is refused whose name is one with another's.
 pub const ALIKE: &str = "its file system takes this name for that of another entry of this copy, from which it \
-    differs only in case or in the form of its characters; rename one of them";
+    differs only in case, in the form of its characters or in dots at its end; rename one of them";
 
 /// The paths of a copy, by their hashes, in every spelling. A collision of hashes only keeps a file that
 /// could be stored or removed.
@@ -164,32 +163,35 @@ pub(crate) fn folds_at(tree: &mut Tree, path: &[u8], writes: bool) -> bool {
 
 /// Whether a folder takes different spellings of a name for one. `writes`: a file may be created in it for
 /// a moment; otherwise a name that is there tells.
-pub(crate) fn folds(folder: &Arc<OwnedFd>, writes: bool) -> bool {
-    // Only letters of ASCII, which its own name has.
-    let made = if writes { Partial::create(Arc::clone(folder), OsStr::new("spelling"), PRIVATE).ok() } else { None };
-    match made {
-        Some(made) => is_found(folder, &swapped(made.name().as_bytes())) || folds_forms(folder),
+pub(crate) fn folds(folder: &OwnedFd, writes: bool) -> bool {
+    // Only letters of ASCII, then one that has two forms in Unicode.
+    match writes.then(|| is_one(folder, "", "")).flatten() {
+        Some(is_one_case) => is_one_case || is_one(folder, "\u{e9}", "e\u{301}").unwrap_or(false),
         None => folds_listed(folder).unwrap_or(false),
     }
 }
 
 /// Whether both names are one in a folder.
-pub(crate) fn are_one(folder: &Arc<OwnedFd>, a: &OsStr, b: &OsStr) -> bool {
+pub(crate) fn are_one(folder: &OwnedFd, a: &OsStr, b: &OsStr) -> bool {
     a == b || folded(a.as_bytes()) == folded(b.as_bytes()) && folds(folder, true)
 }
 
-/// Whether a folder takes the Unicode forms of a character for one.
-fn folds_forms(folder: &OwnedFd) -> bool {
-    let Some(attempt) = partial::random_attempt() else { return false };
-    let name = |letter: &str| format!(".narrows-{attempt}-{letter}.probe");
-    let made = name("\u{e9}");
+/// Whether a file with this end of its name is found by another one, or by another case if both are empty.
+/// `None`: none can be created.
+fn is_one(folder: &OwnedFd, end: &str, other: &str) -> Option<bool> {
+    let mut random = [0; 16];
+    rustix::rand::getrandom(&mut random[..], rustix::rand::GetRandomFlags::empty()).ok()?;
+    let own = [PREFIX, hash(&random).as_bytes(), SUFFIX].concat();
+    let made = [&own, end.as_bytes()].concat();
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    if rustix::fs::openat(folder, &made, flags, PRIVATE).is_err() {
-        return false;
-    }
-    let is_one = is_found(folder, name("e\u{301}").as_bytes());
-    let _ = rustix::fs::unlinkat(folder, &made, AtFlags::empty());
-    is_one
+    let file = rustix::fs::openat(folder, &made[..], flags, Mode::RUSR | Mode::WUSR).ok()?;
+    // As any file that is not whole: other copies leave it alone now, and remove it if this one is killed.
+    mark(&file);
+    let _ = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
+    let sought = if end.is_empty() { swapped(&own) } else { [&own, other.as_bytes()].concat() };
+    let is_one = is_found(folder, &sought);
+    let _ = rustix::fs::unlinkat(folder, &made[..], AtFlags::empty());
+    Some(is_one)
 }
 
 /// The same by a name that is there: what is found by another spelling, and is not listed so, is that.
@@ -268,20 +270,22 @@ mod tests {
             };
             assert!(ask(true) && ask(false));
             assert_eq!(asked, [b"d"]);
-            assert!(all.has(a.as_bytes()) && !all.has(b"D/a") && all.has_alike(b"D/A") && !all.has_alike(b"D/c"));
+            let upper = a.to_uppercase();
+            assert!(all.has(a.as_bytes()) && !all.has(b"D/c") && !all.has_alike(b"D/c"));
+            assert!(!all.has(upper.as_bytes()) && all.has_alike(upper.as_bytes()));
         }
         // Where only the folders differ, the one that they are in is asked.
         let mut all = Spellings::default();
         for path in ["x/D", "x/D/a", "x/d", "x/d/a"] {
             all.add(path.as_bytes());
         }
-        assert!(all.is_one(b"x/d/a", |folder| folder == b"x") && !all.is_one(b"x/D/b", |_| true));
+        assert!(all.is_one(b"x/d/a", |folder| folder == b"x") && !all.is_one(b"y", |_| true));
     }
 
     #[test]
     fn a_folder_that_tells_spellings_apart_is_not_changed() {
         let dir = tempfile::tempdir().unwrap();
-        let folder: Arc<OwnedFd> = Arc::new(std::fs::File::open(dir.path()).unwrap().into());
+        let folder = OwnedFd::from(std::fs::File::open(dir.path()).unwrap());
         assert!(!folds(&folder, true) && !folds(&folder, false));
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
         std::fs::write(dir.path().join("a"), "").unwrap();

@@ -67,7 +67,7 @@ impl Stage {
     /// Whether it takes different spellings for one name.
     pub(super) fn folds(&self) -> bool {
         let opened = rustix::fs::open(self.path(), OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
-        opened.is_ok_and(|folder| spelling::folds(&Arc::new(folder), true))
+        opened.is_ok_and(|folder| spelling::folds(&folder, true))
     }
 
     /// Whether tar can set owners in it.

@@ -7,12 +7,14 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat};
+use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 
 use super::announced::is_there;
 use super::home::{self, Home};
-use crate::partial_name::{HASH_LEN, PREFIX, SUFFIX, hash, is_marked, is_partial, looks_partial, mark, unmark};
+use crate::partial_name::{
+    HASH_LEN, PREFIX, SUFFIX, hash, is_marked, is_partial, looks_partial, mark, open_file, unmark,
+};
 
 /// Maximum number of concurrent copies to the same name that are provided for.
 pub(super) const TRIES: u32 = 8;
@@ -221,7 +223,7 @@ impl Partial {
     }
 
     /// The current name; empty if it has none.
-    pub(crate) fn name(&self) -> &OsStr {
+    pub(super) fn name(&self) -> &OsStr {
         self.name.as_deref().unwrap_or_default()
     }
 
@@ -316,7 +318,7 @@ fn pread_all(file: &OwnedFd, buffer: &mut [u8], at: u64) -> io::Result<usize> {
 }
 
 /// An unpredictable attempt number.
-pub(crate) fn random_attempt() -> Option<u32> {
+fn random_attempt() -> Option<u32> {
     let mut random = [0; 4];
     rustix::rand::getrandom(&mut random[..], rustix::rand::GetRandomFlags::empty()).ok()?;
     Some(u32::from_ne_bytes(random).max(TRIES + 1))
@@ -385,11 +387,6 @@ fn is_remain(name: &OsStr, file: &OwnedFd) -> bool {
     !looks_partial(name) || is_partial(name) && is_marked(file)
 }
 
-/// Whether a file in a folder is a temporary one of narrows.
-pub(crate) fn is_own(folder: impl AsFd, name: &OsStr) -> bool {
-    is_partial(name.as_bytes()) && open_file(&folder, name, OFlags::RDONLY).is_some_and(|file| is_marked(&file))
-}
-
 /// Whether another program has locked the file.
 pub(super) fn is_held(folder: impl AsFd, name: &OsStr) -> bool {
     open_file(&folder, name, OFlags::RDONLY)
@@ -410,22 +407,11 @@ fn open_stale(folder: impl AsFd, name: &OsStr) -> Option<OwnedFd> {
     is_named(&folder, name, &file).then_some(file)
 }
 
-/// Opens a file as far as that is allowed. Anything may have such a name; only a file is a remain.
-fn open_file(folder: impl AsFd, name: &OsStr, access: OFlags) -> Option<OwnedFd> {
-    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let open = |access| rustix::fs::openat(&folder, name, flags | access, Mode::empty());
-    let file = match open(access) {
-        // The usual case.
-        Err(Errno::NOENT) => return None,
-        opened => opened.or_else(|_| open(OFlags::RDONLY)).ok()?,
-    };
-    let kind = FileType::from_raw_mode(rustix::fs::fstat(&file).ok()?.st_mode);
-    (kind == FileType::RegularFile).then_some(file)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::partial_name::is_own;
+    use rustix::fs::FileType;
     use std::fs;
     use std::path::Path;
 

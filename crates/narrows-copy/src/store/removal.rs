@@ -27,7 +27,7 @@ use crate::error::Result;
 use crate::filter::Filter;
 use crate::frames::Form;
 use crate::hello::{Backup, Confirmed, Delete, NameSet, StoreOptions};
-use crate::partial_name::looks_partial;
+use crate::partial_name::{is_own, looks_partial};
 use crate::tree::{open_on_same_device, split};
 use crate::{e_text, shown};
 use narrows_host::signals;
@@ -356,7 +356,7 @@ impl<'a> Sweep<'a> {
         if kind == FileType::RegularFile && looks_partial(name.as_bytes()) {
             // Another copy may be writing it. A leftover of a killed copy is not counted, as it is
             // no file of the user.
-            if partial::is_own(place.folder, name) {
+            if is_own(place.folder, name) {
                 return Ok(self.doing != Doing::Remove || partial::remove_stale(place.folder, name));
             }
             // An older version makes no mark.
