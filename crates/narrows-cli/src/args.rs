@@ -548,6 +548,11 @@ REPEATED COPIES
 (.narrows-*.partial) and gets its final name when it is complete and verified. After an interrupted copy, run the same \
 command again.
 
+NAMES
+  Where the file system of the target takes names for one that differ only in case, or in the form of their characters, \
+the second of two such entries is reported and not stored: its source stays, and the exit status is 3. --delete and sync \
+remove nothing that is stored, in whatever spelling.
+
 DELETION
   --delete acts only within the copied folders: with SRC/ in DST, with SRC in DST/SRC, never beside them. It starts after \
 everything is stored. If anything failed, is missing or was left out without being excluded, nothing is removed. Paths that \

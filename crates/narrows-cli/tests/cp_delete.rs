@@ -356,12 +356,15 @@ fn what_killed_copies_left_goes_and_what_others_are_writing_stays() {
     let home = home();
     for way in WAYS {
         let (a, b) = (home.path().join(format!("{way:?} a")), home.path().join(format!("{way:?} b")));
-        let partial = |n: u32| format!(".narrows-{n:024}.partial");
+        let partial = |n: u32| partial_name(&n.to_string(), "");
         write(&a, &["f"]);
         write(&b, &[&partial(1), &partial(2), &format!("old/{}", partial(3)), &format!("older/{}", partial(4))]);
         // Long ones are kept for their file until it is known that the file is not among the
         // sources.
         fs::write(b.join(partial(1)), random(300_000)).unwrap();
+        for path in [partial(1), partial(2), format!("old/{}", partial(3)), format!("older/{}", partial(4))] {
+            mark_partial(&b.join(path));
+        }
         let held = [b.join(partial(2)), b.join("old").join(partial(3))].map(|path| fs::File::open(path).unwrap());
         for file in &held {
             rustix::fs::flock(file, rustix::fs::FlockOperation::LockExclusive).unwrap();

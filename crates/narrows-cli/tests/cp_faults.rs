@@ -60,10 +60,8 @@ fn links_planted_under_the_names_of_temporary_files_lead_nowhere() {
     fs::write(a.join("linked"), "x").unwrap();
     fs::hard_link(a.join("linked"), a.join("linked too")).unwrap();
     for name in ["link", "short", "long", "linked", "linked too"] {
-        let hash = blake3::hash(name.as_bytes()).to_hex();
         for attempt in ["", "-1", "-8"] {
-            let partial = format!(".narrows-{}{attempt}.partial", &hash[..24]);
-            symlink(outside.join("file"), b.join(&partial)).unwrap();
+            symlink(outside.join("file"), b.join(partial_name(name, attempt))).unwrap();
         }
     }
     let before = snapshot(&outside);
@@ -89,11 +87,9 @@ fn what_several_cut_off_copies_left_goes() {
     fs::write(a.join("in/long"), random(400_000)).unwrap();
     let (from, to) = (a.join(""), remote(&b));
     let args = [OsStr::new("-r"), from.as_os_str(), &to];
-    // The name of the file's temporary file.
-    let hash = &blake3::hash(b"long").to_hex()[..24];
     for stored_before in [false, true] {
         for attempt in ["", "-1", "-7"] {
-            fs::write(b.join(format!("in/.narrows-{hash}{attempt}.partial")), random(300_000)).unwrap();
+            leave_partial(&b.join("in").join(partial_name("long", attempt)), &random(300_000));
         }
         assert_eq!(code(&cp(home.path(), &args)), 0);
         assert_eq!(partials(&b), Vec::<PathBuf>::new(), "{stored_before}");

@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 
-use narrows::entry::{Answer, Chunk, Entry, EntryKind, RecordWriter};
+use narrows::entry::{Answer, Chunk, Entry, EntryKind, Record, RecordParser, RecordWriter};
 use narrows::entry::{CHUNK_LEN_MAX, CHUNKS_MAX, DIGEST_LEN, EndState, PATH_LEN_MAX};
 use narrows::policy::PolicySpec;
-use narrows::stream::{self, SendOptions};
+use narrows::stream::{self, ReceiveOptions, SendOptions};
 use narrows::transport::Link;
 
 use crate::common::copies::*;
@@ -119,12 +119,19 @@ fn put(home: &Path, target: &Path, records: Vec<u8>) -> (narrows::Result<()>, Ve
 
 /// Copies `source` from a server that sends these records whatever it is asked for.
 fn get(home: &Path, flags: &[&str], source: &str, target: &Path, records: Vec<u8>) -> Output {
+    get_and(home, flags, source, target, records, "exit 1")
+}
+
+/// The same; whoever asks once more gets what `again` starts.
+fn get_and(home: &Path, flags: &[&str], source: &str, target: &Path, records: Vec<u8>, again: &str) -> Output {
     for name in ["up", "down"] {
         let _ = fs::remove_file(home.join(name));
         assert!(Command::new("mkfifo").arg(home.join(name)).status().unwrap().success());
     }
     let shell = home.join("fake");
-    fs::write(&shell, "#!/bin/sh\ncd \"${0%/*}\"\nexec 3<&0\ncat <&3 > up &\nexec cat down\n").unwrap();
+    let _ = fs::remove_file(home.join("asked"));
+    let lines = "[ -e asked ] || { : > asked; exec 3<&0; cat <&3 > up & exec cat down; }";
+    fs::write(&shell, format!("#!/bin/sh\ncd \"${{0%/*}}\"\n{lines}\n{again}\n")).unwrap();
     fs::set_permissions(&shell, fs::Permissions::from_mode(0o755)).unwrap();
     let mut command = cp_command(home, &shell);
     let child = command.args(["--carriers", "1"]).args(flags).arg(format!("host:{source}")).arg(target).spawn();
@@ -235,6 +242,7 @@ fn what_is_no_file_of_its_own_fails_alone() {
     s.content(link, b"of a link");
     let good = s.honest("good", b"good");
     s.content(good, b"another");
+    // It is a file as others.
     s.honest(".narrows-000000000000000000000000.partial", b"named as a temporary file");
 
     let (sent, answers, output) = put(home.path(), &target, s.finished());
@@ -261,10 +269,38 @@ fn what_is_no_file_of_its_own_fails_alone() {
 fn a_server_stores_only_what_it_was_asked_for() {
     let home = home();
     let (target, outside) = folders(home.path());
+    // The first that was not asked for ends the copy, whatever comes behind it.
+    let refused = |flags: &[&str], path: &str, kind: EntryKind, words: &str| {
+        let mut s = Stream::default();
+        s.entry("wanted", EntryKind::Folder);
+        let content = if let EntryKind::File { .. } = kind { Some(b"hostile") } else { None };
+        let id = s.entry(path, kind);
+        content.iter().for_each(|content| s.content(id, *content));
+        s.honest("wanted/behind", b"hostile");
+        let output = get(home.path(), flags, "/there/wanted", &target, s.finished());
+        let said = stderr(&output);
+        assert_eq!(code(&output), 1, "{flags:?} {path}: {said}");
+        assert!(said.contains(words) && said.contains("do not trust it"), "{flags:?} {path}: {said}");
+        let _ = fs::remove_dir_all(target.join("wanted"));
+        assert_eq!(entries(&target).len(), 0, "{flags:?} {path}");
+    };
+    let file = || EntryKind::File { len: 7, linked: false };
+    let link = || EntryKind::Symlink { target: b"x".to_vec() };
+    let plain = &["-r", "--exclude", ".ssh", "--exclude", "*.rc"];
+    for (path, kind) in [(".bashrc", file()), ("", EntryKind::Folder), ("other", EntryKind::Folder)] {
+        refused(&["-r"], path, kind, "which was not asked for");
+    }
+    for (path, kind) in [
+        ("wanted/a.rc", file()),
+        ("wanted/.ssh", EntryKind::Folder),
+        ("wanted/.ssh/keys", file()),
+        ("wanted/.ssh", link()),
+    ] {
+        refused(plain, path, kind, "which the patterns of this copy leave out");
+    }
+    refused(&["-r", "-L"], "wanted/link", link(), "a symbolic link");
+    refused(&["-rn"], "wanted/file", file(), "this is a dry run");
     let mut s = Stream::default();
-    s.honest(".bashrc", b"hostile");
-    s.entry("", EntryKind::Folder);
-    s.entry("other", EntryKind::Folder);
     s.entry("wanted", EntryKind::Folder);
     s.honest("wanted/good", b"good");
     s.entry("wanted/fifo", EntryKind::Fifo);
@@ -276,9 +312,6 @@ fn a_server_stores_only_what_it_was_asked_for() {
     let said = stderr(&output);
     assert_eq!(code(&output), 3, "{said}");
     for words in [
-        "cannot store .bashrc: it was not requested",
-        "cannot store it: it was not requested",
-        "cannot store other: it was not requested",
         "skipped wanted/fifo: it is a fifo",
         "cannot store wanted/link/file: ",
         "\\u{1b}]0;title\\u{7} \\u{202e}txt.exe\\n\\rwith lines\n",
@@ -291,16 +324,105 @@ fn a_server_stores_only_what_it_was_asked_for() {
     assert_eq!(fs::read(target.join("wanted/good")).unwrap(), b"good");
 
     // For a single file, only a file is stored, under the given name.
+    for (path, kind) in [("wanted", EntryKind::Folder), ("wanted", link()), ("wanted/x", file())] {
+        let mut s = Stream::default();
+        s.entry(path, kind);
+        let output = get(home.path(), &[], "/there/wanted", &target.join("name"), s.finished());
+        assert!(code(&output) == 1 && stderr(&output).contains("not asked for"), "{path}: {}", stderr(&output));
+    }
     let mut s = Stream::default();
-    s.entry("wanted", EntryKind::Folder);
-    s.entry("wanted", EntryKind::Symlink { target: b"x".to_vec() });
-    s.honest("wanted/x", b"hostile");
     s.honest("wanted", b"good");
     s.honest("wanted", b"hostile");
     let output = get(home.path(), &[], "/there/wanted", &target.join("name"), s.finished());
     assert_eq!(code(&output), 3, "{}", stderr(&output));
     assert_eq!(fs::read(target.join("name")).unwrap(), b"good");
     assert_eq!(entries(&target).len(), 2);
+}
+
+/// Keeps what is written.
+#[derive(Clone, Default)]
+struct Kept(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Kept {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_refusal_is_known_by_its_number_and_to_older_programs_by_its_words() {
+    const WORDS: &str = "this server keeps files as they come; copy with --store-compressed";
+    let home = home();
+    let kept = home.path().join("kept");
+    fs::create_dir(&kept).unwrap();
+    let ask = |task: &str, codes: bool| {
+        let mut server =
+            narrows(home.path()).args(["serve", "--stdio", "--store-as-is"]).stdin(Stdio::piped()).spawn().unwrap();
+        let mut input = File::from(OwnedFd::from(server.stdin.take().unwrap()));
+        let output = File::from(OwnedFd::from(server.stdout.take().unwrap()));
+        let mut words = serde_json::json!({
+            "version": 1,
+            "session": "00".repeat(16),
+            "task": task,
+            "target": kept.to_str().unwrap(),
+            "sources": [kept.to_str().unwrap()],
+            "exclude": [],
+        });
+        if codes {
+            words["codes"] = true.into();
+        }
+        let words = words.to_string();
+        input.write_all(b"\x93NRSV\r\n\x1a").unwrap();
+        input.write_all(&(words.len() as u32).to_le_bytes()).unwrap();
+        input.write_all(words.as_bytes()).unwrap();
+        (server, input, output)
+    };
+    for codes in [true, false] {
+        let (server, input, output) = ask("put", codes);
+        let mut s = Stream::default();
+        s.honest("file", b"content");
+        let (sent, answers) = send(s.finished(), input, output);
+        finish(server);
+        assert!(sent.unwrap_err().to_string().contains(WORDS));
+        let expected = if codes { vec![Answer::Refused { code: 1, text: WORDS.into() }] } else { Vec::new() };
+        assert_eq!(answers, expected);
+
+        let (server, input, output) = ask("get", codes);
+        let (link, _bond) = Link::pipes(input, output).bonded().unwrap();
+        let sink = Kept::default();
+        stream::receive(sink.clone(), link, ReceiveOptions::default().stall_timeout(Some(PATIENCE))).unwrap();
+        finish(server);
+        let mut records = Vec::new();
+        let each = |record: Record<'_>| {
+            records.push(format!("{record:?}"));
+            Ok(())
+        };
+        RecordParser::default().push(&sink.0.lock().unwrap(), each).unwrap();
+        let text = WORDS.to_owned();
+        let first = if codes { Record::Refused { code: 1, text } } else { Record::Failed { text } };
+        assert_eq!(records, [format!("{first:?}"), format!("{:?}", Record::Finish { entries: 0 })]);
+    }
+    // A client goes by the number, whatever the words are.
+    fs::write(home.path().join("x"), "content of x").unwrap();
+    let (x, target) = (home.path().join("x"), home.path().join("back"));
+    let again = format!("exec '{}' serve --stdio --store-as-is", env!("CARGO_BIN_EXE_narrows"));
+    let stored = cp(home.path(), &[OsStr::new("--store-compressed"), x.as_os_str(), &remote(&kept.join("x"))]);
+    assert_eq!(code(&stored), 0, "{}", stderr(&stored));
+    for (number, is_known) in [(1, true), (2, false)] {
+        let _ = fs::remove_file(&target);
+        let mut s = Stream::default();
+        s.writer.refused(number, "in other words", &mut s.out);
+        let source = kept.join("x");
+        let output = get_and(home.path(), &[], source.to_str().unwrap(), &target, s.finished(), &again);
+        match is_known {
+            true => assert_eq!(fs::read_to_string(&target).unwrap(), "content of x", "{}", stderr(&output)),
+            false => assert!(code(&output) == 1 && stderr(&output).contains("in other words"), "{}", stderr(&output)),
+        }
+    }
 }
 
 /// An honest server sends each file, or a reason why not.

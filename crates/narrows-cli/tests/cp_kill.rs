@@ -90,7 +90,7 @@ fn kill_in_rounds(pull: bool) {
     make_source(&a);
     let shell = told_shell(home.path());
     // The name of the large file's temporary file.
-    let partial = b.join(format!("a/.narrows-{}.partial", &blake3::hash(b"large").to_hex()[..24]));
+    let partial = b.join("a").join(partial_name("large", ""));
     let mut states = States::default();
     states.add(&a);
     let args: [OsString; 2] =
@@ -171,7 +171,7 @@ fn interrupt(pull: bool, all: bool) {
     let args: [OsString; 2] = if pull { [remote(&a), b.clone().into()] } else { [a.clone().into(), remote(&b)] };
     let mut copy = cp_command(home.path(), &relay.shell());
     copy.args(&args).process_group(0);
-    let partial = home.path().join(format!(".narrows-{}.partial", &blake3::hash(b"b").to_hex()[..24]));
+    let partial = home.path().join(partial_name("b", ""));
     let kept = || fs::metadata(&partial).map_or(0, |m| m.len());
     let stands = |_: &Child| {
         relay.await_held();
@@ -217,8 +217,8 @@ fn cut_off_again(pull: bool, behind: u64, cut: impl FnOnce(&Child, Option<Pid>))
     let (a, b) = (home.path().join("a"), home.path().join("b"));
     let content = random(40 << 20);
     fs::write(&a, &content).unwrap();
-    let partial = format!(".narrows-{}", &blake3::hash(b"b").to_hex()[..24]);
-    fs::write(home.path().join(format!("{partial}.partial")), &content[..20 << 20]).unwrap();
+    leave_partial(&home.path().join(partial_name("b", "")), &content[..20 << 20]);
+    let partial = partial_name("b", "").trim_end_matches(".partial").to_owned();
     let longest = || {
         let own = |p: &PathBuf| p.file_name().unwrap().to_string_lossy().starts_with(&partial);
         entries(home.path()).iter().filter(|p| own(p)).filter_map(|p| Some(p.metadata().ok()?.len())).max().unwrap_or(0)

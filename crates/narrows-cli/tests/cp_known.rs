@@ -123,21 +123,42 @@ fn several_sources_become_one_folder() {
 #[test]
 fn files_that_are_named_nearly_as_ours_are_the_users() {
     let world = World::new();
-    let names = [".narrows-notes.partial", ".narrows-.partial", ".narrows-0123456789abcdef0123456g.partial"];
-    world.write("a", &names);
-    let mut expected = names.to_vec();
+    // The last is the name of the temporary file for the first; the one before it that of an older version.
+    let own = partial_name(".narrows-notes.partial", "");
+    let names = [
+        ".narrows-notes.partial",
+        ".narrows-.partial",
+        ".narrows-0123456789abcdef0123456g.partial",
+        ".narrows-0123456789abcdef.partial",
+        ".narrows-0123456789abcdef01234567-7.partial",
+        &own,
+    ];
+    let theirs =
+        [".narrows-theirs.partial", ".narrows-76543210fedcba9876543210.partial", &partial_name("theirs", "-1")];
+    let names = if has_attributes(&world.path("")) { &names[..] } else { &names[..5] };
+    let theirs = if names.len() == 6 { &theirs[..] } else { &theirs[..2] };
+    world.write("a", names);
+    let mut expected = [names, theirs].concat();
     expected.sort_unstable();
     for way in ALL {
         let target = format!("{way:?}");
-        world.write(&target, &[".narrows-theirs.partial"]);
+        world.write(&target, theirs);
         world.copies(way, &["-r"], &["a/"], &target);
         // Their files are not mistaken for leftovers of a killed copy.
         world.copies(way, &["-r"], &["a/"], &target);
-        let mut found = world.names(&target);
-        found.retain(|name| name != ".narrows-theirs.partial");
-        assert_eq!(found, expected, "{way:?}");
-        assert!(world.path(&target).join(".narrows-theirs.partial").exists(), "{way:?}");
+        assert_eq!(world.names(&target), expected, "{way:?}");
     }
+    let pack = world.path("pack.nrw");
+    for args in [
+        [OsStr::new("pack"), world.path("a/").as_os_str(), OsStr::new("-o"), pack.as_os_str()],
+        [OsStr::new("unpack"), pack.as_os_str(), OsStr::new("-C"), world.path("unpacked").as_os_str()],
+    ] {
+        fs::create_dir_all(world.path("unpacked")).unwrap();
+        let output = finish(narrows(&world.path("")).args(args).spawn().unwrap());
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+    }
+    expected.retain(|name| names.contains(name));
+    assert_eq!(world.names("unpacked"), expected);
 }
 
 #[test]

@@ -21,12 +21,13 @@ fn what_is_left_in_the_folder_is_used_and_goes_as_with_rsync() {
         put(&top.join("to/.part/a"), "content", 1_400_000_000);
         put(&top.join("to/.part/other"), "of no file of the source", 1_400_000_000);
         put(&top.join("to/sub/deep/.part/d"), "content", 1_400_000_000);
-        put(&top.join("to/sub/deep/.part/.narrows-0123456789abcdef01234567-1.partial"), "", 1_400_000_000);
+        let own = top.join("to/sub/deep/.part").join(partial_name("d", "-1"));
+        put(&own, "", 1_400_000_000);
+        mark_partial(&own);
         put(&top.join("to/gone/.part/x"), "its folder goes", 1_400_000_000);
-        let deep = top.join("to/sub/deep");
         // rsync knows no temporary files of narrows.
         if top.ends_with("by-rsync") {
-            fs::remove_file(deep.join(".part/.narrows-0123456789abcdef01234567-1.partial")).unwrap();
+            fs::remove_file(own).unwrap();
         }
     };
     for flags in ["-a --partial-dir=.part", "-a --delete --partial-dir=./.part/", "-a --partial --partial-dir=.part -c"]

@@ -20,6 +20,7 @@ mod cp_known;
 mod cp_partial_dir;
 mod cp_repeats;
 mod cp_sources;
+mod cp_spelling;
 mod cp_stdio;
 mod cp_store;
 mod cp_targets;

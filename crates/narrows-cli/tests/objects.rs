@@ -314,7 +314,7 @@ fn hostile_keys_and_metadata_stay_in_the_folder() {
     bucket.put("t/file", b"file");
     bucket.put("t/file/below", b"bad");
     bucket.put(&format!("t/{}", "long".repeat(70)), b"bad");
-    bucket.put("t/.narrows-0123456789abcdef01234567.partial", b"bad");
+    bucket.put("t/.narrows-0123456789abcdef01234567.partial", b"a file");
     // Servers that know no folders take any name; this client writes it as it is.
     for odd in ["t/%2e%2e/%2e%2e/odd", "t//odd", "t/%2e/odd"] {
         bucket.put(odd, b"bad");
@@ -345,9 +345,9 @@ fn hostile_keys_and_metadata_stay_in_the_folder() {
     outside.sort();
     assert_eq!(outside, ["raw", "target"]);
     let names: Vec<_> = fs::read_dir(&target).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
-    assert!(!names.iter().any(|name| name.ends_with(".partial")), "{names:?}");
+    assert_eq!(names.iter().filter(|name| name.ends_with(".partial")).count(), 1, "a file as others: {names:?}");
     let text = stderr(&output);
-    for word in ["up/escaped", "longlong", ".partial", "t/twice", "len"] {
+    for word in ["up/escaped", "longlong", "t/twice", "len"] {
         let word = word.trim_start_matches("t/");
         assert!(text.contains(word), "{word}: {text}");
     }

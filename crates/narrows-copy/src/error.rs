@@ -36,6 +36,8 @@ pub enum Error {
     Protocol(Reason),
     /// The other end cannot do its part.
     Peer(Reason),
+    /// The other end keeps files as they come, and takes and sends them so only.
+    Form(Reason),
     /// This end refused the copy, and told the other end the reason.
     Refused(Reason),
     /// The flow of entries failed; its error says where and why.
@@ -51,6 +53,9 @@ pub enum Error {
     Bug(Reason),
 }
 
+/// The number of [`Error::Form`].
+pub const FORM: u64 = 1;
+
 /// What failed, and the error behind it, if any.
 #[derive(Debug)]
 pub struct Reason {
@@ -63,6 +68,11 @@ impl Error {
     /// The target cannot be used, and why.
     pub(crate) fn of_target(target: &Path, why: &str) -> Self {
         Self::Local(format!("{}: {why}", cannot_store(target)).into())
+    }
+
+    /// The number by which the other end knows the reason of a refusal (format.md section 8.1), if it has one.
+    pub fn code(&self) -> Option<u64> {
+        matches!(self, Self::Form(_)).then_some(FORM)
     }
 
     /// Says in which attempt it happened.
@@ -79,6 +89,7 @@ impl Error {
             | Self::Link(reason)
             | Self::Protocol(reason)
             | Self::Peer(reason)
+            | Self::Form(reason)
             | Self::Refused(reason)
             | Self::Interrupted(reason)
             | Self::Bug(reason) => &mut reason.text,
@@ -101,6 +112,7 @@ impl Error {
             | Self::Link(reason)
             | Self::Protocol(reason)
             | Self::Peer(reason)
+            | Self::Form(reason)
             | Self::Refused(reason)
             | Self::Interrupted(reason)
             | Self::Bug(reason) => (&reason.text, reason.source.as_deref().map(|source| source as _)),

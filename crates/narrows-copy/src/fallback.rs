@@ -161,7 +161,7 @@ pub fn put(order: &Order<'_>, sources: &[PathBuf], filter: &Filter, target: &Pat
     }
     order.progress.expect(listing.bytes);
 
-    let script = put_script(order, sources, target);
+    let script = put_script(order, sources, target, listing.alike.as_deref());
     let (recursive, progress, notice) = (order.recursive, Arc::clone(&order.progress), order.notice());
     let ((heard, packed, there), status) = talk::converse(order, move |mut input, mut output| {
         let there = talk::ask(&mut input, &mut output)?;
@@ -210,7 +210,7 @@ pub fn put(order: &Order<'_>, sources: &[PathBuf], filter: &Filter, target: &Pat
 
 /// `store.sh` with its variables, without the functions, which depend on the tools of the other
 /// host.
-fn put_script(order: &Order<'_>, sources: &[PathBuf], target: &Path) -> Vec<u8> {
+fn put_script(order: &Order<'_>, sources: &[PathBuf], target: &Path, alike: Option<&[u8]>) -> Vec<u8> {
     let bytes = target.as_os_str().as_bytes();
     let single = sources.len() == 1 && !sources[0].is_dir();
     let folder = !single || bytes.ends_with(b"/");
@@ -224,6 +224,7 @@ fn put_script(order: &Order<'_>, sources: &[PathBuf], target: &Path) -> Vec<u8> 
         ("name", target.file_name().unwrap_or_default().as_bytes()),
         ("own", sources[0].file_name().unwrap_or_default().as_bytes()),
         ("work", work.as_bytes()),
+        ("alike", alike.unwrap_or_default()),
         ("folder", flag(folder || target.file_name().is_none())),
         ("contents", flag(sources.iter().any(|s| scan::top(s).is_none()))),
         ("owner", flag(order.owner)),
@@ -326,6 +327,7 @@ pub fn get(order: &Order<'_>, sources: &[PathBuf], target: &Path) -> Result<Copi
 
     let (look, folders) = look_lines(sources);
     let (unpack_in, keep_owner) = (stage.path().to_path_buf(), stage.keeps_owner());
+    let folds = stage.folds();
     let (recursive, progress, notice) = (order.recursive, Arc::clone(&order.progress), order.notice());
     let ((found, there), status) = talk::converse(order, move |mut input, mut output| {
         let there = talk::ask(&mut input, &mut output)?;
@@ -348,7 +350,16 @@ pub fn get(order: &Order<'_>, sources: &[PathBuf], target: &Path) -> Result<Copi
             if !keep_owner {
                 tar.arg("-o");
             }
-            receive(&mut tar, output, there.zstd, &progress)?;
+            if folds && here.kind == Kind::Gnu {
+                // The second of two names that are one here is a failure.
+                tar.arg("--keep-old-files");
+            }
+            receive(&mut tar, output, there.zstd, &progress).map_err(|e| match e {
+                Error::Program(_) if folds => {
+                    e.context("two names that differ only in case are one here, or tar failed otherwise")
+                }
+                e => e,
+            })?;
         }
         progress.crossed();
         Ok((found, there))

@@ -71,6 +71,8 @@ pub struct GetTask {
     pub frames: bool,
     /// The client decodes recompressed images. A server that does not know this field recompresses none.
     pub images: bool,
+    /// The client knows refusals by number. A server that does not know this field refuses by text.
+    pub codes: bool,
     /// Sockets come as entries. A server that does not know this field reports them as failures.
     pub sockets: bool,
     /// Which entries are picked, and what becomes of them.
@@ -102,6 +104,8 @@ pub struct StoreOptions {
     /// The sender may recompress images, which takes memory to decode. A server that does not know this
     /// field says in its preface that it has no such codec.
     pub images: bool,
+    /// The sender knows refusals by number. A server that does not know this field refuses by text.
+    pub codes: bool,
     /// What is done with files that are there already.
     pub habits: StoreHabits,
 }
@@ -269,6 +273,7 @@ fn to_json(task: &Task) -> Value {
             "set_id": store.set_id,
             "frames": store.form == Form::AsTheyCame,
             "images": store.images,
+            "codes": store.codes,
             "habits": store.habits.to_json(),
             "delete": store.delete.as_ref().map(|d| json!({
                 "exclude": d.exclude,
@@ -286,6 +291,7 @@ fn to_json(task: &Task) -> Value {
             stored,
             frames,
             images,
+            codes,
             sockets,
             habits,
         }) => json!({
@@ -299,6 +305,7 @@ fn to_json(task: &Task) -> Value {
             "stored": stored,
             "frames": frames,
             "images": images,
+            "codes": codes,
             "sockets": sockets,
             "habits": habits.to_json(),
         }),
@@ -346,6 +353,7 @@ fn from_json(words: &Value) -> Result<Option<Task>> {
                 set_id: flag("set_id"),
                 form: if flag("frames") { Form::AsTheyCame } else { Form::Raw },
                 images: flag("images"),
+                codes: flag("codes"),
                 habits: StoreHabits::from_json(&words["habits"])?,
             },
         })),
@@ -360,6 +368,7 @@ fn from_json(words: &Value) -> Result<Option<Task>> {
                 stored: flag("stored"),
                 frames: flag("frames"),
                 images: flag("images"),
+                codes: flag("codes"),
                 sockets: flag("sockets"),
                 habits: SourceHabits::from_json(&words["habits"])?,
             })))
@@ -453,6 +462,7 @@ mod tests {
             set_id: true,
             form: Form::AsTheyCame,
             images: true,
+            codes: true,
             habits: StoreHabits::default(),
         };
         let exclude = || vec!["*.o".into(), "!a.o".into()];
@@ -483,6 +493,7 @@ mod tests {
                 stored: true,
                 frames: true,
                 images: true,
+                codes: true,
                 sockets: true,
                 habits: SourceHabits { rate: 7, ..SourceHabits::default() },
             }),
@@ -520,6 +531,7 @@ mod tests {
             set_id: false,
             form: Form::Raw,
             images: false,
+            codes: false,
             habits: StoreHabits::default(),
         };
         let delete = Some(Delete { exclude: Vec::new(), max: None, names: false, confirmed: None });

@@ -14,7 +14,7 @@ use narrows::entry::check_path;
 use rustix::fs::{AtFlags, FileType, Gid, Mode, Stat, Timespec, Timestamps, Uid};
 use rustix::io::Errno;
 
-use crate::partial_name::is_partial;
+use crate::spelling::folds_at;
 use crate::store::partial::{PRIVATE, Partial};
 use crate::tree::{Tree, split};
 
@@ -70,17 +70,20 @@ impl Landing {
     /// Whether `path` is a name that a file may get here.
     ///
     /// # Errors
-    /// It leads out of the folder, is too long, or is that of a temporary file.
+    /// It leads out of the folder, or is too long.
     pub fn check(path: &[u8]) -> io::Result<()> {
         let bad = |text: String| Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         match check_path(path) {
             Err(e) => bad(e.to_string()),
             Ok(()) if path.is_empty() => bad("it has no name".to_owned()),
-            Ok(()) if path.split(|b| *b == b'/').any(is_partial) => {
-                bad("its name is that of a temporary file".to_owned())
-            }
             Ok(()) => Ok(()),
         }
+    }
+
+    /// Whether the folder `path` takes different spellings for one name; of the one above it where it is
+    /// missing. `writes`: a file may be created in it for a moment.
+    pub fn folds(&mut self, path: &[u8], writes: bool) -> bool {
+        folds_at(&mut self.0, path, writes)
     }
 
     /// What is at `path`; `None` if there is nothing.

@@ -24,9 +24,10 @@ pub mod serve;
 pub mod served;
 pub mod source;
 pub mod special;
+pub mod spelling;
 pub mod store;
 pub mod tree;
 
-pub use error::{Error, Reason, Result, is_link_lost};
+pub use error::{Error, FORM, Reason, Result, is_link_lost};
 pub use meta::HINT_DEVICES;
 use narrows_host::words::{e_text, shown};

@@ -12,6 +12,8 @@ use narrows::entry::{DIGEST_LEN, Entry, EntryKind};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 
+use crate::partial_name::MARK;
+
 /// Maximum length of the list of attribute names of one file, in bytes; the limit of Linux.
 const XATTR_NAMES_MAX: usize = 64 << 10;
 /// Maximum length of one attribute value, in bytes; the limit of Linux.
@@ -219,7 +221,7 @@ fn by_descriptor(parent: &OwnedFd, name: &OsStr) -> Vec<u8> {
 /// Whether a copy preserves an attribute: user attributes, access control lists, capabilities, and
 /// as root trusted attributes. Labels of security modules belong to the host and are not preserved.
 fn is_kept(name: &[u8]) -> bool {
-    name.starts_with(b"user.")
+    name.starts_with(b"user.") && name != MARK
         || name.starts_with(TRUSTED)
         || matches!(name, b"system.posix_acl_access" | b"system.posix_acl_default" | b"security.capability")
 }

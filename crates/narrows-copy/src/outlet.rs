@@ -145,7 +145,7 @@ impl File {
             }
             Record::End { state, digest } => self.end(state, &digest),
             // The text is from the peer and may contain anything.
-            Record::Failed { text } => self.failed(&shown(text.as_bytes())),
+            Record::Failed { text } | Record::Refused { text, .. } => self.failed(&shown(text.as_bytes())),
             Record::Chunks { .. }
             | Record::Pieces { .. }
             | Record::Ask { .. }

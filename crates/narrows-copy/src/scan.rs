@@ -14,6 +14,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::filter::Filter;
+use super::partial_name::is_own;
 use super::tree::Tree;
 use super::{e_text, meta, shown};
 
@@ -537,10 +538,11 @@ fn names(tree: &mut Tree, path: &[u8]) -> io::Result<Vec<OsString>> {
         tree.open_below(path, flags)?
     };
     let mut names = Vec::new();
-    for entry in rustix::fs::Dir::read_from(folder)? {
+    let files = rustix::fs::Dir::read_from(&folder)?;
+    for entry in files {
         let entry = entry?;
         let name = entry.file_name().to_bytes();
-        if name != b"." && name != b".." && !crate::partial_name::is_partial(name) {
+        if name != b"." && name != b".." && !is_own(&folder, OsStr::from_bytes(name)) {
             names.push(OsString::from_vec(name.to_vec()));
         }
     }

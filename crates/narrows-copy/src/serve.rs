@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use narrows::entry::{Answer, RecordWriter};
 use narrows::frame::REACH_MAX_HARD;
 use narrows::policy::PolicySpec;
 use narrows::stream::{self, Control, Notes, ReceiveOptions, SendOptions};
@@ -15,7 +16,7 @@ use narrows::transport::Link;
 use rustix::fs::{FileType, Mode};
 use rustix::io::Errno;
 
-use super::error::{Blame, Error, Result, cannot_partials, cannot_store, is_link_lost};
+use super::error::{Blame, Error, FORM, Result, cannot_partials, cannot_store, is_link_lost};
 use super::filter::Filter;
 use super::frames::{Form, FramesOptions, SUFFIX};
 use super::hello::{Fsync, GetTask, PartialDir, StoreOptions, Task, Unmade};
@@ -177,7 +178,8 @@ pub const NO_ROUND_TRIPS: &str = "--bwlimit auto has to see the round trips of t
 const NOT_FOLLOWED: &str = "a server does not follow symbolic links (-L); copy them as links";
 pub(super) const BUSY: &str = "the server has too many copies; try again later";
 
-/// What a server says that keeps files as they come to a client that does not send or take them so.
+/// What a server says that keeps files as they come to a client that does not send or take them so. Servers
+/// that do not know the number of this reason are known by the sentence, so it stays as it is.
 pub const AS_IT_COMES: &str = "this server keeps files as they come; copy with --store-compressed";
 
 /// Carries out a task over a link.
@@ -198,7 +200,16 @@ pub fn run(
         };
     match task {
         Task::Put { store, .. } if refuses => {
-            put(Err(Error::Peer(AS_IT_COMES.into())), store, link, manner, reachable, control)
+            put(Err(Error::Form(AS_IT_COMES.into())), store, link, manner, reachable, control)
+        }
+        Task::Get(what) if refuses && what.codes => {
+            let mut refusal = Vec::new();
+            let records = RecordWriter::default();
+            records.refused(FORM, AS_IT_COMES, &mut refusal);
+            records.finish(&mut refusal);
+            let options = carrier_options().stall_timeout(reachable.patience()).control(control);
+            stream::send(io::Cursor::new(refusal), link, options)?;
+            Ok(())
         }
         Task::Get(what) if refuses => {
             get(&GetTask { sources: Vec::new(), ..what }, vec![AS_IT_COMES.into()], link, manner, reachable, control)
@@ -249,17 +260,19 @@ pub fn put(
         .stall_timeout(reachable.patience())
         .control(control);
     // Failures are sent to the client as answers, and it shows them.
+    let codes = options.codes;
     let store = match opened {
         Ok(Opened { into: Into::Special(special), name, .. }) => {
             let patience = (manner == Manner::Remote).then_some(READER_PATIENCE);
             let file = special.open(patience).blame_for(Error::Local, cannot_store(&name));
             return match file {
                 Ok(file) => write_into(file, &name, &options, link, notes, receive),
-                Err(e) => refuse(e, link, receive),
+                Err(e) => refuse(e, options.codes, &notes, link, receive),
             };
         }
         Ok(Opened { into: Into::Tree(tree, rename), sources, beside, partials, .. }) => {
-            let store = EntryStore::new(tree, rename, Permitted::Anything, options, notes, Observers::none());
+            let answers = notes.clone();
+            let store = EntryStore::new(tree, rename, Permitted::Anything, options, answers, Observers::none());
             store.and_then(|store| {
                 store.protect(sources);
                 let store = store.beside(beside).partials(partials)?;
@@ -278,7 +291,7 @@ pub fn put(
             received.inspect_err(|_| all.abandon())?;
             Ok(())
         }
-        Err(e) => refuse(e, link, receive),
+        Err(e) => refuse(e, codes, &notes, link, receive),
     }
 }
 
@@ -292,10 +305,12 @@ pub fn was_told(e: &Error) -> bool {
     }
 }
 
-/// Refuses the copy; the flow carries the reason back to the client.
-fn refuse(e: Error, link: Link, receive: ReceiveOptions) -> Result<()> {
+/// Refuses the copy; the flow carries the reason back to the client, and an answer its number. `codes`: the
+/// client knows such answers.
+fn refuse(e: Error, codes: bool, notes: &Notes, link: Link, receive: ReceiveOptions) -> Result<()> {
     let text = e.to_string();
-    stream::receive(Refusing(text.clone()), link, receive).ok();
+    let code = e.code().filter(|_| codes);
+    stream::receive(Refusing { text: text.clone(), code, notes: notes.clone() }, link, receive).ok();
     Err(Error::Refused(text.into()))
 }
 
@@ -563,11 +578,21 @@ fn send_options(manner: Manner, images: bool) -> SendOptions {
 }
 
 /// A sink for a copy that cannot be stored: its first byte fails with the reason.
-struct Refusing(String);
+struct Refusing {
+    text: String,
+    /// The number of the reason, for a client that knows it.
+    code: Option<u64>,
+    notes: Notes,
+}
 
 impl io::Write for Refusing {
     fn write(&mut self, _: &[u8]) -> io::Result<usize> {
-        Err(io::Error::other(self.0.clone()))
+        if let Some(code) = self.code.take() {
+            let mut note = Vec::new();
+            Answer::Refused { code, text: self.text.clone() }.put(&mut note);
+            self.notes.send(&note);
+        }
+        Err(io::Error::other(self.text.clone()))
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -91,6 +91,8 @@ pub struct Progress {
     pub removed: u64,
     /// Why the receiver removed nothing.
     pub not_removed: Option<String>,
+    /// Number of the reason why it stores nothing at all.
+    pub refused: Option<u64>,
 }
 
 impl Progress {
@@ -562,6 +564,8 @@ impl Shared {
                 // Any text of the peer's may come here.
                 (self.on_file)(&super::shown(text.as_bytes()));
             }
+            // The end of the flow has the text.
+            Answer::Refused { code, .. } => state.progress.refused = Some(code),
             Answer::Lost { text } => state.progress.losses = Some(super::shown(text.as_bytes())),
             Answer::Removed { count, text } => {
                 let Some(on_removed) = &self.on_removed else {

@@ -13,9 +13,11 @@ use narrows::stream::Notes;
 use rustix::fs::OFlags;
 
 use super::error::{Blame, Error, Result};
+use super::filter::Filter;
 use super::frames::Decoder;
 use super::hello::StoreOptions;
 use super::meta::{self, Losses, Ownership};
+use super::spelling::Spellings;
 use super::tree::Tree;
 use super::{e_text, shown};
 use narrows_host::shares::Share;
@@ -50,6 +52,7 @@ use habits::Beside;
 use home::Home;
 use in_way::Waiting;
 pub use observers::Observers;
+use permitted::Asked;
 pub use permitted::Permitted;
 pub(super) use plan::DeltaPlan;
 use removal::Removal;
@@ -75,8 +78,12 @@ struct Store {
 struct Target {
     tree: Tree,
     permitted: Permitted,
-    /// Hashes of the paths of all entries except folders, none of which may come twice.
-    seen: HashSet<u64>,
+    /// What the sender was asked for, if this end asked.
+    asked: Option<Asked>,
+    /// The paths of all entries. Except folders, none of them may come twice.
+    names: Spellings,
+    /// How many of them are no folders.
+    announced: u64,
     /// Set if entries that the sources do not have are removed.
     removal: Option<Removal>,
     /// Numbers of the files in whose place there is a folder.
@@ -153,7 +160,9 @@ impl EntryStore {
         let target = Target {
             tree,
             permitted,
-            seen: HashSet::new(),
+            asked: None,
+            names: Spellings::default(),
+            announced: 0,
             removal: options.delete.as_ref().map(|asked| Removal::new(asked, &options)).transpose()?,
             beside: Vec::new(),
             backups: HashSet::new(),
@@ -209,6 +218,14 @@ impl EntryStore {
         store.target.repeatable = Repeatable::of_pack();
         store.target.keeps_existing = !replaces;
         store.target.is_of_pack = true;
+        drop(store);
+        self
+    }
+
+    /// The sender was asked for what these patterns do not leave out. `follow`: and to follow symbolic links.
+    pub fn asked(self, filter: Filter, follow: bool) -> Self {
+        let mut store = self.lock();
+        store.target.asked = Some(Asked::new(filter, follow, store.target.options.dry_run));
         drop(store);
         self
     }
@@ -331,6 +348,7 @@ impl Write for EntryStore {
         parser
             .push(bytes, |record| {
                 target.repeatable.allows(&record)?;
+                target.was_asked_for(&record)?;
                 target.take(record, answers);
                 target.repeatable.check()
             })
@@ -350,6 +368,17 @@ impl Target {
         let in_hand = self.open.as_ref().map_or(0, |open| open.at);
         let bytes_done = self.stored.bytes + self.batch.bytes() + in_hand;
         Stored { losses: self.losses.words(), bytes_done, ..self.stored.clone() }
+    }
+
+    /// Checks that a record is one of those that this end asked for.
+    fn was_asked_for(&mut self, record: &Record<'_>) -> narrows::Result<()> {
+        match &mut self.asked {
+            Some(asked) => asked.check(&self.permitted, record),
+            None if matches!(record, Record::Refused { .. }) => {
+                Err(narrows::Error::corrupt("a sender refuses by a number, which it was not asked for"))
+            }
+            None => Ok(()),
+        }
     }
 
     fn take(&mut self, record: Record<'_>, answers: &mut Answers) {
@@ -393,6 +422,7 @@ impl Target {
                 // The text is from the peer and may contain anything.
                 (self.observers.on_failure)(&shown(text.as_bytes()));
             }
+            Record::Refused { code, text } => self.stored.refused = Some((code, shown(text.as_bytes()))),
             Record::Total { files, bytes } => self.stored.total = Some((files, bytes)),
             Record::Finish { .. } => {}
         }
@@ -413,7 +443,7 @@ impl Target {
 
     fn finish(&mut self, answers: &mut Answers) -> io::Result<()> {
         let missing = self.pending.len() + self.given_up.len();
-        self.stored.announced = self.seen.len() as u64;
+        self.stored.announced = self.announced;
         self.stored.unsaid = (missing as u64).saturating_sub(self.told);
         if self.options.dry_run {
             return self.remove_others(answers);

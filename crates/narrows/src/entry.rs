@@ -43,6 +43,7 @@ const REPEAT: u8 = 10;
 const TOTAL: u8 = 11;
 const ASK: u8 = 12;
 const HAVE: u8 = 13;
+const REFUSED: u8 = 14;
 
 /// A file, folder, link or device without its content (format.md section 8.2).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -287,6 +288,13 @@ pub enum Record<'a> {
         /// The reason, for a person.
         text: String,
     },
+    /// The sender does not copy at all; only if the receiver asked for numbers of reasons.
+    Refused {
+        /// Number of the reason (format.md section 8.1).
+        code: u64,
+        /// The reason, for a person.
+        text: String,
+    },
     /// Totals of everything to be copied; only if the receiver asked for them.
     Total {
         /// Number of files.
@@ -436,6 +444,14 @@ impl RecordWriter {
     /// Appends a `Failed`; the text is truncated to [`TEXT_LEN_MAX`] bytes.
     pub fn failed(&self, text: &str, out: &mut Vec<u8>) {
         put_record(out, FAILED, cut_text(text));
+    }
+
+    /// Appends a `Refused`; the text is truncated to [`TEXT_LEN_MAX`] bytes.
+    pub fn refused(&self, code: u64, text: &str, out: &mut Vec<u8>) {
+        let mut body = Vec::new();
+        put_varint(&mut body, code);
+        put_bytes(&mut body, cut_text(text));
+        put_record(out, REFUSED, &body);
     }
 
     /// Appends a `Total`.

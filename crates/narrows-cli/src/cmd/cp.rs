@@ -25,6 +25,7 @@ use crate::files::Source;
 use crate::progress::Bar;
 use crate::transfer::{Received, Sent, Transfer};
 use crate::{files, flow, report};
+use narrows_copy::FORM;
 use narrows_copy::carrier::{self, Carrier, Reach};
 use narrows_copy::carriers::{Grower, Seen};
 use narrows_copy::direct::Trust;
@@ -207,6 +208,7 @@ fn refuse_habits(args: &CpArgs, place: &str) -> Result<()> {
 fn wants_frames(copied: &Result<Outcome>) -> bool {
     match copied {
         Ok(outcome) => outcome.wants_frames,
+        // A server that does not know numbers says it in words.
         Err(e) => e.chain().any(|e| e.to_string().contains(AS_IT_COMES)),
     }
 }
@@ -369,7 +371,8 @@ fn send_picked(
     };
 
     // A pipe may wait for what comes next, and so would the first half of an image.
-    let images = recompresses(args) && matches!(input, Input::Paths { .. });
+    let is_stream = matches!(input, Input::Stream(_));
+    let images = recompresses(args) && !is_stream;
     let mut flow_args = args.flow.clone();
     if matches!(target, Place::Local(_)) {
         // No data crosses a link.
@@ -426,7 +429,12 @@ fn send_picked(
         Ok(sent) => (Some(sent), None),
         Err(e) => (None, Some(e)),
     };
-    carrier.end(failed)?;
+    let ended = carrier.end(failed);
+    let may_ask_again = !is_stream && !args.store_compressed;
+    if ended.is_err() && may_ask_again && source.progress()().refused == Some(FORM) {
+        return Ok(Outcome { wants_frames: true, ..Outcome::default() });
+    }
+    ended?;
     let not_removed_sources = Cell::new(0);
     source.remove_sources(own_target, &|text| {
         not_removed_sources.set(not_removed_sources.get() + 1);
@@ -492,7 +500,7 @@ fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<O
     let patterns = patterns_of_source(args);
     let is_filtered = !(args.exclude.is_empty() && args.include.is_empty());
     // Reports a bad pattern before anything is done, with the error text of this end.
-    Filter::new(&patterns)?;
+    let filter = Filter::new(&patterns)?;
     let may_be_file = paths.len() == 1 && !several && scan::top(&paths[0]).is_some();
     let undecided = args.recursive && may_be_file && is_undecided(target);
     let permitted = match &files {
@@ -514,6 +522,7 @@ fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<O
         stored: is_stored(args),
         frames: args.store_compressed,
         images: recompresses(args),
+        codes: true,
         sockets: true,
         habits: args.habits.source(files),
     };
@@ -524,6 +533,7 @@ fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<O
     let wants_frames = Arc::new(AtomicBool::new(false));
     let (told, heard) = (telling(tell), Arc::clone(&wants_frames));
     let may_ask_again = !args.store_compressed;
+    // A server that does not know numbers says it in words.
     let on_failure = move |text: &str| match may_ask_again && text == AS_IT_COMES {
         true => heard.store(true, Ordering::Relaxed),
         false => told(text),
@@ -538,7 +548,7 @@ fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<O
     let options_of_store = StoreOptions { form, ..store_options(args, false) };
     let partials = open_partials(&options_of_store)?;
     let mut store = EntryStore::new(tree, rename, permitted, options_of_store, notes, observers)?;
-    store = store.beside(beside(args, target)?).partials(partials)?;
+    store = store.beside(beside(args, target)?).partials(partials)?.asked(filter, args.habits.copy_links);
     if undecided {
         store = store.undecided(target.to_path_buf());
     }
@@ -562,7 +572,12 @@ fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<O
         summary.raw_bytes = s.bytes_done;
     }
     let (line, json) = received_words(&summary, elapsed, from, Part::Disk);
-    if wants_frames.load(Ordering::Relaxed) {
+    let refused = match s.refused {
+        Some((FORM, _)) if may_ask_again => true,
+        Some((_, text)) => return Err(narrows_copy::Error::Peer(text.into()).into()),
+        None => false,
+    };
+    if refused || wants_frames.load(Ordering::Relaxed) {
         return Ok(Outcome { wants_frames: true, ..Outcome::default() });
     }
     // Without -r, --exclude and wildcards, each source is a file or a reported failure.
@@ -700,6 +715,7 @@ fn store_options(args: &CpArgs, within_host: bool) -> StoreOptions {
         set_id: args.set_id || within_host,
         form: if args.store_compressed { Form::AsTheyCame } else { Form::Raw },
         images: recompresses(args) && !within_host,
+        codes: true,
         habits: args.habits.store(itemizes(args)),
     }
 }

@@ -117,6 +117,33 @@ pub(crate) fn unlock(root: &Path) {
     let _ = fs::set_permissions(root.join("read-only"), fs::Permissions::from_mode(0o755));
 }
 
+/// The name of a temporary file of narrows for a target; `attempt`: empty, or a number behind a dash.
+pub(crate) fn partial_name(target: &str, attempt: &str) -> String {
+    let hash = &blake3::hash(target.as_bytes()).to_hex()[..16];
+    let check = &blake3::hash(format!(".narrows-{hash}.partial").as_bytes()).to_hex()[..8];
+    format!(".narrows-{hash}{check}{attempt}.partial")
+}
+
+/// Writes what a killed copy would leave, with the mark of narrows.
+pub(crate) fn leave_partial(path: &Path, content: &[u8]) {
+    fs::write(path, content).unwrap();
+    mark_partial(path);
+}
+
+/// Makes a file one of narrows, where files have attributes.
+pub(crate) fn mark_partial(path: &Path) {
+    let _ = rustix::fs::setxattr(path, "user.narrows.partial", b"1", rustix::fs::XattrFlags::empty());
+}
+
+/// Whether files in a folder have attributes, by which narrows knows its own.
+pub(crate) fn has_attributes(folder: &Path) -> bool {
+    let path = folder.join("attribute");
+    leave_partial(&path, b"");
+    let is_set = rustix::fs::getxattr(&path, "user.narrows.partial", &mut [0u8; 8][..]).is_ok();
+    fs::remove_file(&path).unwrap();
+    is_set
+}
+
 pub(crate) fn partials(root: &Path) -> Vec<PathBuf> {
     snapshot(root).into_keys().filter(|p| p.to_string_lossy().contains(".narrows-")).collect()
 }

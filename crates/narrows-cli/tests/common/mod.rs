@@ -3,6 +3,7 @@
 
 pub(crate) mod calls;
 pub(crate) mod copies;
+pub(crate) mod folding;
 pub(crate) mod mount;
 pub(crate) mod relay;
 pub(crate) mod sshd;

@@ -11,6 +11,7 @@ use crate::error::{Blame, Error, Result};
 use crate::filter::Filter;
 use crate::scan::{self, Found, walk};
 use crate::serve::open_roots;
+use crate::spelling::{Added, Spellings};
 use narrows_host::words::shown;
 
 /// The entries of a copy for tar.
@@ -20,6 +21,8 @@ pub(super) struct Listing {
     pub(super) files: u64,
     pub(super) bytes: u64,
     pub(super) failed: u64,
+    /// The path of an entry that some file systems take for another of these.
+    pub(super) alike: Option<Vec<u8>>,
 }
 
 impl Listing {
@@ -37,6 +40,7 @@ impl Listing {
         }
         let mut names: Vec<(PathBuf, Vec<u8>)> = Vec::new();
         let (mut bytes, mut tops) = (0, Vec::new());
+        let (mut spellings, mut alike) = (Spellings::default(), None);
         walk(&roots, filter, |found| {
             let (root, entry) = match found {
                 Found::Entry { root, entry } => (root, entry),
@@ -53,6 +57,9 @@ impl Listing {
             };
             if order.skips(&entry) {
                 return true;
+            }
+            if spellings.add(&entry.path) == Added::Alike {
+                alike.get_or_insert_with(|| entry.path.clone());
             }
             if let EntryKind::File { len, .. } = entry.kind {
                 copied.files += 1;
@@ -84,7 +91,7 @@ impl Listing {
             Ok((folder, file.into_temp_path()))
         });
         let groups = groups.collect::<Result<_>>()?;
-        Ok(Self { groups, files: copied.files, bytes, failed: copied.failed })
+        Ok(Self { groups, files: copied.files, bytes, failed: copied.failed, alike })
     }
 }
 

@@ -20,6 +20,7 @@ use crate::error::{Blame, Error, Result, cannot_store};
 use crate::filter::Filter;
 use crate::meta::{self, Losses, Ownership};
 use crate::scan::{self, Found, Root, walk};
+use crate::spelling;
 use crate::store::Permitted;
 use crate::tree::Tree;
 use narrows_host::words::shown;
@@ -61,6 +62,12 @@ impl Stage {
     /// Path of the folder.
     pub(super) fn path(&self) -> &Path {
         self.folder.path()
+    }
+
+    /// Whether it takes different spellings for one name.
+    pub(super) fn folds(&self) -> bool {
+        let opened = rustix::fs::open(self.path(), OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+        opened.is_ok_and(|folder| spelling::folds(&folder, true))
     }
 
     /// Whether tar can set owners in it.

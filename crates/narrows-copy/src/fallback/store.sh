@@ -4,6 +4,7 @@
 #   folder          not empty if the target is a folder whether it exists or not
 #   own             the name of a single file in the archive
 #   work            name of a folder for this copy
+#   alike           not empty: an entry that some file systems take for another one of this copy
 #   contents        not empty if the target itself gets mode and times of a copied folder
 #   owner           not empty if owners are preserved when this runs as root
 #   devices         not empty if devices may be replaced
@@ -55,6 +56,18 @@ clean() {
 trap clean EXIT
 trap 'exit 1' HUP INT PIPE TERM
 mkdir "$work/new" || exit 1
+
+# Whether names that differ only in case, or in the form of an accent, are one here: then one content would replace the other.
+if [ -n "$alike" ]; then
+  accent=$(printf '\303\251') apart=$(printf 'e\314\201')
+  true >"$work/new/Aa" 2>/dev/null
+  true >"$work/new/$accent" 2>/dev/null
+  if [ -e "$work/new/aA" ] || [ -e "$work/new/$apart" ]; then
+    fail "the file system there takes $(one_line "$alike") for another entry of this copy, from which it differs only in case \
+or in the form of its characters; rename one of them. Nothing was stored"
+  fi
+  rm -f "$work/new/Aa" "$work/new/$accent"
+fi
 
 # If even root cannot change owners, tar would fail at every file.
 keep=-o

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 
 use super::{Content, File};
 use crate::scan::Root;
+use crate::spelling::are_one;
 use crate::tree::Tree;
 use crate::{e_text, meta, shown};
 
@@ -117,7 +118,8 @@ fn is_target(target: &mut (Tree, Option<Vec<u8>>), path: &[u8], folder: &OwnedFd
     let place = |folder: &OwnedFd| rustix::fs::fstat(folder).map(|s| (s.st_dev, s.st_ino));
     let there = tree.parent(rename.as_deref().unwrap_or(path));
     there.is_ok_and(|(there, its)| {
-        let is_same_name = its == name && place(&there).is_ok_and(|there| place(folder) == Ok(there));
+        let is_same_folder = place(&there).is_ok_and(|there| place(folder) == Ok(there));
+        let is_same_name = is_same_folder && are_one(&there, &its, name);
         // By another name: the file system ignores case, or one folder is mounted twice.
         let own = rustix::fs::statat(&there, &its, AtFlags::SYMLINK_NOFOLLOW);
         let is_same_file = own.is_ok_and(|own| (own.st_dev, own.st_ino) == (stat.st_dev, stat.st_ino));

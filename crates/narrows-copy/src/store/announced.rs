@@ -10,7 +10,6 @@ use std::path::Path;
 use narrows::entry::{Answer, DIGEST_LEN, Entry, EntryKind, Wanted, check_path};
 use rustix::fs::{AtFlags, FileType, OFlags, Stat};
 use rustix::io::Errno;
-use xxhash_rust::xxh3::xxh3_64;
 
 use super::answers::Answers;
 use super::home::Home;
@@ -18,7 +17,8 @@ use super::{Target, framed, habits};
 use crate::delta::DELTA_MIN;
 use crate::frames::Form;
 use crate::meta;
-use crate::tree::Tree;
+use crate::spelling::{ALIKE, Added, folds_at};
+use crate::tree::{Tree, split};
 use crate::{e_text, shown};
 
 /// Maximum number of wanted files that have not arrived; our senders have a few thousand.
@@ -62,8 +62,8 @@ impl Target {
             Some("the target is a folder; name the file in it, as in FOLDER/NAME")
         } else if self.removal.is_some() && self.permitted.is_one() && is_top(&entry) {
             Some("--delete is for folders")
-        } else if entry.kind != EntryKind::Folder && !self.seen.insert(xxh3_64(&entry.path)) {
-            Some("another source has an entry of that name")
+        } else if let Some(wrong) = self.is_taken(&entry) {
+            Some(wrong)
         } else if self.home.covers(&entry.path, entry.kind == EntryKind::Folder) {
             Some("its folder is that of --partial-dir")
         } else if check_path(&entry.path).is_err() {
@@ -102,6 +102,41 @@ impl Target {
         if let Err(e) = result {
             self.failed(id, format!("cannot store {}: {}", shown(&path), e_text(&e)), answers);
         }
+    }
+
+    /// Notes the path of an entry. What is wrong with it, if another entry of this copy has it, in whatever
+    /// spelling the target takes for the same.
+    fn is_taken(&mut self, entry: &Entry) -> Option<&'static str> {
+        let is_folder = entry.kind == EntryKind::Folder;
+        match self.names.add(&entry.path) {
+            // Folders are merged.
+            Added::Again => return (!is_folder).then_some("another source has an entry of that name"),
+            Added::Alike => {
+                let (tree, writes) = (&mut self.tree, !self.options.dry_run);
+                if self.names.is_one(&entry.path, |folder| folds_at(tree, folder, writes)) {
+                    return Some(ALIKE);
+                }
+            }
+            Added::New => {}
+        }
+        self.announced += u64::from(!is_folder);
+        if let Some(removal) = &mut self.removal
+            && (self.options.devices || meta::skipped(entry).is_none())
+        {
+            removal.holds(&entry.path);
+        }
+        None
+    }
+
+    /// Whether this copy stores something under a path, or has found it stored, in whatever spelling.
+    pub(super) fn is_stored(&mut self, path: &[u8]) -> bool {
+        self.names.has(path) || self.names.has_alike(path) && self.folds(split(path).0)
+    }
+
+    /// Whether a folder at the target takes different spellings for one name.
+    pub(super) fn folds(&mut self, folder: &[u8]) -> bool {
+        let (tree, writes) = (&mut self.tree, !self.options.dry_run);
+        self.names.folds(folder, |folder| folds_at(tree, folder, writes))
     }
 
     /// Decides whether the target becomes a file or a folder.

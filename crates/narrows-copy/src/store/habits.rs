@@ -83,7 +83,7 @@ impl Target {
             Err(e) => return Err(e.into()),
         };
         let cannot = |e: io::Error| io::Error::other(format!("cannot keep its backup: {}", crate::e_text(&e)));
-        if self.seen.contains(&xxh3_64(&own)) {
+        if self.is_stored(&own) {
             // The backup would replace what this copy stores, or has found to be stored.
             let text = format!("the source has {} too; use another --suffix or --backup-dir", crate::shown(&own));
             return Err(cannot(io::Error::other(text)));
@@ -105,7 +105,8 @@ impl Target {
             self.backups.insert(xxh3_64(&own));
         }
         if !moves && !is_kept {
-            let linked = partial::make(&to, &to_name, |partial| {
+            let is_same = |_: &OsStr, left: &Stat| (left.st_dev, left.st_ino) == (there.st_dev, there.st_ino);
+            let linked = partial::make(&to, &to_name, is_same, |partial| {
                 rustix::fs::linkat(&folder, &name, &to, partial, AtFlags::empty())
             });
             if let Ok(partial) = linked {

@@ -7,12 +7,14 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, RenameFlags};
+use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 
 use super::announced::is_there;
 use super::home::{self, Home};
-use crate::partial_name::{HASH_LEN, PREFIX, SUFFIX};
+use crate::partial_name::{
+    HASH_LEN, PREFIX, SUFFIX, hash, is_marked, is_partial, looks_partial, mark, open_file, unmark,
+};
 
 /// Maximum number of concurrent copies to the same name that are provided for.
 pub(super) const TRIES: u32 = 8;
@@ -79,6 +81,7 @@ impl Partial {
             };
             match created {
                 Ok(file) => {
+                    mark(&file);
                     // The lock tells other copies that it is in use. Without locks, two copies to
                     // one name may collide.
                     let _ = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
@@ -154,6 +157,7 @@ impl Partial {
                 renamed => renamed?,
             }
             self.kept = true;
+            unmark(&self.file);
         }
         self.remove_earlier(target);
         Ok(())
@@ -191,6 +195,7 @@ impl Partial {
     /// copy that is killed in between leaves the complete file to the next one.
     fn link_beside(&mut self, target: &OsStr) -> io::Result<()> {
         let _ = rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive);
+        mark(&self.file);
         for attempt in (0..TRIES).chain(random_attempt()) {
             let name = name(target, attempt);
             let linked = match self.link(&name) {
@@ -240,7 +245,9 @@ impl Partial {
         }
         let first = name_in(self.is_home, target, 0);
         let len = |file: &OwnedFd| rustix::fs::fstat(file).map_or(0, |s| s.st_size);
-        let is_longer = bases.iter().any(|base| is_named(&self.folder, &first, base) && len(base) < len(&self.file));
+        let is_longer = bases
+            .iter()
+            .any(|base| is_remain(&first, base) && is_named(&self.folder, &first, base) && len(base) < len(&self.file));
         self.kept = *own == first || rename(&self.folder, own, &first, is_longer).is_ok();
     }
 
@@ -317,15 +324,18 @@ fn random_attempt() -> Option<u32> {
     Some(u32::from_ne_bytes(random).max(TRIES + 1))
 }
 
-/// Creates a link, fifo or device under a temporary name, which it returns. Remains of an earlier
-/// copy under that name are removed.
+/// Creates a link, fifo or device under a temporary name, which it returns. It can have no mark, so what an
+/// earlier copy left under that name is removed only if it is the same: `is_same` gets its `stat`.
 pub(super) fn make(
     folder: &OwnedFd,
     target: &OsStr,
+    is_same: impl Fn(&OsStr, &Stat) -> bool,
     make: impl Fn(&OsStr) -> rustix::io::Result<()>,
 ) -> io::Result<OsString> {
     let first = name(target, TRIES);
-    let _ = rustix::fs::unlinkat(folder, &first, AtFlags::empty());
+    if rustix::fs::statat(folder, &first, AtFlags::SYMLINK_NOFOLLOW).is_ok_and(|there| is_same(&first, &there)) {
+        let _ = rustix::fs::unlinkat(folder, &first, AtFlags::empty());
+    }
     match (make(&first), random_attempt()) {
         (Err(Errno::EXIST), Some(attempt)) => {
             let random = name(target, attempt);
@@ -343,9 +353,8 @@ fn name_in(is_home: bool, target: &OsStr, attempt: u32) -> OsString {
 
 /// The name of a temporary file beside its target.
 pub(super) fn name(target: &OsStr, attempt: u32) -> OsString {
-    let hash = blake3::hash(target.as_bytes()).to_hex();
     let mut name = PREFIX.to_vec();
-    name.extend_from_slice(&hash.as_bytes()[..HASH_LEN]);
+    name.extend_from_slice(hash(target.as_bytes()).as_bytes());
     if attempt > 0 {
         name.extend_from_slice(format!("-{attempt}").as_bytes());
     }
@@ -359,15 +368,29 @@ pub(super) fn is_first(name: &OsStr) -> bool {
     name.len() == PREFIX.len() + HASH_LEN + SUFFIX.len()
 }
 
-/// Removes a temporary file that no running copy holds; returns whether it was removed.
+/// Removes a temporary file of narrows that no running copy holds; returns whether it was removed. What has
+/// no mark stays.
 pub(super) fn remove_stale(folder: impl AsFd, name: &OsStr) -> bool {
-    open_stale(&folder, name).is_some_and(|_held| rustix::fs::unlinkat(&folder, name, AtFlags::empty()).is_ok())
+    hold_stale(&folder, name).is_some_and(|_held| rustix::fs::unlinkat(&folder, name, AtFlags::empty()).is_ok())
 }
 
 /// Opens and locks the remains of an earlier copy. They keep their name until there is more, so that another
 /// interruption loses nothing.
-pub(super) fn hold_stale(folder: &OwnedFd, name: &OsStr) -> Option<OwnedFd> {
-    open_stale(folder, name)
+pub(super) fn hold_stale(folder: impl AsFd, name: &OsStr) -> Option<OwnedFd> {
+    open_stale(folder, name).filter(|held| is_remain(name, held))
+}
+
+/// Whether a file is what a copy left. In its home it has the name of its target, and whoever named that
+/// folder said that all in it is; beside its target it has the mark.
+fn is_remain(name: &OsStr, file: &OwnedFd) -> bool {
+    let name = name.as_bytes();
+    !looks_partial(name) || is_partial(name) && is_marked(file)
+}
+
+/// Whether another program has locked the file.
+pub(super) fn is_held(folder: impl AsFd, name: &OsStr) -> bool {
+    open_file(&folder, name, OFlags::RDONLY)
+        .is_some_and(|file| rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK))
 }
 
 /// Whether the open file still has this name.
@@ -378,19 +401,8 @@ fn is_named(folder: impl AsFd, name: &OsStr, file: &OwnedFd) -> bool {
 }
 
 fn open_stale(folder: impl AsFd, name: &OsStr) -> Option<OwnedFd> {
-    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let open = |access| rustix::fs::openat(&folder, name, flags | access, Mode::empty());
     // Over NFS, only a file that is open for writing can be locked exclusively.
-    let file = match open(OFlags::RDWR) {
-        // The usual case.
-        Err(Errno::NOENT) => return None,
-        opened => opened.or_else(|_| open(OFlags::RDONLY)).ok()?,
-    };
-    // Anything may have such a name; only a file is a remain.
-    let kind = FileType::from_raw_mode(rustix::fs::fstat(&file).ok()?.st_mode);
-    if kind != FileType::RegularFile {
-        return None;
-    }
+    let file = open_file(&folder, name, OFlags::RDWR)?;
     rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
     is_named(&folder, name, &file).then_some(file)
 }
@@ -398,6 +410,8 @@ fn open_stale(folder: impl AsFd, name: &OsStr) -> Option<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::partial_name::is_own;
+    use rustix::fs::FileType;
     use std::fs;
     use std::path::Path;
 
@@ -449,12 +463,15 @@ mod tests {
         assert!(names().is_empty());
         drop(dropped);
         // Remains of killed copies are removed.
-        let stale = name(OsStr::new("a"), 0);
-        fs::write(folder.path().join(&stale), "old").unwrap();
+        let stale = folder.path().join(name(OsStr::new("a"), 0));
+        let leave = || mark(fs::write(&stale, "old").and_then(|()| fs::File::open(&stale)).unwrap());
+        if !leave() {
+            return narrows_test::skip("this file system has no attributes");
+        }
         nameless(folder.path(), "one").unwrap().rename(OsStr::new("a"), true).unwrap();
         assert_eq!((names(), fs::read_to_string(folder.path().join("a")).unwrap()), (vec!["a".into()], "one".into()));
         // A file takes another's place, also where somebody else took the name in between.
-        fs::write(folder.path().join(&stale), "old").unwrap();
+        leave();
         let (mut two, mut three) = (nameless(folder.path(), "two").unwrap(), nameless(folder.path(), "three").unwrap());
         two.rename(OsStr::new("a"), true).unwrap();
         three.rename(OsStr::new("a"), true).unwrap();
@@ -492,11 +509,42 @@ mod tests {
             })
             .collect();
         let mut partial = Partial::create(Arc::clone(&folder), target, PRIVATE).unwrap();
-        assert!(crate::partial_name::is_partial(partial.name().as_bytes()) && !is_first(partial.name()));
+        assert!(is_partial(partial.name().as_bytes()) && !is_first(partial.name()));
         partial.rename(target, true).unwrap();
         assert!(dir.path().join("target").is_file());
-        let link = make(&folder, target, |name| rustix::fs::symlinkat("x", &folder, name)).unwrap();
-        assert!(crate::partial_name::is_partial(link.as_bytes()) && dir.path().join(&link).is_symlink());
-        assert!(make(&folder, target, |_| Err(Errno::PERM)).is_err());
+        let link = make(&folder, target, |_, _| true, |name| rustix::fs::symlinkat("x", &folder, name)).unwrap();
+        assert!(is_partial(link.as_bytes()) && dir.path().join(&link).is_symlink());
+        assert!(make(&folder, target, |_, _| true, |_| Err(Errno::PERM)).is_err());
+    }
+
+    #[test]
+    fn a_file_of_the_user_with_such_a_name_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Arc::new(OwnedFd::from(fs::File::open(dir.path()).unwrap()));
+        let target = OsStr::new("target");
+        let theirs = name(target, 0);
+        fs::write(dir.path().join(&theirs), "precious").unwrap();
+        if is_own(&*folder, &theirs) {
+            return narrows_test::skip("this file system has no attributes");
+        }
+        assert!(!remove_stale(&*folder, &theirs) && hold_stale(&folder, &theirs).is_none());
+        let mut kept = Partial::create(Arc::clone(&folder), target, PRIVATE).unwrap();
+        assert!(is_own(&*folder, kept.name()) && !is_first(kept.name()));
+        kept.keep(target, [].iter());
+        drop(kept);
+        // It has no place under that name, and so nothing of it is left.
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+        let mut whole = Partial::create(Arc::clone(&folder), target, PRIVATE).unwrap();
+        whole.rename(target, true).unwrap();
+        assert!(!is_marked(&whole.file), "a whole file has no mark");
+        drop(whole);
+        let link = name(target, TRIES);
+        fs::write(dir.path().join(&link), "precious").unwrap();
+        let is_same = |_: &OsStr, stat: &Stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink;
+        let made = make(&folder, target, is_same, |name| rustix::fs::symlinkat("x", &folder, name)).unwrap();
+        assert_ne!(made, link);
+        for theirs in [&theirs, &link] {
+            assert_eq!(fs::read(dir.path().join(theirs)).unwrap(), b"precious");
+        }
     }
 }

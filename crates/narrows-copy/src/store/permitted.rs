@@ -2,11 +2,14 @@
 
 use std::path::PathBuf;
 
-use narrows::entry::{Entry, EntryKind};
+use narrows::entry::{Entry, EntryKind, Record};
+use narrows::{Error, Result};
 
-use crate::meta;
+use crate::filter::Filter;
 use crate::remote_path::Pattern;
 use crate::scan::{self, Listed};
+use crate::tree::split;
+use crate::{meta, shown};
 
 /// The entries that may arrive: a peer must not store anything that was not requested.
 pub enum Permitted {
@@ -40,6 +43,14 @@ impl Permitted {
         matches!(self, Self::Tops { names, patterns, root: false, .. } if names.len() == 1 && patterns.is_empty())
     }
 
+    /// Whether the patterns leave out an entry that a sending end with this request would look at.
+    fn leaves_out(&self, filter: &Filter, path: &[u8], is_folder: bool) -> bool {
+        // What a list names is looked at whatever the folders above it are called.
+        let from = if let Self::Listed(listed) = self { listed.nearest(path) } else { 0 };
+        let ends = path.iter().enumerate().filter(|(at, b)| **b == b'/' && *at >= from).map(|(at, _)| at);
+        filter.leaves_out(path, is_folder) || ends.into_iter().any(|end| filter.leaves_out(&path[..end], true))
+    }
+
     /// Whether this entry may be stored.
     pub fn allows(&self, entry: &Entry) -> bool {
         let (names, patterns, root, folders) = match self {
@@ -58,22 +69,110 @@ impl Permitted {
     }
 }
 
+/// What this end has asked a sender for, beside the names: one that sends anything else does not keep to
+/// the protocol, whatever it means by that.
+pub(super) struct Asked {
+    filter: Filter,
+    /// Symbolic links come as what they lead to.
+    follow: bool,
+    dry_run: bool,
+    /// A folder of which it was checked that no pattern leaves it out, since entries come folder by folder.
+    inside: Option<Vec<u8>>,
+}
+
+impl Asked {
+    pub(super) fn new(filter: Filter, follow: bool, dry_run: bool) -> Self {
+        Self { filter, follow, dry_run, inside: None }
+    }
+
+    /// Checks a record.
+    ///
+    /// # Errors
+    /// `Corrupt`: it was not asked for.
+    pub(super) fn check(&mut self, permitted: &Permitted, record: &Record<'_>) -> Result<()> {
+        let entry = match record {
+            Record::Entry(entry) => entry,
+            Record::Begin { .. } if self.dry_run => {
+                return Err(Error::corrupt(
+                    "the other end sends contents, although this is a dry run; do not trust it",
+                ));
+            }
+            _ => return Ok(()),
+        };
+        let is_folder = entry.kind == EntryKind::Folder;
+        let folder = split(&entry.path).0;
+        let wrong = if !permitted.allows(entry) {
+            "which was not asked for"
+        } else if self.follow && matches!(entry.kind, EntryKind::Symlink { .. }) {
+            "a symbolic link, although it was asked to follow them"
+        } else if match &self.inside {
+            Some(inside) if inside == folder => self.filter.leaves_out(&entry.path, is_folder),
+            _ => permitted.leaves_out(&self.filter, &entry.path, is_folder),
+        } {
+            "which the patterns of this copy leave out"
+        } else {
+            // Of a list, a path may come of which the folder is left out.
+            if self.inside.as_deref() != Some(folder) && matches!(permitted, Permitted::Tops { .. }) {
+                self.inside = Some(folder.to_vec());
+            }
+            return Ok(());
+        };
+        let name = if entry.path.is_empty() { ".".into() } else { shown(&entry.path) };
+        Err(Error::corrupt(format!("the other end sends {name}, {wrong}; do not trust it")))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn entry(path: &str, kind: EntryKind) -> Entry {
+        Entry { path: path.into(), kind, mode: 0, uid: 0, gid: 0, mtime_s: 0, mtime_ns: 0, xattrs: Vec::new() }
+    }
+
+    #[test]
+    fn what_patterns_leave_out_may_not_come_however_it_is_sent() {
+        let sources = [PathBuf::from("d/")];
+        let paths: Vec<PathBuf> = ["x/.ssh/listed", "y"].map(PathBuf::from).to_vec();
+        let listed = Permitted::Listed(Listed::new(&paths, true).unwrap());
+        let asked = |dry_run, follow| {
+            let patterns = [".ssh".to_owned(), "build/".to_owned(), "!keep".to_owned()];
+            Asked::new(Filter::new(&patterns).unwrap(), follow, dry_run)
+        };
+        let file = |path| entry(path, EntryKind::File { len: 0, linked: false });
+        let check = |asked: &mut Asked, permitted: &Permitted, entry: &Entry| {
+            asked.check(permitted, &Record::Entry(entry.clone())).is_ok()
+        };
+        let (tops, mut plain) = (Permitted::tops(&sources, true), asked(false, false));
+        for (path, is_good) in [
+            ("a/b", true),
+            ("a/.ssh", false),
+            ("a/.ssh/keys", false),
+            (".ssh/keys/deep", false),
+            ("a/b/c", true),
+            ("build", true),
+            ("build/x", false),
+            ("a/keep", true),
+        ] {
+            // Twice, since the folder is remembered.
+            for _ in 0..2 {
+                assert_eq!(check(&mut plain, &tops, &file(path)), is_good, "{path}");
+            }
+        }
+        assert!(!check(&mut plain, &tops, &entry("a/build", EntryKind::Folder)));
+        for (path, is_good) in
+            [("x/.ssh/listed", true), ("x/.ssh/listed/.ssh", false), ("y/a", true), ("y/.ssh/a", false), ("z", false)]
+        {
+            assert_eq!(check(&mut plain, &listed, &file(path)), is_good, "{path}");
+        }
+        let link = entry("l", EntryKind::Symlink { target: b"x".to_vec() });
+        assert!(check(&mut plain, &tops, &link) && !check(&mut asked(false, true), &tops, &link));
+        let begin = Record::Begin { id: 0 };
+        assert!(plain.check(&tops, &begin).is_ok() && asked(true, false).check(&tops, &begin).is_err());
+    }
+
     #[test]
     fn only_what_was_asked_for_may_come() {
-        let entry = |path: &str, kind: EntryKind| Entry {
-            path: path.into(),
-            kind,
-            mode: 0,
-            uid: 0,
-            gid: 0,
-            mtime_s: 0,
-            mtime_ns: 0,
-            xattrs: Vec::new(),
-        };
         let file = |path| entry(path, EntryKind::File { len: 0, linked: false });
         let folder = |path| entry(path, EntryKind::Folder);
         let link = |path| entry(path, EntryKind::Symlink { target: b"x".to_vec() });

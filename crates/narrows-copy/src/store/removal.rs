@@ -4,8 +4,13 @@
 //! Every step is by name in an open folder that was reached without following a symbolic link and
 //! without leaving the file system. So nothing outside of those folders is touched, whatever is
 //! changed meanwhile.
+//!
+//! A file system may list what was stored under another spelling of its name, and give that an inode
+//! number of its own. So what has the name of something stored, in whatever spelling the folder takes
+//! for the same, stays; and a folder that lists less of what was stored in it than that explains
+//! loses nothing at all.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -22,7 +27,7 @@ use crate::error::Result;
 use crate::filter::Filter;
 use crate::frames::Form;
 use crate::hello::{Backup, Confirmed, Delete, NameSet, StoreOptions};
-use crate::partial_name::is_partial;
+use crate::partial_name::{is_own, looks_partial};
 use crate::tree::{open_on_same_device, split};
 use crate::{e_text, shown};
 use narrows_host::signals;
@@ -43,6 +48,8 @@ pub(super) struct Removal {
     /// keeps a file that could be removed.
     came: HashSet<u64>,
     covered: Vec<Covered>,
+    /// How many entries came of what is in a folder, by the hash of its path.
+    held: HashMap<u64, u64>,
     /// Sources of the copy on this host, by device and inode.
     pub(super) protected: HashSet<(u64, u64)>,
     /// Something did not arrive completely, whether the sender reported it or not.
@@ -70,6 +77,7 @@ impl Removal {
             confirmed: asked.confirmed,
             came: HashSet::new(),
             covered: Vec::new(),
+            held: HashMap::new(),
             protected: HashSet::new(),
             incomplete: false,
         })
@@ -78,6 +86,13 @@ impl Removal {
     /// Whether the folder with this hash of its path arrived.
     pub(super) fn has_come(&self, path: u64) -> bool {
         self.came.contains(&path)
+    }
+
+    /// Notes that an entry of this path is stored, or was there.
+    pub(super) fn holds(&mut self, path: &[u8]) {
+        if !path.is_empty() {
+            *self.held.entry(xxh3_64(split(path).0)).or_default() += 1;
+        }
     }
 
     /// Whether a pattern protects this path, or it is one of a backup.
@@ -264,7 +279,9 @@ impl<'a> Sweep<'a> {
             if (stat.st_dev, stat.st_ino) != covered.place {
                 return Err(io::Error::other("it was replaced meanwhile"));
             }
-            let names = names(&folder, |name| !self.is_known(&join(&covered.path, name)))?;
+            let (known, others): (Vec<_>, Vec<_>) =
+                names(&folder, |_| true)?.into_iter().partition(|name| self.is_known(&join(&covered.path, name)));
+            let names = self.unstored(&covered.path, &known, others)?;
             Ok((folder, names))
         });
         let (folder, names) = match looked {
@@ -281,6 +298,25 @@ impl<'a> Sweep<'a> {
         Ok(Ok(()))
     }
 
+    /// Those of the `others` in a folder that are not what was stored there in another spelling. `known`: the
+    /// names that are listed as they came.
+    fn unstored(&mut self, folder: &[u8], known: &[OsString], mut others: Vec<OsString>) -> io::Result<Vec<OsString>> {
+        let before = others.len();
+        others.retain(|name| !self.target.is_stored(&join(folder, name)));
+        let respelt = (before - others.len()) as u64;
+        if !self.target.options.dry_run && !others.is_empty() {
+            let hash = xxh3_64(folder);
+            // Folders that are in the way are gone by now.
+            let waiting = self.target.waiting.iter().filter(|w| xxh3_64(split(&w.path).0) == hash).count() as u64;
+            let listed = known.iter().filter(|name| self.target.names.has(&join(folder, name))).count() as u64;
+            let held = self.removal.held.get(&hash).copied().unwrap_or(0);
+            if held > listed + respelt + waiting {
+                return Err(io::Error::other("it does not list all that was stored in it under the names that it got"));
+            }
+        }
+        Ok(others)
+    }
+
     fn open(&mut self, path: &[u8], root: bool) -> io::Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let top_len = if root { 0 } else { path.iter().position(|b| *b == b'/').unwrap_or(path.len()) };
@@ -295,7 +331,7 @@ impl<'a> Sweep<'a> {
 
     fn is_known(&self, path: &[u8]) -> bool {
         let hash = xxh3_64(path);
-        self.target.seen.contains(&hash) || self.target.backups.contains(&hash) || self.removal.came.contains(&hash)
+        self.target.names.has(path) || self.target.backups.contains(&hash) || self.removal.came.contains(&hash)
     }
 
     /// Removes an entry that the sources do not have; returns whether it is gone.
@@ -317,17 +353,19 @@ impl<'a> Sweep<'a> {
         if is_folder && place.depth == 0 && self.target.home.is_at(&path) {
             return Ok(false);
         }
-        if kind == FileType::RegularFile && is_partial(name.as_bytes()) {
+        if kind == FileType::RegularFile && looks_partial(name.as_bytes()) {
             // Another copy may be writing it. A leftover of a killed copy is not counted, as it is
             // no file of the user.
-            return Ok(self.doing != Doing::Remove || partial::remove_stale(place.folder, name));
+            if is_own(place.folder, name) {
+                return Ok(self.doing != Doing::Remove || partial::remove_stale(place.folder, name));
+            }
+            // An older version makes no mark.
+            if partial::is_held(place.folder, name) {
+                return Ok(false);
+            }
         }
         if is_folder && self.removal.protected.contains(&inode) {
             return self.cannot_remove(place.id, &path, &io::Error::other("it is a source of this copy"));
-        }
-        if has_other_names(place.folder, name, inode) {
-            let e = io::Error::other("its file system treats different names as the same; remove it manually");
-            return self.cannot_remove(place.id, &path, &e);
         }
         if is_folder && !self.empty(place, name, &path)? {
             return Ok(false);
@@ -460,18 +498,6 @@ fn names(folder: &OwnedFd, wanted: impl Fn(&OsStr) -> bool) -> io::Result<Vec<Os
     }
     names.sort_unstable();
     Ok(names)
-}
-
-/// Whether the file system finds the same file under a name with other case or with a trailing dot.
-/// Such a file may be one that was just stored.
-fn has_other_names(folder: &OwnedFd, name: &OsStr, inode: (u64, u64)) -> bool {
-    let swap = |b: &u8| if b.is_ascii_lowercase() { b.to_ascii_uppercase() } else { b.to_ascii_lowercase() };
-    let swapped: Vec<u8> = name.as_bytes().iter().map(swap).collect();
-    let dotted = [name.as_bytes(), b"."].concat();
-    [swapped, dotted].iter().filter(|other| other[..] != *name.as_bytes()).any(|other| {
-        let found = rustix::fs::statat(folder, &other[..], AtFlags::SYMLINK_NOFOLLOW);
-        found.is_ok_and(|s| (s.st_dev, s.st_ino) == inode)
-    })
 }
 
 #[cfg(test)]

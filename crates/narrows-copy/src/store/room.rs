@@ -6,16 +6,18 @@ use narrows::entry::{Entry, EntryKind};
 use narrows_host::means;
 use narrows_host::shares::{ALONE, Share, Shares};
 
-/// Limit for a single copy in bytes: 89 million files, or a few million folders and hard links with
+/// Limit for a single copy in bytes: 45 million files, or a few million folders and hard links with
 /// usual names.
 const ALONE_MAX: u64 = 2 << 30;
 /// Limit for all copies of a server in bytes; its clients need not trust one another.
 const SHARED_MAX: u64 = 2 << 30;
 /// Bytes taken from the share at a time, so that its lock is not taken for each entry.
 const STEP: usize = 256 << 10;
-/// Bytes of an entry that is remembered only by its hash, in a table that is half empty after
-/// growing.
+/// Bytes of a hash in a table that is half empty after growing.
 const HASH_LEN: usize = 24;
+/// Bytes of an entry that is remembered only by its path: the hash of it and, with capital letters, of its
+/// folded form.
+const PATH_LEN: usize = 2 * HASH_LEN;
 /// Overhead of an allocation in bytes.
 const ALLOCATION: usize = 16;
 
@@ -47,11 +49,11 @@ impl Room {
         let path = entry.path.len() + ALLOCATION;
         self.take_len(match entry.kind {
             // Twice: as an entry, and as a folder in which entries may have to be removed.
-            EntryKind::Folder => 2 * (size_of::<(u64, Entry)>() + path) + attributes_len(entry),
-            EntryKind::HardLink { .. } => HASH_LEN + 2 * size_of::<(u64, u64, Vec<u8>)>() + path,
+            EntryKind::Folder => PATH_LEN + 2 * (size_of::<(u64, Entry)>() + path) + attributes_len(entry),
+            EntryKind::HardLink { .. } => PATH_LEN + 2 * size_of::<(u64, u64, Vec<u8>)>() + path,
             // Hard links to it may follow.
-            EntryKind::File { linked: true, .. } => return self.take_len(HASH_LEN) && self.take_link(&entry.path),
-            _ => HASH_LEN,
+            EntryKind::File { linked: true, .. } => return self.take_len(PATH_LEN) && self.take_link(&entry.path),
+            _ => PATH_LEN,
         })
     }
 

@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 
 use narrows::entry::{Answer, Entry, EntryKind};
-use rustix::fs::{AtFlags, FileType, Mode};
+use rustix::fs::{AtFlags, FileType, Mode, Stat};
 
 use super::announced::is_there;
 use super::answers::Answers;
@@ -105,7 +105,17 @@ impl Target {
         let node = |partial: &OsStr, kind, device| {
             rustix::fs::mknodat(&folder, partial, kind, Mode::RUSR | Mode::WUSR, device)
         };
-        let partial = partial::make(&folder, &name, |partial| match &entry.kind {
+        let is_same = |partial: &OsStr, there: &Stat| match &entry.kind {
+            EntryKind::Symlink { target } => {
+                rustix::fs::readlinkat(&folder, partial, Vec::new()).is_ok_and(|there| there.to_bytes() == target)
+            }
+            // They have no content.
+            _ => matches!(
+                FileType::from_raw_mode(there.st_mode),
+                FileType::Fifo | FileType::Socket | FileType::CharacterDevice | FileType::BlockDevice
+            ),
+        };
+        let partial = partial::make(&folder, &name, is_same, |partial| match &entry.kind {
             EntryKind::Symlink { target } => rustix::fs::symlinkat(OsStr::from_bytes(target), &folder, partial),
             EntryKind::CharDevice { major, minor } => {
                 node(partial, FileType::CharacterDevice, rustix::fs::makedev(*major, *minor))
@@ -165,8 +175,10 @@ impl Target {
         if self.keeps_existing && rustix::fs::statat(&to, &name, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
             return Err(is_there());
         }
-        let partial =
-            partial::make(&to, &name, |partial| rustix::fs::linkat(&from, &from_name, &to, partial, AtFlags::empty()))?;
+        let is_same = |_: &OsStr, there: &Stat| (there.st_dev, there.st_ino) == inode;
+        let partial = partial::make(&to, &name, is_same, |partial| {
+            rustix::fs::linkat(&from, &from_name, &to, partial, AtFlags::empty())
+        })?;
         let kept = self.set_aside(path, false);
         let renamed = kept.and_then(|()| partial::rename(&to, &partial, &name, !self.keeps_existing));
         self.has_named = true;

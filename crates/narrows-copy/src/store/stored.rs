@@ -35,4 +35,6 @@ pub struct Stored {
     pub removed: u64,
     /// Why none was removed.
     pub not_removed: Option<String>,
+    /// Number and text of the reason why the sender does not copy at all.
+    pub refused: Option<(u64, String)>,
 }

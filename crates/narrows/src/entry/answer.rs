@@ -19,6 +19,7 @@ const REPEATED: u8 = 10;
 const MADE: u8 = 11;
 const FRAMES: u8 = 12;
 const SUMS: u8 = 13;
+const REFUSED: u8 = 14;
 
 /// An answer. Files are answered in the order of their announcement, each once.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,6 +105,13 @@ pub enum Answer {
         /// The sums, in order.
         sums: Vec<u64>,
     },
+    /// The receiver does not store anything. Only if the sender asked for numbers of reasons.
+    Refused {
+        /// Number of the reason (format.md section 8.1).
+        code: u64,
+        /// The reason, for a person.
+        text: String,
+    },
 }
 
 /// Whether the receiver wants a file, and how.
@@ -159,6 +167,11 @@ impl Answer {
                 put_varint(out, *id);
                 put_bytes(out, cut_text(text));
             }
+            Self::Refused { code, text } => {
+                out.push(REFUSED);
+                put_varint(out, *code);
+                put_bytes(out, cut_text(text));
+            }
             Self::Chunks { id, runs } => {
                 out.push(CHUNKS);
                 put_varint(out, *id);
@@ -212,6 +225,7 @@ impl Answer {
                 WHOLE => Self::Whole { id: f.number()? },
                 AGAIN => Self::Again { id: f.number()?, of: f.number()? },
                 REPEATED => Self::Repeated { len: f.number()? },
+                REFUSED => Self::Refused { code: f.number()?, text: f.text()? },
                 LOST => Self::Lost { text: f.text()? },
                 MADE => Self::Made { text: f.text()? },
                 REMOVED => Self::Removed { count: f.number()?, text: f.text()? },
@@ -272,6 +286,7 @@ mod tests {
             Answer::Files { count: 1 << 40, wanted: Wanted::Whole },
             Answer::Files { count: 1, wanted: Wanted::No },
             Answer::Failed { id: 7, text: "no room".into() },
+            Answer::Refused { code: 1, text: "not so".into() },
             Answer::NotStored { id: 8, text: "no room either".into() },
             Answer::Whole { id: 1 << 50 },
             Answer::Again { id: 0, of: 1 << 40 },

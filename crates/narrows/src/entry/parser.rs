@@ -2,7 +2,7 @@
 
 use super::{
     ASK, BEGIN, CHUNK_LEN_MAX, CHUNKS, CHUNKS_MAX, Chunk, DATA, DATA_LEN_MAX, END, ENTRY, EndState, Entry, EntryKind,
-    FAILED, Fields, HAVE, HOLE, NAME_LEN_MAX, PATH_LEN_MAX, PIECES, RECORD_LEN_MAX, REGION_LEN_MAX, REPEAT,
+    FAILED, Fields, HAVE, HOLE, NAME_LEN_MAX, PATH_LEN_MAX, PIECES, RECORD_LEN_MAX, REFUSED, REGION_LEN_MAX, REPEAT,
     REPEAT_LEN_MAX, Record, Region, TEXT_LEN_MAX, TOTAL, check_path, unzigzag,
 };
 use crate::error::{Error, Result};
@@ -130,6 +130,7 @@ impl RecordParser {
             TOTAL => Record::Total { files: f.number()?, bytes: f.number()? },
             ASK => Record::Ask { id: self.known_id(f.number()?)?, from: f.number()? },
             HAVE => Record::Have { len: f.number()? },
+            REFUSED => Record::Refused { code: f.number()?, text: f.text()? },
             _ => {
                 let entries = f.number()?;
                 if entries != self.entries {
@@ -265,7 +266,7 @@ fn kind(f: &mut Fields<'_>, known: u64) -> Result<EntryKind> {
 /// Kind, length of the body, length of the header; `None` if more bytes are needed.
 fn parse_header(b: &[u8]) -> Result<Option<(u8, usize, usize)>> {
     let Some((&kind, rest)) = b.split_first() else { return Ok(None) };
-    if !(ENTRY..=HAVE).contains(&kind) {
+    if !(ENTRY..=REFUSED).contains(&kind) {
         return Err(Error::unsupported(format!("a record of kind {kind} needs a newer program")));
     }
     let Some((len, n)) = varint(rest, HEADER_MAX - 1)? else { return Ok(None) };
@@ -324,6 +325,7 @@ mod tests {
         writer.repeat(8, 0, 1, &mut out);
         writer.end(EndState::Whole, &[9; DIGEST_LEN], &mut out);
         writer.failed("gone", &mut out);
+        writer.refused(1 << 40, "not so", &mut out);
         writer.total(7, 1 << 40, &mut out);
         writer.finish(&mut out);
         out
@@ -363,7 +365,7 @@ mod tests {
         assert!(finished);
         let told: Vec<_> = entries().into_iter().map(|e| format!("{:?}", Record::Entry(e))).collect();
         assert_eq!(whole[..told.len()], told);
-        assert_eq!(whole.len(), told.len() + 14);
+        assert_eq!(whole.len(), told.len() + 15);
         for piece in [1, 2, 3, 7, 64] {
             assert_eq!(parse(&stream, piece).unwrap().0, whole);
         }

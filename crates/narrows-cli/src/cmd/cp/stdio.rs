@@ -113,6 +113,7 @@ fn receive(args: &CpArgs, source: &Place, target: &Target, to: &Output<'_>, tell
         stored: is_stored(args),
         frames: false,
         images: false,
+        codes: true,
         sockets: false,
         habits: SourceHabits { rate: args.habits.rate(), yields: args.habits.yields(), ..SourceHabits::default() },
     };

@@ -68,6 +68,7 @@ fn options() -> StoreOptions {
         set_id: false,
         form: Form::Raw,
         images: false,
+        codes: false,
         habits: StoreHabits::default(),
     }
 }
@@ -228,4 +229,23 @@ fn the_folder_of_partial_files_is_neither_written_to_by_a_peer_nor_removed() {
     let (stored, _) = store_as(dir.path(), &["x/"], &bytes, with_it(), || (), |_| ());
     let left = paths.map(|path| dir.path().join(path).exists());
     assert_eq!((left, stored.removed, stored.failed), ([true, true, false, false], 4, 0));
+}
+
+/// As on a file system that gives what is stored another name.
+#[test]
+fn where_a_folder_does_not_list_what_was_stored_in_it_nothing_goes() {
+    for is_renamed in [false, true] {
+        let dir = folder_with(&["old", "in/old"]);
+        let bytes = Peer::default().folder("").folder("in").folder("new").finish();
+        let happens = || {
+            if is_renamed {
+                fs::rename(dir.path().join("new"), dir.path().join("other")).unwrap();
+            }
+        };
+        let (_, told) = store(dir.path(), &["x/"], &bytes, happens);
+        assert_eq!(dir.path().join("old").exists(), is_renamed, "{told:?}");
+        assert_eq!(dir.path().join("other").exists(), is_renamed, "{told:?}");
+        assert_eq!(told.iter().any(|text| text.contains("does not list all")), is_renamed, "{told:?}");
+        assert!(!dir.path().join("in/old").exists(), "other folders list what they have");
+    }
 }

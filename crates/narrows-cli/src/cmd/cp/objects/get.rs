@@ -14,6 +14,7 @@ use narrows_copy::filter::Filter;
 use narrows_copy::landing::{Attributes, Landing};
 use narrows_copy::scan::{Found, Root, walk};
 use narrows_copy::serve::open_roots;
+use narrows_copy::spelling::{ALIKE, Added, Spellings};
 use narrows_file::decode::decode_within;
 use narrows_host::signals;
 use narrows_host::words::shown;
@@ -148,11 +149,18 @@ fn find(copy: &Copy<'_>, url: &Url) -> Result<Vec<Job>> {
 struct Get<'a> {
     copy: &'a Copy<'a>,
     /// Paths that files of this copy have.
-    claimed: Mutex<HashSet<String>>,
+    claimed: Mutex<Claimed>,
     /// Paths that no removal is about.
     spared: HashSet<String>,
     single: bool,
     fatal: Mutex<Option<anyhow::Error>>,
+}
+
+/// The paths of the files of a copy, in every spelling, and their number.
+#[derive(Default)]
+struct Claimed {
+    paths: Spellings,
+    count: u64,
 }
 
 impl Get<'_> {
@@ -194,7 +202,7 @@ impl Get<'_> {
             let path = self.path(job, &head);
             let stamp = local.iter().find(|(name, _)| *name == path).map(|(_, t)| Stamp { len: t.len, mtime: t.mtime });
             if stamp.is_some_and(|stamp| is_same(stamp, &head)) {
-                self.claim(path)?;
+                self.claim(path, landing)?;
                 Counts::add(&copy.counts.same, 1);
                 return Ok(());
             }
@@ -202,7 +210,7 @@ impl Get<'_> {
         let object = ObjectFile::new(&copy.store, &job.key)?;
         let head = object.head()?;
         let path = self.path(job, &head);
-        self.claim(path)?;
+        self.claim(path, landing.as_deref_mut())?;
         let say = sent_names(args, true);
         if args.dry_run {
             say(&shown(path.as_bytes()));
@@ -267,11 +275,21 @@ impl Get<'_> {
         job.path.strip_suffix(SUFFIX).filter(|_| is_file && !job.is_named).unwrap_or(&job.path)
     }
 
-    fn claim(&self, path: &str) -> Result<()> {
+    fn claim(&self, path: &str, landing: Option<&mut Landing>) -> Result<()> {
         Landing::check(path.as_bytes())?;
-        if !lock(&self.claimed).insert(path.to_owned()) {
-            bail!("another object of this copy has the name {} already", shown(path.as_bytes()));
+        let mut claimed = lock(&self.claimed);
+        let is_taken = match (claimed.paths.add(path.as_bytes()), landing) {
+            (Added::Again, _) => bail!("another object of this copy has the name {} already", shown(path.as_bytes())),
+            (Added::Alike, Some(landing)) => {
+                let writes = !self.copy.args.dry_run;
+                claimed.paths.is_one(path.as_bytes(), |folder| landing.folds(folder, writes))
+            }
+            (Added::Alike | Added::New, _) => false,
+        };
+        if is_taken {
+            bail!(ALIKE);
         }
+        claimed.count += 1;
         Ok(())
     }
 
@@ -293,23 +311,35 @@ impl Get<'_> {
         }
         let root = folder.join("");
         let (roots, _) = open_roots(std::slice::from_ref(&root), true, false);
-        let claimed = lock(&self.claimed);
-        let mut others = Vec::new();
+        let Claimed { paths, count } = &mut *lock(&self.claimed);
+        let (mut others, mut listed) = (Vec::new(), 0);
         walk(&roots as &[Root], filter, |found| {
             if let Found::Entry { entry, .. } = found
                 && !matches!(entry.kind, EntryKind::Folder)
             {
-                let is_known = |path| claimed.contains(path) || self.spared.contains(path);
-                let is_claimed = std::str::from_utf8(&entry.path).is_ok_and(is_known);
+                let is_spared = std::str::from_utf8(&entry.path).is_ok_and(|path| self.spared.contains(path));
+                let is_claimed = paths.has(&entry.path);
+                // What is listed in another spelling is the file of an object too.
+                let mut is_alike = || {
+                    let folder = &entry.path[..entry.path.iter().rposition(|b| *b == b'/').unwrap_or(0)];
+                    paths.has_alike(&entry.path) && paths.folds(folder, |folder| landing.folds(folder, !args.dry_run))
+                };
+                let is_claimed = is_claimed || is_alike();
+                listed += u64::from(is_claimed);
                 let below = |top: &String| {
                     top.is_empty() || entry.path.strip_prefix(top.as_bytes()).is_some_and(|rest| rest.starts_with(b"/"))
                 };
-                if !is_claimed && covered.iter().any(below) {
+                if !is_claimed && !is_spared && covered.iter().any(below) {
                     others.push(entry.path);
                 }
             }
             signals::received().is_none()
         });
+        if !args.dry_run && !others.is_empty() && listed < *count {
+            let why =
+                "nothing was removed: the folder does not list all files under the names that they got".to_owned();
+            return Ok(Removed { count: 0, why_not: Some(why) });
+        }
         if let Some(most) = args.max_delete.filter(|most| others.len() as u64 > *most) {
             let others = report::count(others.len(), "file", "files");
             let why = format!("nothing was removed: {others} would be, and --max-delete allows {most}");
