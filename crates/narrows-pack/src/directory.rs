@@ -4,8 +4,10 @@ use narrows::entry::{Entry, EntryKind, check_path};
 use narrows::frame::{put_varint, varint};
 use narrows::{Error, Result};
 
+use crate::columns::{self, COLUMNS};
 use crate::trailer::{PAGE_MAX, Trailer};
 
+/// First byte of a leaf by rows, which packs of version 1 have.
 pub(crate) const LEAF: u8 = 1;
 pub(crate) const INNER: u8 = 2;
 /// Length of an end record: kind, length, state, digest.
@@ -109,21 +111,18 @@ pub(crate) enum Page {
     Inner(Vec<Child>),
 }
 
-/// Writes items into a leaf, each after the one before it.
+/// Writes items into a leaf by rows, each after the one before it.
+#[cfg(test)]
 #[derive(Default)]
-pub(crate) struct LeafWriter {
+pub(crate) struct RowsWriter {
     pub(crate) bytes: Vec<u8>,
-    pub(crate) weight: usize,
     path: Vec<u8>,
     id: u64,
     end_at: u64,
 }
 
-impl LeafWriter {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
-    }
-
+#[cfg(test)]
+impl RowsWriter {
     /// Appends an item. `directory` is where the directory begins.
     pub(crate) fn put(&mut self, item: &Item, directory: u64) -> Result<()> {
         if self.bytes.is_empty() {
@@ -151,7 +150,6 @@ impl LeafWriter {
                 }
             }
         }
-        self.weight += item.weight();
         self.path.clone_from(&item.entry.path);
         Ok(())
     }
@@ -251,6 +249,15 @@ impl Page {
                 }
                 Ok(Self::Leaf(items))
             }
+            (COLUMNS, 0) => {
+                let mut items = Vec::new();
+                columns::parse(rest, at, trailer, |item| {
+                    add(item.weight(), LEAF_WEIGHT_MAX)?;
+                    items.push(item);
+                    Ok(())
+                })?;
+                Ok(Self::Leaf(items))
+            }
             (INNER, 1..) => {
                 let mut children = Vec::new();
                 let mut path = Vec::new();
@@ -281,20 +288,14 @@ fn take_item(
     }
     let content = match &entry.kind {
         EntryKind::File { .. } => {
-            let end_at = unzigzag(number(rest)?, *last_end);
+            let end_at = end_within(unzigzag(number(rest)?, *last_end), trailer)?;
             *last_end = end_at;
-            if end_at.checked_add(END_LEN).is_none_or(|end| end > trailer.content_end) {
-                return Err(outside());
-            }
             let word = number(rest)?;
-            let len = usize::try_from(word >> 1).ok().filter(|len| *len <= LIST_MAX).ok_or_else(too_long)?;
+            let len = list_len(word >> 1)?;
             let list = if word & 1 == 0 {
                 List::Here(bytes(rest, len)?.to_vec())
             } else {
-                let at = trailer.content_end.checked_add(number(rest)?).ok_or_else(outside)?;
-                // Lists stand before the pages that lead to them.
-                at.checked_add(len as u64).filter(|end| *end <= page).ok_or_else(outside)?;
-                List::There { at, len }
+                list_there(number(rest)?, len, page, trailer)?
             };
             Content::File { end_at, list }
         }
@@ -323,6 +324,24 @@ fn take_child(rest: &mut &[u8], path: &mut Vec<u8>, page: u64, trailer: &Trailer
     if fits { Ok(Child { first: path.clone(), at, len }) } else { Err(outside()) }
 }
 
+/// Where a file ends, which is in the entry stream.
+pub(crate) fn end_within(end_at: u64, trailer: &Trailer) -> Result<u64> {
+    let is_in = end_at.checked_add(END_LEN).is_some_and(|end| end <= trailer.content_end);
+    if is_in { Ok(end_at) } else { Err(outside()) }
+}
+
+pub(crate) fn list_len(len: u64) -> Result<usize> {
+    usize::try_from(len).ok().filter(|len| *len <= LIST_MAX).ok_or_else(too_long)
+}
+
+/// A list at this place of the directory. The page that leads to it begins at raw offset `page`.
+pub(crate) fn list_there(place: u64, len: usize, page: u64, trailer: &Trailer) -> Result<List> {
+    let at = trailer.content_end.checked_add(place).ok_or_else(outside)?;
+    // Lists stand before the pages that lead to them.
+    at.checked_add(len as u64).filter(|end| *end <= page).ok_or_else(outside)?;
+    Ok(List::There { at, len })
+}
+
 fn outside() -> Error {
     Error::corrupt("the directory leads to a place outside of the pack")
 }
@@ -331,32 +350,32 @@ fn too_long() -> Error {
     Error::limit("a file of the pack has too many extents")
 }
 
-fn number(rest: &mut &[u8]) -> Result<u64> {
+pub(crate) fn number(rest: &mut &[u8]) -> Result<u64> {
     let found = varint(rest, 10)?;
     let (value, len) = found.ok_or_else(|| Error::corrupt("a page of the directory breaks off"))?;
     *rest = &rest[len..];
     Ok(value)
 }
 
-fn bytes<'a>(rest: &mut &'a [u8], len: usize) -> Result<&'a [u8]> {
+pub(crate) fn bytes<'a>(rest: &mut &'a [u8], len: usize) -> Result<&'a [u8]> {
     let found = rest.split_at_checked(len);
     let (bytes, behind) = found.ok_or_else(|| Error::corrupt("a page of the directory breaks off"))?;
     *rest = behind;
     Ok(bytes)
 }
 
-fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     put_varint(out, bytes.len() as u64);
     out.extend_from_slice(bytes);
 }
 
 /// The difference of two offsets as an unsigned number, small ones first.
-fn zigzag(to: u64, from: u64) -> u64 {
+pub(crate) fn zigzag(to: u64, from: u64) -> u64 {
     let v = to.wrapping_sub(from) as i64;
     (v << 1 ^ v >> 63) as u64
 }
 
-fn unzigzag(v: u64, from: u64) -> u64 {
+pub(crate) fn unzigzag(v: u64, from: u64) -> u64 {
     from.wrapping_add((v >> 1) ^ (v & 1).wrapping_neg())
 }
 
@@ -382,9 +401,31 @@ mod tests {
             item("b", EntryKind::HardLink { of: 7 }, 8, Content::Of(b"a".to_vec())),
             item("c", file, 3, Content::File { end_at: 900, list: List::There { at: 1100, len: 40 } }),
         ];
-        let mut writer = LeafWriter::default();
+        let mut writer = RowsWriter::default();
         items.iter().for_each(|item| writer.put(item, TRAILER.content_end).unwrap());
         (items, writer.bytes)
+    }
+
+    /// The same by columns, and files of one extent.
+    fn leaf_by_columns() -> (Vec<Item>, Vec<u8>) {
+        let mut items = leaf().0;
+        let mut add = |path: &str, raw: u64, len: u64, end_at: u64| {
+            let mut list = Vec::new();
+            let extents = [Extent { raw: Some(raw), len }];
+            put_extents(if len == 0 { &[] } else { &extents }, end_at, &mut list);
+            let content = Content::File { end_at, list: List::Here(list) };
+            items.push(item(path, EntryKind::File { len, linked: false }, 50, content));
+        };
+        // The first two are in one group, or so it looks.
+        add("d.x", 310, 9, 300);
+        add("e.x", 319, 7, 300);
+        add("f.y", 400, 9, 409);
+        add("g.x", 0, 0, 300);
+        add("h.x", 326, 5, 300);
+        add("i", 900, 1, 901);
+        let mut writer = columns::LeafWriter::default();
+        items.iter().for_each(|item| writer.put(item, TRAILER.content_end).unwrap());
+        (items, writer.finish())
     }
 
     #[test]
@@ -392,6 +433,9 @@ mod tests {
         let (items, bytes) = leaf();
         let Page::Leaf(parsed) = Page::parse(&bytes, 2000, 0, &TRAILER).unwrap() else { panic!() };
         assert_eq!(parsed, items);
+        let (by_columns, columns) = leaf_by_columns();
+        let Page::Leaf(parsed) = Page::parse(&columns, 2000, 0, &TRAILER).unwrap() else { panic!() };
+        assert_eq!(parsed, by_columns);
         let children =
             vec![Child { first: vec![], at: 1000, len: 9 }, Child { first: b"b/c".to_vec(), at: 1009, len: 3 }];
         let mut out = Vec::new();
@@ -425,16 +469,17 @@ mod tests {
 
     #[test]
     fn no_byte_of_a_page_can_be_changed_into_a_panic() {
-        let (_, bytes) = leaf();
-        for at in 0..bytes.len() {
-            for bit in 0..8 {
-                let mut bad = bytes.clone();
-                bad[at] ^= 1 << bit;
-                for level in 0..2 {
-                    let _ = Page::parse(&bad, 2000, level, &TRAILER);
+        for (_, bytes) in [leaf(), leaf_by_columns()] {
+            for at in 0..bytes.len() {
+                for bit in 0..8 {
+                    let mut bad = bytes.clone();
+                    bad[at] ^= 1 << bit;
+                    for level in 0..2 {
+                        let _ = Page::parse(&bad, 2000, level, &TRAILER);
+                    }
                 }
+                let _ = Page::parse(&bytes[..at], 2000, 0, &TRAILER);
             }
-            let _ = Page::parse(&bytes[..at], 2000, 0, &TRAILER);
         }
     }
 }

@@ -9,8 +9,10 @@
 mod begin;
 mod builder;
 mod check;
+mod columns;
 mod compare;
 mod directory;
+mod group;
 mod member;
 #[cfg(feature = "mount")]
 pub mod mount;

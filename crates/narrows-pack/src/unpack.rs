@@ -24,8 +24,8 @@ use crate::trailer::{TRAILER_LEN, Trailer};
 
 /// Kind of the record behind which the directory begins.
 const FINISH: u8 = 7;
-/// Records with which a pack begins: an entry, a failure, its end.
-const FIRST: [u8; 3] = [1, 6, FINISH];
+/// Records with which a pack begins: an entry, a failure, its end, entries by columns.
+const FIRST: [u8; 4] = [1, 6, FINISH, 14];
 /// Longest header of a record: kind and length.
 const HEADER_MAX: usize = 5;
 /// Longest body of a finish record: one number.
