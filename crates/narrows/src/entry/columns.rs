@@ -218,6 +218,7 @@ mod tests {
     fn attributes_that_fit_no_record_are_refused_and_leave_nothing() {
         let mut columns = EntryColumns::default();
         let long = Entry { xattrs: vec![(b"user.x".to_vec(), vec![0; RECORD_LEN_MAX])], ..entries().remove(1) };
-        assert!(columns.put(&long).is_err() && columns.is_empty() && columns.len() == 0);
+        assert!(columns.put(&long).is_err() && columns.is_empty());
+        assert_eq!(columns.len(), 0);
     }
 }
