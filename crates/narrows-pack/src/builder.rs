@@ -5,7 +5,9 @@ use std::io::{self, Write};
 use narrows::{Error, Result};
 
 use crate::columns::LeafWriter;
-use crate::directory::{Child, Content, Item, LIST_INLINE_MAX, LIST_MAX, List, put_child};
+use crate::directory::{Child, put_child};
+
+use crate::item::{Content, Item, LIST_INLINE_MAX, LIST_MAX, List};
 use crate::trailer::{DEPTH_MAX, Trailer};
 
 /// Raw bytes after which a page ends: some 1,500 entries. One page is read for one entry.

@@ -6,7 +6,7 @@ use narrows::entry::{EntryColumns, EntryKind, EntryRows, check_path};
 use narrows::frame::put_varint;
 use narrows::{Error, Result};
 
-use crate::directory::{
+use crate::item::{
     Content, Extent, Item, List, bytes, end_within, list_len, list_there, number, parse_extents, put_bytes,
     put_extents, unzigzag, zigzag,
 };

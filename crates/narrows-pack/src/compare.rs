@@ -8,7 +8,7 @@ use narrows_file::ReadAt;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use crate::check::Batch;
-use crate::directory::{Content, Item};
+use crate::item::{Content, Item};
 use crate::member::{Extents, Lists};
 use crate::pack::Pack;
 use crate::unpack::AHEAD;
@@ -315,7 +315,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::directory::List;
+    use crate::item::List;
     use crate::tests::{forged, item, leaf, packed, tree, two_files};
 
     /// The items that differ.

@@ -8,8 +8,8 @@ use narrows::entry::{DIGEST_LEN, EntryKind, GROUP};
 use narrows::{Error, Result};
 use narrows_file::ReadAt;
 
-use crate::directory::{Content, END_LEN, Extent, Item, List, parse_extents};
 use crate::group::Grouped;
+use crate::item::{Content, END_LEN, Extent, Item, List, parse_extents};
 use crate::pack::Pack;
 
 /// Kind and length of an end record, before its body.

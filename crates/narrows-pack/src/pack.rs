@@ -8,8 +8,10 @@ use narrows::entry::EntryKind;
 use narrows::{Error, ErrorKind, Result};
 use narrows_file::{File, OpenOptions, ReadAt};
 
-use crate::directory::{Child, Content, Item, Page};
+use crate::directory::{Child, Page};
+
 use crate::group::{Grouped, Groups};
+use crate::item::{Content, Item};
 use crate::order;
 use crate::tail::TailSource;
 use crate::trailer::{TRAILER_LEN, Trailer};

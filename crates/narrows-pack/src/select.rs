@@ -7,7 +7,7 @@ use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use narrows::{Error, Result};
 use narrows_file::ReadAt;
 
-use crate::directory::Item;
+use crate::item::Item;
 use crate::order;
 use crate::pack::Pack;
 

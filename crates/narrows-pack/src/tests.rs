@@ -18,7 +18,9 @@ use narrows_copy::tree::Tree;
 use narrows_file::{WriteOptions, Writer};
 
 use crate::builder::Builder;
-use crate::directory::{Child, Content, Extent, Item, LEAF, List, RowsWriter, put_child, put_extents};
+use crate::directory::{Child, LEAF, RowsWriter, put_child};
+
+use crate::item::{Content, Extent, Item, List, put_extents};
 use crate::trailer::Trailer;
 use crate::{Input, Pack, PackOptions, Selector, check_members, members_in, unpack_all, unpack_some};
 

@@ -15,7 +15,7 @@ use narrows_file::decode::{Decoded, decode};
 use rustix::io::Errno;
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::directory::{Content, Item};
+use crate::item::{Content, Item};
 use crate::member::{Lists, MemberReader, Piece};
 use crate::order;
 use crate::pack::Pack;

@@ -20,7 +20,7 @@ use narrows_host::words::{e_text, shown, shown_name};
 use rustix::fs::{FileType, Stat};
 
 use crate::builder::Builder;
-use crate::directory::{Content, EXTENTS_MAX, Extent, Item, LIST_MAX, List, put_extents};
+use crate::item::{Content, EXTENTS_MAX, Extent, Item, LIST_MAX, List, put_extents};
 use crate::order::{self, suffix};
 use crate::repeats::{CHUNK_LENS, Index, Known, Place, READ, REPEAT_MIN, has, hash, read_at};
 

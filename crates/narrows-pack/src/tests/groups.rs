@@ -8,7 +8,7 @@ use narrows::stream::ReceiveOptions;
 
 use super::{compare, entry, file_of, forged, item, packed, read_all, store};
 use crate::columns::LeafWriter;
-use crate::directory::Item;
+use crate::item::Item;
 use crate::{Pack, check_members, compare_directory, unpack_all};
 
 /// So many small files that resemble each other, as a tree of notes has them; their paths and contents.

@@ -12,7 +12,7 @@ use narrows_host::words::shown_name;
 use rustix::fs::Stat;
 
 use super::Packer;
-use crate::directory::{Content, Extent, List, put_extents};
+use crate::item::{Content, Extent, List, put_extents};
 use crate::repeats::{CHUNK_LENS, Place, REPEAT_MIN, hash, read_at};
 
 /// Longest file whose content is in a group, in bytes. The hash of a longer one is less than a hundredth of what
