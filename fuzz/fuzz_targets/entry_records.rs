@@ -5,8 +5,8 @@
 use libfuzzer_sys::fuzz_target;
 use narrows::entry::{Answer, Entry, Record, RecordParser, RecordWriter, check_path};
 
-fn parse(bytes: &[u8], piece: usize) -> (Vec<String>, u64, bool) {
-    let mut parser = RecordParser::default();
+fn parse(bytes: &[u8], piece: usize, is_of_pack: bool) -> (Vec<String>, u64, bool) {
+    let mut parser = if is_of_pack { RecordParser::of_pack() } else { RecordParser::default() };
     let (mut said, mut data) = (Vec::new(), 0);
     let mut failed = false;
     for piece in bytes.chunks(piece) {
@@ -35,15 +35,23 @@ fn again(entry: &Entry) {
     if matches!(entry.kind, narrows::entry::EntryKind::HardLink { .. }) {
         return;
     }
+    let read = |bytes: &[u8]| {
+        let mut parser = RecordParser::of_pack();
+        parser
+            .push(bytes, |record| {
+                assert_eq!(record, Record::Entry(entry.clone()));
+                Ok(())
+            })
+            .expect("what was written reads");
+    };
     let mut bytes = Vec::new();
     RecordWriter::default().entry(entry, &mut bytes).expect("what fitted fits");
-    let mut parser = RecordParser::default();
-    parser
-        .push(&bytes, |record| {
-            assert_eq!(record, Record::Entry(entry.clone()));
-            Ok(())
-        })
-        .expect("what was written reads");
+    read(&bytes);
+    bytes.clear();
+    let mut records = RecordWriter::default();
+    records.gather(entry, &mut bytes).expect("what fitted fits");
+    records.gathered(&mut bytes);
+    read(&bytes);
 }
 
 /// The answer without its text: if that is not UTF-8, the characters that replace wrong bytes may
@@ -69,7 +77,9 @@ fn without_text(answer: &Answer) -> Answer {
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((&piece, bytes)) = bytes.split_first() else { return };
-    assert_eq!(parse(bytes, 1 + usize::from(piece)), parse(bytes, usize::MAX));
+    for is_of_pack in [false, true] {
+        assert_eq!(parse(bytes, 1 + usize::from(piece), is_of_pack), parse(bytes, usize::MAX, is_of_pack));
+    }
     let (mut answers, mut written) = (Vec::new(), Vec::new());
     if Answer::parse_all(bytes, |answer| {
         answer.put(&mut written);

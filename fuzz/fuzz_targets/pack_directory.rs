@@ -1,5 +1,6 @@
-//! An arbitrary directory behind an entry stream that is good, with a trailer that leads to it: what is
-//! read of a member is its content or an error, and a directory that compares equal leads to all content.
+//! An arbitrary directory behind an entry stream that is good, of version 1 or 2, with a trailer that leads
+//! to it: what is read of a member is its content or an error, and a directory that compares equal leads to all
+//! content.
 #![no_main]
 
 use std::io::Write;
@@ -12,13 +13,29 @@ use xxhash_rust::xxh3::xxh3_64;
 
 const CONTENT: [&[u8]; 2] = [b"first content", b"second"];
 
+/// As packs of version 2 have them: entries by columns, contents in a group.
+fn entries_in_a_group() -> Vec<u8> {
+    let (mut records, mut raw) = (RecordWriter::default(), Vec::new());
+    for (i, content) in CONTENT.into_iter().enumerate() {
+        records.gather(&entry(i, content), &mut raw).unwrap();
+    }
+    records.gathered(&mut raw);
+    let files = [(0, CONTENT[0].len()), (1, CONTENT[1].len())];
+    records.group(&files, &CONTENT.concat(), &mut raw);
+    records.finish(&mut raw);
+    raw
+}
+
+fn entry(i: usize, content: &[u8]) -> Entry {
+    let kind = EntryKind::File { len: content.len() as u64, linked: false };
+    let path = vec![b'1' + i as u8];
+    Entry { path, kind, mode: 0o644, uid: 0, gid: 0, mtime_s: 0, mtime_ns: 0, xattrs: Vec::new() }
+}
+
 fn entries() -> Vec<u8> {
     let (mut records, mut raw) = (RecordWriter::default(), Vec::new());
     for (i, content) in CONTENT.into_iter().enumerate() {
-        let kind = EntryKind::File { len: content.len() as u64, linked: false };
-        let path = vec![b'1' + i as u8];
-        let entry = Entry { path, kind, mode: 0o644, uid: 0, gid: 0, mtime_s: 0, mtime_ns: 0, xattrs: Vec::new() };
-        records.entry(&entry, &mut raw).unwrap();
+        records.entry(&entry(i, content), &mut raw).unwrap();
         records.begin(i as u64, &mut raw);
         records.data(content, &mut raw);
         records.end(EndState::Whole, blake3::hash(content).as_bytes(), &mut raw);
@@ -35,14 +52,15 @@ fn file(raw: &[u8]) -> Vec<u8> {
 
 fuzz_target!(|data: &[u8]| {
     let [depth, root, rest @ ..] = data else { return };
-    let mut raw = entries();
+    let version = 1 + (depth >> 7);
+    let mut raw = if version == 1 { entries() } else { entries_in_a_group() };
     let content_end = raw.len() as u64;
     raw.extend_from_slice(rest);
     // The root is the last part of the bytes: what is before it are other pages.
     let begin = content_end + (u64::from(*root) * rest.len() as u64 >> 8);
     let root_len = raw.len() as u64 - begin;
-    let mut trailer = b"NRWPACK\x1a\x01".to_vec();
-    trailer.extend_from_slice(&[depth % 4, 0, 0, 0, 0, 0, 0]);
+    let mut trailer = b"NRWPACK\x1a".to_vec();
+    trailer.extend_from_slice(&[version, depth % 4, 0, 0, 0, 0, 0, 0]);
     for word in [content_end, begin, root_len, 2, 19] {
         trailer.extend_from_slice(&word.to_le_bytes());
     }

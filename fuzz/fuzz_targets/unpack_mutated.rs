@@ -24,12 +24,16 @@ fn entries() -> Vec<u8> {
         ("a/two", EntryKind::File { len: 2005, linked: false }),
         ("link", EntryKind::Symlink { target: b"../beside".to_vec() }),
         ("other", EntryKind::HardLink { of: 1 }),
+        ("small.x", EntryKind::File { len: 5, linked: false }),
+        ("small.y", EntryKind::File { len: 6, linked: false }),
     ];
     for (path, kind) in kinds {
         let path = path.as_bytes().to_vec();
         let entry = Entry { path, kind, mode: 0o755, uid: 0, gid: 0, mtime_s: 0, mtime_ns: 0, xattrs: Vec::new() };
-        records.entry(&entry, &mut raw).unwrap();
+        // Entries by columns behind the first one, as a writer has them.
+        if raw.is_empty() { records.entry(&entry, &mut raw) } else { records.gather(&entry, &mut raw) }.unwrap();
     }
+    records.gathered(&mut raw);
     let content = b"content\n\0".repeat(230);
     let content = &content[..2000];
     for id in 1..3 {
@@ -42,6 +46,7 @@ fn entries() -> Vec<u8> {
         records.hole(5, &mut raw);
         records.end(EndState::Whole, blake3::hash(content).as_bytes(), &mut raw);
     }
+    records.group(&[(5, 5), (6, 6)], b"small and y", &mut raw);
     records.finish(&mut raw);
     raw
 }

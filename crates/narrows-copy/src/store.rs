@@ -218,6 +218,7 @@ impl EntryStore {
         store.target.repeatable = Repeatable::of_pack();
         store.target.keeps_existing = !replaces;
         store.target.is_of_pack = true;
+        store.parser = RecordParser::of_pack();
         drop(store);
         self
     }

@@ -7,7 +7,7 @@ use narrows::entry::{Record, RecordParser};
 /// number. Two or more that are whole, with an entry, as every pack has them in its first block.
 pub fn begins_as_pack(raw: &[u8]) -> bool {
     let (mut records, mut entries) = (0, 0);
-    let mut parser = RecordParser::default();
+    let mut parser = RecordParser::of_pack();
     let parsed = parser.push(raw, |record| {
         records += 1;
         match record {

@@ -4,10 +4,13 @@ use std::io::{self, Write};
 
 use narrows::{Error, Result};
 
-use crate::directory::{Child, Content, Item, LIST_INLINE_MAX, LIST_MAX, LeafWriter, List, put_child};
+use crate::columns::LeafWriter;
+use crate::directory::{Child, put_child};
+
+use crate::item::{Content, Item, LIST_INLINE_MAX, LIST_MAX, List};
 use crate::trailer::{DEPTH_MAX, Trailer};
 
-/// Raw bytes after which a page ends: some 500 entries. One page is read for one entry.
+/// Raw bytes after which a page ends: some 1,500 entries. One page is read for one entry.
 const PAGE_LEN: usize = 32 << 10;
 /// Weight after which a page ends: only of long paths that share most of their bytes.
 const PAGE_WEIGHT: usize = 1 << 20;
@@ -47,7 +50,7 @@ impl<W: Write> Builder<W> {
             self.first.clone_from(&item.entry.path);
         }
         self.leaf.put(&item, self.begin)?;
-        if self.leaf.bytes.len() >= PAGE_LEN || self.leaf.weight >= PAGE_WEIGHT {
+        if self.leaf.len() >= PAGE_LEN || self.leaf.weight >= PAGE_WEIGHT {
             self.end_leaf()?;
         }
         Ok(())
@@ -62,8 +65,9 @@ impl<W: Write> Builder<W> {
 
     fn end_leaf(&mut self) -> Result<()> {
         let leaf = std::mem::take(&mut self.leaf);
-        let (first, len) = (std::mem::take(&mut self.first), leaf.bytes.len() as u64);
-        let at = self.write(&leaf.bytes)?;
+        let (first, bytes) = (std::mem::take(&mut self.first), leaf.finish());
+        let len = bytes.len() as u64;
+        let at = self.write(&bytes)?;
         self.pages.push(Child { first, at, len });
         Ok(())
     }
@@ -75,8 +79,7 @@ impl<W: Write> Builder<W> {
         }
         if self.pages.is_empty() {
             // An empty directory is one empty leaf.
-            let at = self.write(&[crate::directory::LEAF])?;
-            self.pages.push(Child { first: Vec::new(), at, len: 1 });
+            self.end_leaf()?;
         }
         let mut depth = 0;
         while self.pages.len() > 1 {

@@ -6,7 +6,7 @@ use narrows::entry::EntryKind;
 use narrows::{Error, Result};
 use narrows_file::ReadAt;
 
-use crate::directory::Item;
+use crate::item::Item;
 use crate::member::{Lists, Piece};
 use crate::pack::Pack;
 use crate::unpack::AHEAD;

@@ -1,14 +1,14 @@
 //! Compares a directory with the entry stream before it: entries, where their contents are and where these
 //! end. Content itself is not hashed, but for files that repeat others.
 
-use narrows::entry::{EndState, Entry, EntryKind, Record, RecordParser};
+use narrows::entry::{DIGEST_LEN, EndState, Entry, EntryKind, GROUP, Group, Record, RecordParser};
 use narrows::frame::varint;
 use narrows::{Error, Result};
 use narrows_file::ReadAt;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use crate::check::Batch;
-use crate::directory::{Content, Item};
+use crate::item::{Content, Item};
 use crate::member::{Extents, Lists};
 use crate::pack::Pack;
 use crate::unpack::AHEAD;
@@ -172,7 +172,6 @@ impl Stream {
 }
 
 /// Goes through an entry stream, record by record, and knows where each is.
-#[derive(Default)]
 struct Scan {
     parser: RecordParser,
     /// Raw offset of the next byte.
@@ -182,7 +181,23 @@ struct Scan {
     header: Vec<u8>,
     /// Bytes of its body that are to come.
     body: usize,
+    /// The body of a group so far.
+    group: Option<Vec<u8>>,
     state: State,
+}
+
+impl Default for Scan {
+    fn default() -> Self {
+        Self {
+            parser: RecordParser::of_pack(),
+            at: 0,
+            begin: 0,
+            header: Vec::new(),
+            body: 0,
+            group: None,
+            state: State::default(),
+        }
+    }
 }
 
 #[derive(Default)]
@@ -210,6 +225,12 @@ impl Scan {
                 self.pass(part)?;
                 self.at += part.len() as u64;
                 self.body -= part.len();
+                self.group.iter_mut().for_each(|body| body.extend_from_slice(part));
+                if self.body == 0
+                    && let Some(body) = self.group.take()
+                {
+                    self.state.group(&body, self.begin, self.at - body.len() as u64)?;
+                }
                 bytes = rest;
                 continue;
             }
@@ -224,6 +245,7 @@ impl Scan {
                 None => return Err(Error::corrupt("a record has no length")),
                 Some((len, _)) => {
                     let header = std::mem::take(&mut self.header);
+                    self.group = (header[0] == GROUP).then(Vec::new);
                     // The parser refuses what is too long.
                     self.pass(&header)?;
                     self.body = usize::try_from(len).map_err(|_| Error::corrupt("a record is too long"))?;
@@ -235,12 +257,24 @@ impl Scan {
 
     /// A header, or bytes of a body, which stand at `at`.
     fn pass(&mut self, bytes: &[u8]) -> Result<()> {
-        let Self { parser, state, begin, at, .. } = self;
-        parser.push(bytes, |record| state.take(record, *begin, *at))
+        let Self { parser, state, begin, at, group, .. } = self;
+        // Of a group the parser does not say where each content is.
+        let is_group = group.is_some();
+        parser.push(bytes, |record| if is_group { Ok(()) } else { state.take(record, *begin, *at) })
     }
 }
 
 impl State {
+    /// A group whose record begins at `begin` and its body at `at`.
+    fn group(&mut self, body: &[u8], begin: u64, at: u64) -> Result<()> {
+        for (id, place, len) in Group::parse(body)?.files() {
+            self.take(Record::Begin { id }, begin, at)?;
+            self.open.iter_mut().for_each(|open| open.layout.add(Some(at + place as u64), len as u64));
+            self.take(Record::End { state: EndState::Whole, digest: [0; DIGEST_LEN] }, begin, at)?;
+        }
+        Ok(())
+    }
+
     fn take(&mut self, record: Record<'_>, begin: u64, at: u64) -> Result<()> {
         match record {
             Record::Entry(entry) => {
@@ -281,7 +315,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::directory::List;
+    use crate::item::List;
     use crate::tests::{forged, item, leaf, packed, tree, two_files};
 
     /// The items that differ.

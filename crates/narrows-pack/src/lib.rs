@@ -9,8 +9,11 @@
 mod begin;
 mod builder;
 mod check;
+mod columns;
 mod compare;
 mod directory;
+mod group;
+mod item;
 mod member;
 #[cfg(feature = "mount")]
 pub mod mount;
@@ -29,7 +32,7 @@ mod tests;
 pub use begin::begins_as_pack;
 pub use check::{Checked, check_members, members_in};
 pub use compare::compare_directory;
-pub use directory::{Content, Item};
+pub use item::{Content, Item};
 pub use member::{Extents, Member, MemberReader};
 pub use order::cmp as cmp_path;
 pub use pack::{Cursor, Pack, followed, read_trailer};

@@ -2,11 +2,14 @@
 
 use std::io::{self, Read};
 
-use narrows::entry::{DIGEST_LEN, EntryKind};
+use std::sync::Arc;
+
+use narrows::entry::{DIGEST_LEN, EntryKind, GROUP};
 use narrows::{Error, Result};
 use narrows_file::ReadAt;
 
-use crate::directory::{Content, END_LEN, Extent, Item, List, parse_extents};
+use crate::group::Grouped;
+use crate::item::{Content, END_LEN, Extent, Item, List, parse_extents};
 use crate::pack::Pack;
 
 /// Kind and length of an end record, before its body.
@@ -19,6 +22,8 @@ pub struct Extents {
     extents: Vec<(u64, Extent)>,
     len: u64,
     end_at: u64,
+    /// Number of the entry.
+    id: u64,
 }
 
 impl Extents {
@@ -44,7 +49,7 @@ impl Extents {
             (at, extent)
         };
         let extents = parse_extents(list, *end_at, *len, pack.trailer().content_end)?;
-        Ok(Self { extents: extents.into_iter().map(place).collect(), len: *len, end_at: *end_at })
+        Ok(Self { extents: extents.into_iter().map(place).collect(), len: *len, end_at: *end_at, id: item.id })
     }
 
     /// What they take in memory.
@@ -56,7 +61,7 @@ impl Extents {
     #[cfg(all(test, feature = "mount"))]
     pub(crate) fn of_holes(count: usize) -> Self {
         let extents = (1..=count as u64).map(|end| (end, Extent { raw: None, len: 1 })).collect();
-        Self { extents, len: count as u64, end_at: 0 }
+        Self { extents, len: count as u64, end_at: 0, id: 0 }
     }
 
     /// Bytes of it that are no holes.
@@ -113,25 +118,34 @@ impl Extents {
         Ok(done)
     }
 
-    /// The BLAKE3 hash of the data, holes left out, that the entry stream states.
-    ///
-    /// # Errors
-    /// The source fails, or the pack is damaged there.
-    pub fn digest<R: ReadAt>(&self, pack: &Pack<R>) -> Result<[u8; DIGEST_LEN]> {
-        digest_in(&self.end(pack)?)
+    /// What the content is compared with.
+    fn end<R: ReadAt>(&self, pack: &Pack<R>) -> Result<End> {
+        let record = pack.read(self.end_at, END_LEN as usize)?;
+        if record.first() == Some(&GROUP) {
+            return pack.group(self.end_at, &record).map(End::Group);
+        }
+        match record.strip_prefix(&END_HEADER).and_then(|body| body.split_first()) {
+            Some((1 | 2, digest)) => Ok(End::Digest(digest.try_into().map_err(|_| no_end())?)),
+            _ => Err(no_end()),
+        }
     }
 
-    fn end<R: ReadAt>(&self, pack: &Pack<R>) -> Result<Vec<u8>> {
-        pack.read(self.end_at, END_LEN as usize)
+    /// The digest of the content of a group, if it has this file there.
+    fn digest_in(&self, group: &Grouped) -> Option<[u8; DIGEST_LEN]> {
+        let begin = self.extents.first().map(|(_, extent)| extent.raw);
+        let is_one = self.extents.len() == usize::from(self.len > 0);
+        let content = group.content(self.id).filter(|_| is_one)?;
+        let is_there = content.1.len() as u64 == self.len && begin.is_none_or(|raw| raw == Some(content.0));
+        is_there.then(|| blake3::hash(content.1).into())
     }
 }
 
-/// The digest of an end record.
-fn digest_in(record: &[u8]) -> Result<[u8; DIGEST_LEN]> {
-    match record.strip_prefix(&END_HEADER).and_then(|body| body.split_first()) {
-        Some((1 | 2, digest)) => digest.try_into().map_err(|_| no_end()),
-        _ => Err(no_end()),
-    }
+/// What the content of a file is compared with.
+enum End {
+    /// The digest of its end record.
+    Digest([u8; DIGEST_LEN]),
+    /// The group that it is in.
+    Group(Arc<Grouped>),
 }
 
 /// Finds the extents of many files, each of which is asked for twice at most: for a hard link that comes
@@ -240,7 +254,10 @@ impl<R: ReadAt> MemberReader<'_, R> {
                 Err(e) if e.source.is_none() => return Ok(Piece::Unproven(own, e)),
                 end => end?,
             };
-            let digest = digest_in(&end)?;
+            let digest = match end {
+                End::Digest(digest) => digest,
+                End::Group(group) => self.member.extents.digest_in(&group).ok_or_else(no_end)?,
+            };
             if own != digest {
                 return Err(Error::corrupt("the content of a file is not what was packed"));
             }

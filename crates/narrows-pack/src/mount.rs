@@ -18,7 +18,7 @@ use narrows::entry::{Entry, EntryKind};
 use narrows::{ErrorKind, Result};
 use narrows_file::ReadAt;
 
-use crate::directory::{Content, Item, List};
+use crate::item::{Content, Item, List};
 use crate::member::Extents;
 use crate::pack::Pack;
 
@@ -519,7 +519,7 @@ mod tests {
     fn open_files_share_extents_and_are_limited() {
         let mut opened = Opened::default();
         let extents = |count| Arc::new(Extents::of_holes(count));
-        let most = crate::directory::EXTENTS_MAX;
+        let most = crate::item::EXTENTS_MAX;
         for handle in 0..100 {
             assert!(opened.put(handle, 2, extents(if handle == 0 { most } else { 0 })));
         }

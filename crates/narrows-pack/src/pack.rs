@@ -8,7 +8,10 @@ use narrows::entry::EntryKind;
 use narrows::{Error, ErrorKind, Result};
 use narrows_file::{File, OpenOptions, ReadAt};
 
-use crate::directory::{Child, Content, Item, Page};
+use crate::directory::{Child, Page};
+
+use crate::group::{Grouped, Groups};
+use crate::item::{Content, Item};
 use crate::order;
 use crate::tail::TailSource;
 use crate::trailer::{TRAILER_LEN, Trailer};
@@ -25,6 +28,7 @@ pub struct Pack<R> {
     pub(crate) file: File<TailSource<R>>,
     trailer: Trailer,
     pages: Mutex<Pages>,
+    groups: Mutex<Groups>,
 }
 
 /// Parsed pages.
@@ -89,7 +93,7 @@ impl<R: ReadAt> Pack<R> {
             return Err(fault);
         }
         match trailer? {
-            Some(trailer) => Ok(Self { file, trailer, pages: Mutex::default() }),
+            Some(trailer) => Ok(Self { file, trailer, pages: Mutex::default(), groups: Mutex::default() }),
             None => Err(not_a_pack()),
         }
     }
@@ -132,6 +136,17 @@ impl<R: ReadAt> Pack<R> {
         let weight = page.weight(bytes.len());
         lock().put(Held { at, level, weight, page: Arc::clone(&page) });
         Ok(page)
+    }
+
+    /// The group whose record, which begins with `head`, is at this raw offset.
+    pub(crate) fn group(&self, at: u64, head: &[u8]) -> Result<Arc<Grouped>> {
+        let lock = || self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(group) = lock().find(at) {
+            return Ok(group);
+        }
+        let group = Arc::new(Grouped::read(at, head, |at, len| self.read(at, len))?);
+        lock().put(&group);
+        Ok(group)
     }
 
     #[cfg(test)]

@@ -8,7 +8,7 @@ use narrows::{Error, Result};
 use narrows_file::ReadAt;
 use narrows_host::wildcard::with_plain_braces;
 
-use crate::directory::Item;
+use crate::item::Item;
 use crate::order;
 use crate::pack::Pack;
 

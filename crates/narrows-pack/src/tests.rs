@@ -18,9 +18,13 @@ use narrows_copy::tree::Tree;
 use narrows_file::{WriteOptions, Writer};
 
 use crate::builder::Builder;
-use crate::directory::{Child, Content, Extent, Item, LEAF, LeafWriter, List, put_child, put_extents};
+use crate::directory::{Child, LEAF, RowsWriter, put_child};
+
+use crate::item::{Content, Extent, Item, List, put_extents};
 use crate::trailer::Trailer;
 use crate::{Input, Pack, PackOptions, Selector, check_members, members_in, unpack_all, unpack_some};
+
+mod groups;
 
 pub(crate) fn file_of(raw: &[u8]) -> Vec<u8> {
     let mut writer = Writer::new(Vec::new(), WriteOptions::default().threads(1)).unwrap();
@@ -365,7 +369,7 @@ pub(crate) fn item(path: &str, id: u64, raw: u64, end_at: u64) -> Item {
 }
 
 pub(crate) fn leaf(items: &[Item], directory: u64) -> Vec<u8> {
-    let mut writer = LeafWriter::default();
+    let mut writer = RowsWriter::default();
     items.iter().for_each(|item| writer.put(item, directory).unwrap());
     writer.bytes
 }

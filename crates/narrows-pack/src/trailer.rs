@@ -7,15 +7,16 @@ use xxhash_rust::xxh3::xxh3_64;
 pub(crate) const TRAILER_LEN: usize = 64;
 /// Its first bytes: a name, and SUB, which stops a terminal's `type`.
 const MAGIC: [u8; 8] = *b"NRWPACK\x1a";
-const VERSION: u8 = 1;
+/// That of packs with groups, and entries by columns. Those of version 1 have neither.
+const VERSION: u8 = 2;
 /// Most levels of pages above the leaves: with two children each, more entries than a pack may have.
 pub(crate) const DEPTH_MAX: u8 = 32;
 /// Longest page in bytes: one entry with the most attributes and the longest list of extents that stands
 /// in a page.
 pub(crate) const PAGE_MAX: u64 = 512 << 10;
 
-/// Shortest record of an entry in raw bytes: kind and length, and nine fields.
-const ENTRY_LEN_MIN: u64 = 11;
+/// Shortest entry in raw bytes: nine fields by columns.
+const ENTRY_LEN_MIN: u64 = 9;
 
 /// What the trailer says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,7 +59,7 @@ impl Trailer {
         if xxh3_64(&bytes[..56]) != word(56) {
             return Err(Error::corrupt("the trailer of the pack is damaged"));
         }
-        if bytes[8] != VERSION || bytes[10..16] != [0; 6] {
+        if !(1..=VERSION).contains(&bytes[8]) || bytes[10..16] != [0; 6] {
             return Err(Error::unsupported("the pack needs a newer program"));
         }
         let [content_end, root, root_len, entries, bytes_sum] = [16, 24, 32, 40, 48].map(word);

@@ -15,7 +15,7 @@ use narrows_file::decode::{Decoded, decode};
 use rustix::io::Errno;
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::directory::{Content, Item};
+use crate::item::{Content, Item};
 use crate::member::{Lists, MemberReader, Piece};
 use crate::order;
 use crate::pack::Pack;
@@ -24,8 +24,8 @@ use crate::trailer::{TRAILER_LEN, Trailer};
 
 /// Kind of the record behind which the directory begins.
 const FINISH: u8 = 7;
-/// Records with which a pack begins: an entry, a failure, its end.
-const FIRST: [u8; 3] = [1, 6, FINISH];
+/// Records with which a pack begins: an entry, a failure, its end, entries by columns.
+const FIRST: [u8; 4] = [1, 6, FINISH, 14];
 /// Longest header of a record: kind and length.
 const HEADER_MAX: usize = 5;
 /// Longest body of a finish record: one number.

@@ -20,9 +20,13 @@ use narrows_host::words::{e_text, shown, shown_name};
 use rustix::fs::{FileType, Stat};
 
 use crate::builder::Builder;
-use crate::directory::{Content, EXTENTS_MAX, Extent, Item, LIST_MAX, List, put_extents};
-use crate::order;
+use crate::item::{Content, EXTENTS_MAX, Extent, Item, LIST_MAX, List, put_extents};
+use crate::order::{self, suffix};
 use crate::repeats::{CHUNK_LENS, Index, Known, Place, READ, REPEAT_MIN, has, hash, read_at};
+
+mod small;
+
+use small::{Group, SMALL_MAX};
 
 /// Entries that are announced together; their contents follow, similar ones near each other. A reader
 /// keeps so many in mind.
@@ -217,6 +221,7 @@ where
         links: HashMap::new(),
         moved: HashMap::new(),
         index: Index::default(),
+        group: Group::default(),
         options,
         progress,
         on_failure,
@@ -275,6 +280,8 @@ struct Packer<'a, W> {
     /// Files whose content another name has, and the numbers of these names.
     moved: HashMap<u64, u64>,
     index: Index,
+    /// Small files that were read, and are written together.
+    group: Group,
     options: &'a PackOptions,
     progress: &'a Arc<Progress>,
     on_failure: &'a dyn Fn(&str),
@@ -335,10 +342,10 @@ impl<W: Write + Send + 'static> Packer<'_, W> {
             if let EntryKind::HardLink { of } = entry.kind {
                 entry.kind = self.link(root, &entry, of);
             }
-            if let Err(e) = self.records.entry(&entry, &mut record) {
+            if let Err(e) = self.announce(&entry, &mut record) {
                 self.failed(&format!("{}: {e}", shown(&entry.path)))?;
                 entry.xattrs.clear();
-                self.records.entry(&entry, &mut record)?;
+                self.announce(&entry, &mut record)?;
             }
             self.out.put(&record)?;
             let id = self.items.len() as u64;
@@ -359,13 +366,22 @@ impl<W: Write + Send + 'static> Packer<'_, W> {
                 self.failed(&format!("cannot read {name}: it has vanished"))?;
             }
         }
+        record.clear();
+        self.records.gathered(&mut record);
+        self.out.put(&record)?;
         let is_file = |built: &Built| matches!(built.item.entry.kind, EntryKind::File { .. });
         let mut files: Vec<usize> = (begin..self.items.len()).filter(|i| is_file(&self.items[*i])).collect();
         if !self.options.by_path {
             // Stable, so equal suffixes stay in the order of their paths.
             files.sort_by(|a, b| suffix(&self.items[*a].item.entry.path).cmp(suffix(&self.items[*b].item.entry.path)));
         }
-        files.into_iter().try_for_each(|i| self.file(i))
+        files.into_iter().try_for_each(|i| self.file(i))?;
+        self.end_group()
+    }
+
+    fn announce(&mut self, entry: &Entry, record: &mut Vec<u8>) -> Result<u64> {
+        // The first one alone, by which programs that do not know the others know a pack.
+        if self.items.is_empty() { self.records.entry(entry, record) } else { self.records.gather(entry, record) }
     }
 
     /// What a hard link to entry `of` is: of a file that is not in the pack after all, the file itself.
@@ -399,6 +415,9 @@ impl<W: Write + Send + 'static> Packer<'_, W> {
                 return self.left_out(i, &format!("cannot read {}: {what}", shown(&path)));
             }
         };
+        if len <= SMALL_MAX as u64 && self.small(i, &fd, &stat)? {
+            return Ok(());
+        }
         let mut record = Vec::new();
         self.records.begin(i as u64, &mut record);
         self.out.put(&record)?;
@@ -561,6 +580,11 @@ impl<W: Write + Send + 'static> Packer<'_, W> {
         if place.id == file.id {
             return place.offset + bytes.len() as u64 <= at && has(&file.fd, bytes, place.offset);
         }
+        self.other_has(place, bytes)
+    }
+
+    /// Whether another file has the bytes at the place.
+    fn other_has(&mut self, place: Place, bytes: &[u8]) -> bool {
         let Some(Built { item, root, whole: true, .. }) = self.items.get(place.id as usize) else { return false };
         let EntryKind::File { len, .. } = item.entry.kind else { return false };
         let known =
@@ -718,16 +742,6 @@ fn list_of(extents: &[Extent], end_at: u64) -> Option<Vec<u8>> {
     let mut list = Vec::new();
     put_extents(extents, end_at, &mut list);
     Some(list).filter(|list| list.len() <= LIST_MAX)
-}
-
-/// What a name says of its content: the part behind its last dot. The rest of the name says less than the
-/// folder does: ordered by name within a suffix, a tree of sources gets 3 % larger.
-fn suffix(path: &[u8]) -> &[u8] {
-    let name = path.rsplit(|b| *b == b'/').next().unwrap_or_default();
-    match name.iter().rposition(|b| *b == b'.') {
-        Some(at) if at > 0 => &name[at + 1..],
-        _ => b"",
-    }
 }
 
 #[cfg(test)]

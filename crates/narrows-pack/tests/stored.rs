@@ -29,7 +29,12 @@ fn files() -> [(&'static str, Vec<u8>); 4] {
 #[test]
 fn stored_packs_of_this_version_read_as_they_did() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/files");
-    for (name, mode) in [("v1-balanced.nrw", Mode::Balanced), ("v1-archive.nrw", Mode::Archive)] {
+    for (name, mode) in [
+        ("v1-balanced.nrw", Mode::Balanced),
+        ("v1-archive.nrw", Mode::Archive),
+        ("v2-balanced.nrw", Mode::Balanced),
+        ("v2-archive.nrw", Mode::Archive),
+    ] {
         let path = folder.join(name);
         if std::env::var_os("UPDATE_FILES").is_some() && !path.exists() {
             let home = tempfile::tempdir().unwrap();

@@ -9,9 +9,13 @@ use crate::error::{Error, Result};
 use crate::frame::{put_varint, varint};
 
 mod answer;
+mod columns;
+mod group;
 mod parser;
 
 pub use answer::{ANSWERS_LEN_MAX, Answer, Wanted};
+pub use columns::{EntryColumns, EntryRows};
+pub use group::{GROUP_FILES_MAX, GROUP_LEN_MAX, Group};
 pub use parser::RecordParser;
 
 /// Longest path in bytes: the kernel's PATH_MAX without its zero.
@@ -43,7 +47,13 @@ const REPEAT: u8 = 10;
 const TOTAL: u8 = 11;
 const ASK: u8 = 12;
 const HAVE: u8 = 13;
-const REFUSED: u8 = 14;
+const ENTRIES: u8 = 14;
+/// Kind of the record of a group.
+pub const GROUP: u8 = 15;
+const REFUSED: u8 = 16;
+
+/// Bytes after which entries that are gathered become a record: some thousand of them.
+const ENTRIES_LEN: usize = 64 << 10;
 
 /// A file, folder, link or device without its content (format.md section 8.2).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,16 +130,13 @@ impl Entry {
         let shared = before.iter().zip(&self.path).take_while(|(a, b)| a == b).count();
         put_varint(out, shared as u64);
         put_bytes(out, &self.path[shared..]);
-        put_kind(out, &self.kind);
+        out.push(kind_number(&self.kind));
+        put_kind_fields(out, &self.kind);
         for v in [u64::from(self.mode), u64::from(self.uid), u64::from(self.gid), zigzag(self.mtime_s)] {
             put_varint(out, v);
         }
         put_varint(out, u64::from(self.mtime_ns));
-        put_varint(out, self.xattrs.len() as u64);
-        for (name, value) in &self.xattrs {
-            put_bytes(out, name);
-            put_bytes(out, value);
-        }
+        put_xattrs(&self.xattrs, out);
         Ok(())
     }
 
@@ -329,6 +336,7 @@ pub struct RecordWriter {
     path: Vec<u8>,
     body: Vec<u8>,
     entries: u64,
+    gathered: EntryColumns,
 }
 
 impl RecordWriter {
@@ -340,12 +348,56 @@ impl RecordWriter {
         self.body.clear();
         entry.put(&self.path, &mut self.body)?;
         if self.body.len() > RECORD_LEN_MAX {
-            return Err(Error::limit("its extended attributes are too long to send"));
+            return Err(too_many_xattrs());
         }
         put_record(out, ENTRY, &self.body);
         self.path.clone_from(&entry.path);
         self.entries += 1;
         Ok(self.entries - 1)
+    }
+
+    /// Appends an entry of a pack to those that are gathered, and these to `out` if they are enough for a record;
+    /// returns its number. [`RecordWriter::gathered`] appends the rest.
+    ///
+    /// # Errors
+    /// As [`RecordWriter::entry`].
+    pub fn gather(&mut self, entry: &Entry, out: &mut Vec<u8>) -> Result<u64> {
+        let xattrs: usize = entry.xattrs.iter().map(|(name, value)| name.len() + value.len() + 6).sum();
+        if self.gathered.len() + columns::WITHOUT_XATTRS_MAX + xattrs > RECORD_LEN_MAX {
+            self.gathered(out);
+        }
+        if self.gathered.is_empty() {
+            self.gathered = EntryColumns::after(&self.path);
+        }
+        self.gathered.put(entry)?;
+        self.path.clone_from(&entry.path);
+        self.entries += 1;
+        if self.gathered.len() >= ENTRIES_LEN {
+            self.gathered(out);
+        }
+        Ok(self.entries - 1)
+    }
+
+    /// Appends the record of the entries that are gathered, if there are any: before content of one of them, and
+    /// before the end.
+    pub fn gathered(&mut self, out: &mut Vec<u8>) {
+        if !self.gathered.is_empty() {
+            self.body.clear();
+            std::mem::take(&mut self.gathered).finish(&mut self.body);
+            put_record(out, ENTRIES, &self.body);
+        }
+    }
+
+    /// Appends the contents of small files of a pack, whose numbers and lengths are `files`, as one record;
+    /// returns where in `out` the contents begin.
+    ///
+    /// # Panics
+    /// If there are more than [`GROUP_FILES_MAX`] files or [`GROUP_LEN_MAX`] bytes, or the lengths are others.
+    pub fn group(&mut self, files: &[(u64, usize)], contents: &[u8], out: &mut Vec<u8>) -> usize {
+        self.body.clear();
+        let begin = group::put(files, contents, &mut self.body);
+        put_record(out, GROUP, &self.body);
+        out.len() - self.body.len() + begin
     }
 
     /// Appends a `Begin`: the content of entry `id` follows.
@@ -501,29 +553,42 @@ fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-fn put_kind(out: &mut Vec<u8>, kind: &EntryKind) {
+fn kind_number(kind: &EntryKind) -> u8 {
     match kind {
-        EntryKind::File { len, linked } => {
-            out.push(if *linked { 1 } else { 0 });
-            put_varint(out, *len);
-        }
-        EntryKind::Folder => out.push(2),
-        EntryKind::Symlink { target } => {
-            out.push(3);
-            put_bytes(out, target);
-        }
-        EntryKind::HardLink { of } => {
-            out.push(4);
-            put_varint(out, *of);
-        }
-        EntryKind::Fifo => out.push(5),
+        EntryKind::File { linked, .. } => u8::from(*linked),
+        EntryKind::Folder => 2,
+        EntryKind::Symlink { .. } => 3,
+        EntryKind::HardLink { .. } => 4,
+        EntryKind::Fifo => 5,
+        EntryKind::CharDevice { .. } => 6,
+        EntryKind::BlockDevice { .. } => 7,
+        EntryKind::Stream => 8,
+    }
+}
+
+fn put_kind_fields(out: &mut Vec<u8>, kind: &EntryKind) {
+    match kind {
+        EntryKind::File { len, .. } => put_varint(out, *len),
+        EntryKind::Symlink { target } => put_bytes(out, target),
+        EntryKind::HardLink { of } => put_varint(out, *of),
         EntryKind::CharDevice { major, minor } | EntryKind::BlockDevice { major, minor } => {
-            out.push(if matches!(kind, EntryKind::CharDevice { .. }) { 6 } else { 7 });
             put_varint(out, u64::from(*major));
             put_varint(out, u64::from(*minor));
         }
-        EntryKind::Stream => out.push(8),
+        EntryKind::Folder | EntryKind::Fifo | EntryKind::Stream => {}
     }
+}
+
+fn put_xattrs(xattrs: &[(Vec<u8>, Vec<u8>)], out: &mut Vec<u8>) {
+    put_varint(out, xattrs.len() as u64);
+    for (name, value) in xattrs {
+        put_bytes(out, name);
+        put_bytes(out, value);
+    }
+}
+
+fn too_many_xattrs() -> Error {
+    Error::limit("its extended attributes are too long to send")
 }
 
 fn zigzag(v: i64) -> u64 {
@@ -560,6 +625,7 @@ pub fn check_path(path: &[u8]) -> Result<()> {
 }
 
 /// Reads the fields of a record's body.
+#[derive(Debug)]
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -591,6 +657,10 @@ impl<'a> Fields<'a> {
 
     fn bytes(&mut self) -> Result<&'a [u8]> {
         let len = self.number()?;
+        self.take(len)
+    }
+
+    fn take(&mut self, len: u64) -> Result<&'a [u8]> {
         let len = usize::try_from(len).ok().filter(|len| *len <= self.0.len()).ok_or_else(short)?;
         let (bytes, rest) = self.0.split_at(len);
         self.0 = rest;

@@ -1,9 +1,9 @@
 //! Parses records from bytes that arrive in pieces of any length.
 
 use super::{
-    ASK, BEGIN, CHUNK_LEN_MAX, CHUNKS, CHUNKS_MAX, Chunk, DATA, DATA_LEN_MAX, END, ENTRY, EndState, Entry, EntryKind,
-    FAILED, Fields, HAVE, HOLE, NAME_LEN_MAX, PATH_LEN_MAX, PIECES, RECORD_LEN_MAX, REFUSED, REGION_LEN_MAX, REPEAT,
-    REPEAT_LEN_MAX, Record, Region, TEXT_LEN_MAX, TOTAL, check_path, unzigzag,
+    ASK, BEGIN, CHUNK_LEN_MAX, CHUNKS, CHUNKS_MAX, Chunk, DATA, DATA_LEN_MAX, END, ENTRIES, ENTRY, EndState, Entry,
+    EntryKind, EntryRows, FAILED, Fields, GROUP, Group, HAVE, HOLE, NAME_LEN_MAX, PATH_LEN_MAX, PIECES, RECORD_LEN_MAX,
+    REFUSED, REGION_LEN_MAX, REPEAT, REPEAT_LEN_MAX, Record, Region, TEXT_LEN_MAX, TOTAL, check_path, unzigzag,
 };
 use crate::error::{Error, Result};
 use crate::frame::varint;
@@ -23,9 +23,16 @@ pub struct RecordParser {
     entries: u64,
     in_file: bool,
     finished: bool,
+    /// Records that only packs have are allowed.
+    is_of_pack: bool,
 }
 
 impl RecordParser {
+    /// Of the entry stream of a pack: entries by columns and groups come as the records that they stand for.
+    pub fn of_pack() -> Self {
+        Self { is_of_pack: true, ..Self::default() }
+    }
+
     /// Takes the next bytes and passes every record in them to `on_record`, data as soon as it
     /// arrives.
     ///
@@ -64,7 +71,7 @@ impl RecordParser {
         // The header, byte by byte: it has at most five.
         let mut at = 0;
         let (kind, body_len, header_len) = loop {
-            if let Some(header) = parse_header(&self.buffer)? {
+            if let Some(header) = parse_header(&self.buffer, self.is_of_pack)? {
                 break header;
             }
             let Some(byte) = bytes.get(at) else { return Ok(&[]) };
@@ -84,19 +91,59 @@ impl RecordParser {
         at += missing;
         if self.buffer.len() == header_len + body_len {
             let buffer = std::mem::take(&mut self.buffer);
-            let record = self.parse(kind, Fields(&buffer[header_len..]))?;
-            on_record(record)?;
+            let body = &buffer[header_len..];
+            match kind {
+                ENTRIES => self.entries(body, on_record)?,
+                GROUP => self.group(body, on_record)?,
+                _ => {
+                    let record = self.parse(kind, Fields(body))?;
+                    on_record(record)?;
+                }
+            }
             self.buffer = buffer;
             self.buffer.clear();
         }
         Ok(&bytes[at..])
     }
 
-    fn parse(&mut self, kind: u8, mut f: Fields<'_>) -> Result<Record<'static>> {
+    /// Entries by columns: each comes as a record of its own.
+    fn entries(&mut self, mut body: &[u8], on_record: &mut impl FnMut(Record<'_>) -> Result<()>) -> Result<()> {
+        self.check_order(ENTRIES)?;
+        let mut rows = EntryRows::take(&mut body, &self.path)?;
+        Fields(body).end()?;
+        while let Some(entry) = rows.next(self.entries)? {
+            self.entries += 1;
+            on_record(Record::Entry(entry))?;
+        }
+        self.path = rows.into_path();
+        Ok(())
+    }
+
+    /// A group: each file comes as begin, data and end.
+    fn group(&mut self, body: &[u8], on_record: &mut impl FnMut(Record<'_>) -> Result<()>) -> Result<()> {
+        self.check_order(GROUP)?;
+        let group = Group::parse(body)?;
+        for (id, at, len) in group.files() {
+            on_record(Record::Begin { id: self.known_id(id)? })?;
+            let content = &body[at..at + len];
+            if !content.is_empty() {
+                on_record(Record::Data(content))?;
+            }
+            on_record(Record::End { state: EndState::Whole, digest: blake3::hash(content).into() })?;
+        }
+        Ok(())
+    }
+
+    fn check_order(&self, kind: u8) -> Result<()> {
         // Chunks and pieces may come at any time.
         if !matches!(kind, CHUNKS | PIECES | ASK) && self.in_file != matches!(kind, HOLE | REPEAT | HAVE | END) {
             return Err(Error::corrupt("the records of a file are out of order"));
         }
+        Ok(())
+    }
+
+    fn parse(&mut self, kind: u8, mut f: Fields<'_>) -> Result<Record<'static>> {
+        self.check_order(kind)?;
         let record = match kind {
             ENTRY => Record::Entry(self.entry(&mut f)?),
             BEGIN => {
@@ -212,7 +259,19 @@ fn known_id(id: u64, known: u64) -> Result<u64> {
 /// `known` entries came before it.
 pub(super) fn entry(f: &mut Fields<'_>, path: &mut Vec<u8>, known: u64) -> Result<Entry> {
     let shared = f.number()?;
-    let rest = f.bytes()?;
+    self::path(shared, f.bytes()?, path)?;
+    let number = f.byte()?;
+    let kind = kind(number, f, known)?;
+    let [mode, uid, gid] = [f.number32()?, f.number32()?, f.number32()?];
+    let mtime_s = unzigzag(f.number()?);
+    let mtime_ns = f.number32()?;
+    check_range(mode, mtime_ns)?;
+    let xattrs = xattrs(f)?;
+    Ok(Entry { path: path.clone(), kind, mode, uid, gid, mtime_s, mtime_ns, xattrs })
+}
+
+/// Makes the path of an entry of the one before it.
+pub(super) fn path(shared: u64, rest: &[u8], path: &mut Vec<u8>) -> Result<()> {
     let shared = usize::try_from(shared).ok().filter(|s| *s <= path.len());
     let shared = shared.ok_or_else(|| Error::corrupt("a path shares more bytes than the path before it has"))?;
     if shared + rest.len() > PATH_LEN_MAX {
@@ -220,14 +279,18 @@ pub(super) fn entry(f: &mut Fields<'_>, path: &mut Vec<u8>, known: u64) -> Resul
     }
     path.truncate(shared);
     path.extend_from_slice(rest);
-    check_path(path)?;
-    let kind = kind(f, known)?;
-    let [mode, uid, gid] = [f.number32()?, f.number32()?, f.number32()?];
-    let mtime_s = unzigzag(f.number()?);
-    let mtime_ns = f.number32()?;
-    if mode > 0o7777 || mtime_ns > 999_999_999 {
-        return Err(Error::corrupt("the mode or time of an entry is out of range"));
-    }
+    check_path(path)
+}
+
+pub(super) fn check_range(mode: u32, mtime_ns: u32) -> Result<()> {
+    if mode > 0o7777 || mtime_ns > 999_999_999 { Err(out_of_range()) } else { Ok(()) }
+}
+
+pub(super) fn out_of_range() -> Error {
+    Error::corrupt("the mode or time of an entry is out of range")
+}
+
+pub(super) fn xattrs(f: &mut Fields<'_>) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let count = f.number()?;
     if count > XATTRS_MAX {
         return Err(Error::limit("an entry has too many extended attributes"));
@@ -240,11 +303,12 @@ pub(super) fn entry(f: &mut Fields<'_>, path: &mut Vec<u8>, known: u64) -> Resul
         }
         xattrs.push((name.to_vec(), f.bytes()?.to_vec()));
     }
-    Ok(Entry { path: path.clone(), kind, mode, uid, gid, mtime_s, mtime_ns, xattrs })
+    Ok(xattrs)
 }
 
-fn kind(f: &mut Fields<'_>, known: u64) -> Result<EntryKind> {
-    Ok(match f.byte()? {
+/// The kind with this number, whose fields follow.
+pub(super) fn kind(number: u8, f: &mut Fields<'_>, known: u64) -> Result<EntryKind> {
+    Ok(match number {
         kind @ (0 | 1) => EntryKind::File { len: f.number()?, linked: kind == 1 },
         2 => EntryKind::Folder,
         3 => {
@@ -264,9 +328,14 @@ fn kind(f: &mut Fields<'_>, known: u64) -> Result<EntryKind> {
 }
 
 /// Kind, length of the body, length of the header; `None` if more bytes are needed.
-fn parse_header(b: &[u8]) -> Result<Option<(u8, usize, usize)>> {
+fn parse_header(b: &[u8], is_of_pack: bool) -> Result<Option<(u8, usize, usize)>> {
     let Some((&kind, rest)) = b.split_first() else { return Ok(None) };
-    if !(ENTRY..=REFUSED).contains(&kind) {
+    let is_known = match kind {
+        ENTRIES | GROUP => is_of_pack,
+        REFUSED => !is_of_pack,
+        _ => (ENTRY..=HAVE).contains(&kind),
+    };
+    if !is_known {
         return Err(Error::unsupported(format!("a record of kind {kind} needs a newer program")));
     }
     let Some((len, n)) = varint(rest, HEADER_MAX - 1)? else { return Ok(None) };
@@ -369,6 +438,84 @@ mod tests {
         for piece in [1, 2, 3, 7, 64] {
             assert_eq!(parse(&stream, piece).unwrap().0, whole);
         }
+    }
+
+    #[test]
+    fn what_stands_for_several_records_comes_as_these_in_packs_only() {
+        let file = |path: &str, len| entry(path.as_bytes(), EntryKind::File { len, linked: false });
+        let files = [file("f/a", 3), file("f/b", 0), file("g", 2)];
+        let (mut writer, mut stream) = (RecordWriter::default(), Vec::new());
+        writer.entry(&files[0], &mut stream).unwrap();
+        files[1..].iter().for_each(|f| assert!(writer.gather(f, &mut stream).is_ok()));
+        writer.gathered(&mut stream);
+        let at = writer.group(&[(2, 2), (0, 3), (1, 0)], b"twone", &mut stream);
+        assert_eq!(&stream[at..at + 5], b"twone");
+        writer.entry(&file("h", 0), &mut stream).unwrap();
+        writer.finish(&mut stream);
+        let parse = |mut parser: RecordParser, piece: usize| {
+            let mut said = Vec::new();
+            let mut pieces = stream.chunks(piece);
+            let parsed = pieces.try_for_each(|piece| {
+                parser.push(piece, |record| {
+                    said.push(format!("{record:?}"));
+                    Ok(())
+                })
+            });
+            (said, parsed.map(|()| parser.is_finished()))
+        };
+        let (said, finished) = parse(RecordParser::of_pack(), stream.len());
+        let mut expected: Vec<_> = files.iter().map(|f| format!("{:?}", Record::Entry(f.clone()))).collect();
+        for (id, content) in [(2, &b"tw"[..]), (0, b"one"), (1, b"")] {
+            let digest = blake3::hash(content).into();
+            expected.push(format!("{:?}", Record::Begin { id }));
+            expected.extend((!content.is_empty()).then(|| format!("{:?}", Record::Data(content))));
+            expected.push(format!("{:?}", Record::End { state: EndState::Whole, digest }));
+        }
+        expected.push(format!("{:?}", Record::Entry(file("h", 0))));
+        expected.push(format!("{:?}", Record::Finish { entries: 4 }));
+        assert_eq!((said, finished.unwrap()), (expected.clone(), true));
+        for piece in [1, 2, 3, 7] {
+            assert_eq!(parse(RecordParser::of_pack(), piece).0, expected, "{piece}");
+        }
+        // Others get the first entry, and then words.
+        let (said, refused) = parse(RecordParser::default(), 5);
+        assert_eq!((said.len(), refused.unwrap_err().kind), (1, crate::ErrorKind::Unsupported));
+        // No file has another between its begin and end; no group has a file that did not come.
+        for (id, open) in [(4, false), (0, true)] {
+            let (mut writer, mut bad) = (RecordWriter::default(), Vec::new());
+            writer.entry(&files[0], &mut bad).unwrap();
+            if open {
+                writer.begin(0, &mut bad);
+            }
+            writer.group(&[(id, 1)], b"x", &mut bad);
+            assert!(RecordParser::of_pack().push(&bad, |_| Ok(())).is_err());
+        }
+    }
+
+    #[test]
+    fn long_attributes_are_gathered_into_records_of_their_own() {
+        let (mut writer, mut stream) = (RecordWriter::default(), Vec::new());
+        let long = |i: u32, len| Entry {
+            xattrs: vec![(b"user.x".to_vec(), vec![0; len])],
+            ..entry(format!("{i}").as_bytes(), EntryKind::Folder)
+        };
+        let entries: Vec<_> = [10, 60_000, 240_000, 10, 240_000, 60_000].into_iter().zip(0..).collect();
+        for (len, i) in &entries {
+            writer.gather(&long(*i, *len), &mut stream).unwrap();
+        }
+        assert!(writer.gather(&long(9, 260_000), &mut stream).is_err());
+        writer.gathered(&mut stream);
+        writer.finish(&mut stream);
+        let mut found = Vec::new();
+        let mut parser = RecordParser::of_pack();
+        let parsed = parser.push(&stream, |record| {
+            if let Record::Entry(entry) = record {
+                found.push(entry);
+            }
+            Ok(())
+        });
+        parsed.unwrap();
+        assert!(found == entries.iter().map(|(len, i)| long(*i, *len)).collect::<Vec<_>>());
     }
 
     #[test]
