@@ -15,8 +15,6 @@ use narrows::upgrade::gateway::GatewayClient;
 use narrows_test::{has, skip};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// Time limit of a single wait.
-
 fn script(name: &str) -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run").join(name).to_str().unwrap().to_string()
 }

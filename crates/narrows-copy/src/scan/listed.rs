@@ -174,7 +174,7 @@ impl Listed {
     /// Length of the longest listed path that is this one or above it.
     pub(crate) fn nearest(&self, path: &[u8]) -> usize {
         let ends = path.iter().enumerate().filter(|(_, b)| **b == b'/').map(|(at, _)| at);
-        ends.chain([path.len()]).filter(|end| self.paths.contains_key(&path[..*end])).last().unwrap_or(0)
+        ends.chain([path.len()]).rfind(|end| self.paths.contains_key(&path[..*end])).unwrap_or(0)
     }
 
     /// Whether an entry with this path may come.
