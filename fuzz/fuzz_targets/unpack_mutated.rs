@@ -80,6 +80,7 @@ fuzz_target!(|data: &[u8]| {
         set_id: false,
         form: Form::Raw,
         images: false,
+        holes: false,
         habits: StoreHabits::default(),
     };
     let notes = Notes::default();

@@ -73,6 +73,8 @@ pub struct GetTask {
     pub images: bool,
     /// Sockets come as entries. A server that does not know this field reports them as failures.
     pub sockets: bool,
+    /// The client takes holes among chunks. A server that does not know this field sends files with holes whole.
+    pub holes: bool,
     /// Which entries are picked, and what becomes of them.
     pub habits: SourceHabits,
 }
@@ -102,6 +104,8 @@ pub struct StoreOptions {
     /// The sender may recompress images, which takes memory to decode. A server that does not know this
     /// field says in its preface that it has no such codec.
     pub images: bool,
+    /// The sender may send holes among chunks. A server that does not know this field asks for no such chunks.
+    pub holes: bool,
     /// What is done with files that are there already.
     pub habits: StoreHabits,
 }
@@ -269,6 +273,7 @@ fn to_json(task: &Task) -> Value {
             "set_id": store.set_id,
             "frames": store.form == Form::AsTheyCame,
             "images": store.images,
+            "holes": store.holes,
             "habits": store.habits.to_json(),
             "delete": store.delete.as_ref().map(|d| json!({
                 "exclude": d.exclude,
@@ -287,6 +292,7 @@ fn to_json(task: &Task) -> Value {
             frames,
             images,
             sockets,
+            holes,
             habits,
         }) => json!({
             "version": version(task),
@@ -300,6 +306,7 @@ fn to_json(task: &Task) -> Value {
             "frames": frames,
             "images": images,
             "sockets": sockets,
+            "holes": holes,
             "habits": habits.to_json(),
         }),
     }
@@ -346,6 +353,7 @@ fn from_json(words: &Value) -> Result<Option<Task>> {
                 set_id: flag("set_id"),
                 form: if flag("frames") { Form::AsTheyCame } else { Form::Raw },
                 images: flag("images"),
+                holes: flag("holes"),
                 habits: StoreHabits::from_json(&words["habits"])?,
             },
         })),
@@ -361,6 +369,7 @@ fn from_json(words: &Value) -> Result<Option<Task>> {
                 frames: flag("frames"),
                 images: flag("images"),
                 sockets: flag("sockets"),
+                holes: flag("holes"),
                 habits: SourceHabits::from_json(&words["habits"])?,
             })))
         }
@@ -453,6 +462,7 @@ mod tests {
             set_id: true,
             form: Form::AsTheyCame,
             images: true,
+            holes: true,
             habits: StoreHabits::default(),
         };
         let exclude = || vec!["*.o".into(), "!a.o".into()];
@@ -484,6 +494,7 @@ mod tests {
                 frames: true,
                 images: true,
                 sockets: true,
+                holes: true,
                 habits: SourceHabits { rate: 7, ..SourceHabits::default() },
             }),
         ] {
@@ -520,6 +531,7 @@ mod tests {
             set_id: false,
             form: Form::Raw,
             images: false,
+            holes: false,
             habits: StoreHabits::default(),
         };
         let delete = Some(Delete { exclude: Vec::new(), max: None, names: false, confirmed: None });

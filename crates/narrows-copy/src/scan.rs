@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use narrows::entry::{Entry, EntryKind, PATH_LEN_MAX, check_path};
+use narrows_host::file_state::FileState;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -85,8 +86,8 @@ pub struct Picks {
 
 /// An item that a walk hands over.
 pub enum Found {
-    /// An entry of the root with this number.
-    Entry { root: usize, entry: Entry },
+    /// An entry of the root with this number, and what it was when it was looked at.
+    Entry { root: usize, entry: Entry, state: FileState },
     /// Data of unknown length from a reader. No walk finds it; it is put in by the caller.
     Stream(Box<dyn Read + Send>),
     /// An entry that could not be examined; the walk continues.
@@ -353,7 +354,7 @@ impl Scan<'_> {
                             self.folder = Some(self.entries);
                         }
                         self.entries += 1;
-                        if !on_found(Found::Entry { root: index, entry }) {
+                        if !on_found(Found::Entry { root: index, entry, state: FileState::from(&stat) }) {
                             return false;
                         }
                     }
@@ -441,7 +442,7 @@ impl Scan<'_> {
                     }
                     None => {
                         self.entries += 1;
-                        Some(Found::Entry { root, entry })
+                        Some(Found::Entry { root, entry, state: FileState::from(&*stat) })
                     }
                 })
             }

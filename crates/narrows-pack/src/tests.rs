@@ -51,6 +51,7 @@ fn store_with(folder: &Path, dry_run: bool) -> EntryStore {
         set_id: false,
         form: Form::Raw,
         images: false,
+        holes: false,
         habits: StoreHabits::default(),
     };
     let tree = Tree::open(folder).unwrap();

@@ -113,6 +113,7 @@ impl Unpacking<'_> {
             set_id: args.set_id,
             form: Form::default(),
             images: false,
+            holes: false,
             habits: StoreHabits::default(),
         };
         let store = EntryStore::new(tree, None, Permitted::Anything, options, Notes::default(), observers)?;

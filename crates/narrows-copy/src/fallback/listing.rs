@@ -39,7 +39,7 @@ impl Listing {
         let (mut bytes, mut tops) = (0, Vec::new());
         walk(&roots, filter, |found| {
             let (root, entry) = match found {
-                Found::Entry { root, entry } => (root, entry),
+                Found::Entry { root, entry, .. } => (root, entry),
                 Found::Failed(text) => {
                     order.failed(&text, &mut copied);
                     return true;

@@ -117,6 +117,8 @@ pub enum Wanted {
     Whole,
     /// The receiver may have an earlier state of the file: the sender may send its chunks first.
     Chunks,
+    /// The same, and holes may be among the chunks. Only if the sender asked for it.
+    ChunksAndHoles,
     /// The whole file is wanted, and may repeat earlier content of this and other files.
     Repeats,
 }
@@ -134,6 +136,7 @@ impl Answer {
                     Wanted::Chunks => 2,
                     Wanted::Refused => 3,
                     Wanted::Repeats => 4,
+                    Wanted::ChunksAndHoles => 5,
                 });
             }
             Self::Whole { id: number } | Self::Repeated { len: number } => {
@@ -203,6 +206,7 @@ impl Answer {
                         2 => Wanted::Chunks,
                         3 => Wanted::Refused,
                         4 => Wanted::Repeats,
+                        5 => Wanted::ChunksAndHoles,
                         _ => return Err(Error::unsupported("an answer needs a newer program")),
                     };
                     Self::Files { count, wanted }
@@ -283,6 +287,7 @@ mod tests {
             Answer::Made { text: "a/link -> b".into() },
             Answer::Files { count: 1, wanted: Wanted::Refused },
             Answer::Files { count: 2, wanted: Wanted::Chunks },
+            Answer::Files { count: 3, wanted: Wanted::ChunksAndHoles },
             Answer::Files { count: 3, wanted: Wanted::Repeats },
             Answer::Chunks { id: 300, runs: vec![0, 4096, 1] },
             Answer::Frames {

@@ -114,6 +114,7 @@ fn receive(args: &CpArgs, source: &Place, target: &Target, to: &Output<'_>, tell
         frames: false,
         images: false,
         sockets: false,
+        holes: false,
         habits: SourceHabits { rate: args.habits.rate(), yields: args.habits.yields(), ..SourceHabits::default() },
     };
     let notes = Notes::default();

@@ -68,6 +68,7 @@ fn options() -> StoreOptions {
         set_id: false,
         form: Form::Raw,
         images: false,
+        holes: false,
         habits: StoreHabits::default(),
     }
 }
