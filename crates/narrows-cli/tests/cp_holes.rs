@@ -19,9 +19,10 @@ const LIST_LEN: u64 = 100_000;
 fn put_image(path: &Path) {
     let file = File::create(path).unwrap();
     file.set_len(LEN).unwrap();
-    let bytes = random(30 << 20);
-    for (i, (at, len)) in DATA.into_iter().enumerate() {
-        file.write_all_at(&bytes[i * 1000..][..len], at).unwrap();
+    let mut bytes = &random(30 << 20)[..];
+    for (at, len) in DATA {
+        file.write_all_at(&bytes[..len], at).unwrap();
+        bytes = &bytes[len..];
     }
 }
 
@@ -80,7 +81,7 @@ fn what_came_of_a_file_with_holes_before_the_link_broke_is_not_sent_again() {
     let relay = Relay::new(home.path(), Hold::Up(16 << 20));
     let mut copy = cp_command(home.path(), &relay.shell());
     copy.arg(&a).arg(remote(&b));
-    let output = relay.run(copy, |_| relay.await_held(), |client| signal(client, "KILL"));
+    let output = relay.run(copy, |_| relay.await_held(), |client| signal(client, "-KILL"));
     assert_ne!(code(&output), 0, "{}", stderr(&output));
     // It keeps what arrived.
     let server = format!("/proc/{}", relay.server().unwrap().as_raw_nonzero());

@@ -891,8 +891,7 @@ mod tests {
             std::fs::write(at("linked"), &content[..400_000]).unwrap();
             // The second name of a file is no file of its own, and comes last.
             std::fs::hard_link(at("linked"), at("z linked too")).unwrap();
-            let files =
-                [("linked", &[][..]), ("mode", &content[400_000..800_000]), ("written", &content[800_000..])];
+            let files = [("linked", &[][..]), ("mode", &content[400_000..800_000]), ("written", &content[800_000..])];
             let (mut receiver, mut source) = Receiver::answering(&files, home.path(), wanted, true);
             receiver.read_until(|r| r.finished);
             let file = std::fs::File::options().write(true).open(at("written")).unwrap();

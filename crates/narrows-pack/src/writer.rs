@@ -392,7 +392,8 @@ impl<W: Write + Send + 'static> Packer<'_, W> {
         let (path, root) = (item.entry.path.clone(), *root);
         let EntryKind::File { len, .. } = item.entry.kind else { return Ok(()) };
         let opened = self.open(root, &path).or_else(|e| self.open_link(i).ok_or(e));
-        let looked = opened.and_then(|(fd, stat)| Ok((FileState::from(&stat).settled(|| FileState::of(&fd))?, fd, stat)));
+        let looked =
+            opened.and_then(|(fd, stat)| Ok((FileState::from(&stat).settled(|| FileState::of(&fd))?, fd, stat)));
         let (state, fd, stat) = match looked {
             Ok(looked) => looked,
             Err(e) => {

@@ -310,8 +310,7 @@ mod tests {
         for entry in entries() {
             writer.entry(&entry, &mut out).unwrap();
         }
-        let chunks =
-            [Chunk { len: 1, hash: u64::MAX }, Chunk::hole(u64::MAX), Chunk { len: CHUNK_LEN_MAX, hash: 0 }];
+        let chunks = [Chunk { len: 1, hash: u64::MAX }, Chunk::hole(u64::MAX), Chunk { len: CHUNK_LEN_MAX, hash: 0 }];
         writer.chunks(2, &chunks, &mut out);
         let regions = [Region { offset: 0, len: 1 }, Region { offset: 1 << 40, len: 257 }];
         writer.pieces(2, &regions, &[[1; 6], [2; 6], [3; 6]], &mut out);

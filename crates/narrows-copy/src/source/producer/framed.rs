@@ -120,13 +120,7 @@ impl Producer<'_> {
         }
     }
 
-    fn send_frames(
-        &mut self,
-        file: File,
-        source: &Opened,
-        known: &[KnownFrame],
-        sums: &[u64],
-    ) -> Result<(), Over> {
+    fn send_frames(&mut self, file: File, source: &Opened, known: &[KnownFrame], sums: &[u64]) -> Result<(), Over> {
         let fd = &source.fd;
         let opened = if file.stored { open_stored(fd, file.len) } else { Ok(None) };
         let never = match self.says_never(&file, fd) {
