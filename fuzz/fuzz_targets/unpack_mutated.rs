@@ -86,6 +86,7 @@ fuzz_target!(|data: &[u8]| {
         form: Form::Raw,
         images: false,
         codes: false,
+        holes: false,
         habits: StoreHabits::default(),
     };
     let notes = Notes::default();

@@ -5,8 +5,8 @@ use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
@@ -31,6 +31,7 @@ use narrows_host::words;
 pub(crate) use same::{identity, refuse_same};
 use sparse::Sparse;
 pub(crate) use stopping::Stopping;
+use witness::Seen;
 pub(crate) use witness::Witness;
 
 /// Error: the reader of our standard output closed it.
@@ -135,6 +136,8 @@ pub(crate) struct Source {
     read: u64,
     /// Opened here, and so read from its first byte on.
     named: bool,
+    /// What was read, if somebody will ask whether it changed.
+    seen: OnceLock<Seen>,
 }
 
 impl Source {
@@ -142,7 +145,7 @@ impl Source {
     pub(crate) fn open(path: Option<&Path>) -> Result<Self> {
         let Some(path) = path.filter(|p| !is_dash(p)) else {
             let name = Name::new("cannot read stdin".into());
-            return Ok(Self { file: stdin()?, name, expected: None, read: 0, named: false });
+            return Ok(Self { file: stdin()?, name, expected: None, read: 0, named: false, seen: OnceLock::new() });
         };
         let cannot = format!("cannot read {}", path.display());
         // Opening a named pipe waits for its writer.
@@ -159,7 +162,7 @@ impl Source {
         }
         // Pipes, devices and files of /proc have no length to check against.
         let expected = (data.is_file() && data.len() > 0).then_some(data.len());
-        Ok(Self { file, name: Name::new(cannot), expected, read: 0, named: true })
+        Ok(Self { file, name: Name::new(cannot), expected, read: 0, named: true, seen: OnceLock::new() })
     }
 
     /// Length in bytes; `None` if unknown.
@@ -171,15 +174,15 @@ impl Source {
         self.name.clone()
     }
 
-    /// Tells later whether the file was written since. To be asked for before it is read.
     /// What is open, whatever has its name by now.
     pub(crate) fn metadata(&self) -> Result<Metadata> {
         self.file.metadata().with_context(|| self.name.to_string())
     }
 
+    /// Tells later whether the file was written since. To be asked for before it is read.
     pub(crate) fn witness(&self) -> Result<Witness> {
         let file = self.named.then(|| self.file.try_clone()).transpose()?;
-        Witness::new(file, self.name.to_string())
+        Witness::new(file, self.seen.get_or_init(Seen::default).clone(), self.name.to_string())
     }
 
     /// The place that it is read from, if that can be read once more: a file, from its first byte on.
@@ -197,7 +200,7 @@ impl Source {
 
     /// A reader without the check of its length. A signal ends its waiting.
     pub(crate) fn into_reader(self) -> Waiting {
-        Waiting { waits: !self.is_regular(), file: self.file }
+        Waiting { waits: !self.is_regular(), file: self.file, seen: self.seen.into_inner() }
     }
 
     /// The same file, read at any byte; `None` of stdin, a pipe or a device.
@@ -213,6 +216,7 @@ impl Source {
 
     fn read_unchanged(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let n = self.file.read(buf)?;
+        self.seen.get().into_iter().for_each(|seen| seen.add(&buf[..n]));
         self.read += n as u64;
         match self.expected {
             Some(len) if self.read > len => Err(io::Error::other(format!(
@@ -238,6 +242,7 @@ impl Read for Source {
 pub(crate) struct Waiting {
     file: File,
     waits: bool,
+    seen: Option<Seen>,
 }
 
 impl Read for Waiting {
@@ -245,7 +250,9 @@ impl Read for Waiting {
         if self.waits {
             ready(&self.file, PollFlags::IN, None).map_err(|e| io::Error::other(e.to_string()))?;
         }
-        self.file.read(buf)
+        let n = self.file.read(buf)?;
+        self.seen.iter().for_each(|seen| seen.add(&buf[..n]));
+        Ok(n)
     }
 }
 

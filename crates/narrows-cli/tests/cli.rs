@@ -4,7 +4,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use crate::common::*;
@@ -110,6 +110,42 @@ fn send_and_recv_carry_a_file() {
         assert!(policy == "balance" || json["ratio"].as_f64().unwrap() > 1.5);
     }
     assert_eq!(entries(folder.path()).len(), 2, "no temporary is left");
+}
+
+/// Half of what was encoded or sent would be of before, with the length and time of after.
+#[test]
+fn a_source_that_is_written_in_place_with_its_time_put_back_is_told_by_send_and_array_encode() {
+    use std::os::unix::fs::FileExt;
+    let home = home();
+    let source = home.path().join("source");
+    let name = source.to_str().unwrap();
+    for sends in [true, false] {
+        fs::write(&source, random(if sends { 60 << 20 } else { 8 << 20 })).unwrap();
+        let ends = |mut reader: Child, sender: Option<Child>| {
+            // Nobody reads on: the source is being read then.
+            let mut stdout = reader.stdout.take().unwrap();
+            let mut first = vec![0; 1000];
+            stdout.read_exact(&mut first).unwrap();
+            let file = fs::File::options().write(true).open(&source).unwrap();
+            let before = file.metadata().unwrap().modified().unwrap();
+            file.write_all_at(b"new", 0).unwrap();
+            file.set_modified(before).unwrap();
+            reader.stdout = Some(stdout);
+            let sender = sender.map(|sender| std::thread::spawn(move || finish(sender)));
+            let read = finish_reading(reader);
+            sender.map_or(read, |sender| sender.join().unwrap())
+        };
+        let output = if sends {
+            let (recv, address) = listen(home.path(), &[]);
+            let send = narrows(home.path()).args(["send", name, &address, "-q"]).spawn().unwrap();
+            ends(recv, Some(send))
+        } else {
+            let args = ["array", "encode", name, "--type", "f32", "--shape", "2097152", "--quiet"];
+            ends(narrows(home.path()).args(args).spawn().unwrap(), None)
+        };
+        assert_eq!(code(&output), 1, "{sends}: {}", stderr(&output));
+        assert!(stderr(&output).contains("it changed while it was read"), "{sends}: {}", stderr(&output));
+    }
 }
 
 #[test]

@@ -8,9 +8,10 @@ use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Output;
+use std::time::{Duration, SystemTime};
 
 use crate::common::copies::*;
-use crate::common::relay::{Hold, Relay};
+use crate::common::relay::{Hold, Relay, await_that};
 use crate::common::*;
 use narrows_test::skip;
 
@@ -34,10 +35,36 @@ fn copy_scanned(home: &Path, a: &Path, b: &Path, pull: bool, meanwhile: impl FnO
 
 /// Copies one long file; `meanwhile` runs when its first part has been sent.
 fn copy_begun(home: &Path, a: &Path, b: &Path, pull: bool, meanwhile: impl FnOnce()) -> Output {
+    copy_begun_with(home, &[], a, b, pull, meanwhile)
+}
+
+fn copy_begun_with(home: &Path, flags: &[&str], a: &Path, b: &Path, pull: bool, meanwhile: impl FnOnce()) -> Output {
     let relay = Relay::new(home, if pull { Hold::Down(BEGUN) } else { Hold::Up(BEGUN) });
     let mut copy = cp_command(home, &relay.shell());
-    copy.args(places(a, b, pull));
+    copy.args(flags).args(places(a, b, pull));
     relay.run(copy, |_| relay.await_held(), |_| meanwhile())
+}
+
+/// Flags of the copies whose content goes as it is, as frames that are made here, and as frames of a stored
+/// file, for pushing and pulling.
+const FORMS: [(&[&str], bool); 4] =
+    [(&[], false), (&[], true), (&["--store-compressed"], false), (&["--store-compressed"], true)];
+
+/// Writes a long file, as a stored one if it is `stored`; returns its path.
+fn put_long(a: &Path, stored: bool, content: &[u8]) -> PathBuf {
+    fs::write(a, content).unwrap();
+    let mut source = a.to_path_buf();
+    if stored {
+        let output = finish(narrows(a.parent().unwrap()).args(["-q", "--rm"]).arg(a).spawn().unwrap());
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        source.as_mut_os_string().push(".nrw");
+    }
+    set_mtime(&source, 1_000_000_000, 7);
+    source
+}
+
+fn time(s: u64, ns: u32) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::new(s, ns)
 }
 
 fn append(path: &Path, bytes: &[u8]) {
@@ -166,6 +193,85 @@ fn a_long_file_that_is_written_while_it_is_read_is_stored_only_if_it_was_read_wh
             }
             assert_eq!(partials(home.path()), Vec::<PathBuf>::new());
         }
+    }
+}
+
+/// As programs do that write through a mapping, or put the time back: half of the copy is of before, and
+/// length and time are those of after.
+#[test]
+fn a_file_that_is_written_in_place_with_its_time_put_back_is_told_and_copied_again_by_the_next_run() {
+    let content = random(LONG);
+    let end = LONG as u64 - 10;
+    for (flags, pull) in FORMS {
+        // Sources are not removed where content goes as frames.
+        for removes in [&[][..], &["--remove-source-files"]].into_iter().take(2 - flags.len()) {
+            let is_stored = pull && !flags.is_empty();
+            let flags = [flags, removes].concat();
+            let home = home();
+            let (a, b) = (home.path().join("a"), home.path().join("b"));
+            let source = put_long(&a, is_stored, &content);
+            let other = is_stored.then(|| put_long(&home.path().join("other"), true, &random(LONG + 8)[8..]));
+            let output = copy_begun_with(home.path(), &flags, &a, &b, pull, || {
+                match &other {
+                    // Another stored file of the same length, so that no check of a frame fails.
+                    Some(other) => {
+                        let new = fs::read(other).unwrap();
+                        assert_eq!(new.len() as u64, source.metadata().unwrap().len());
+                        overwrite(&source, 0, &new);
+                    }
+                    None => {
+                        overwrite(&source, 0, b"new");
+                        overwrite(&source, end, b"new");
+                    }
+                }
+                set_mtime(&source, 1_000_000_000, 7);
+            });
+            let said = stderr(&output);
+            // Of a stored file that was replaced whole, parts of two may not fit together.
+            let is_told = code(&output) == 4 && said.contains("changed while it was read")
+                || is_stored && code(&output) == 2 && said.contains("damaged");
+            assert!(is_told, "{flags:?} {pull}: {} {said}", code(&output));
+            assert!(source.exists(), "{flags:?} {pull}");
+
+            let flags: Vec<_> = flags.iter().map(OsStr::new).collect();
+            let places = places(&a, &b, pull);
+            let output = cp(home.path(), &[&flags[..], &[&*places[0], &*places[1]]].concat());
+            assert_eq!(code(&output), 0, "{}", stderr(&output));
+            // The other end removes it once it has heard the last word.
+            await_that("the source to be removed", || removes.is_empty() || !source.exists());
+            assert_eq!(source.exists(), removes.is_empty());
+            let stored = home.path().join("b.nrw");
+            let mut expected = if is_stored { random(LONG + 8)[8..].to_vec() } else { content.clone() };
+            if !is_stored {
+                expected[..3].copy_from_slice(b"new");
+                expected[end as usize..][..3].copy_from_slice(b"new");
+            }
+            if stored.exists() {
+                assert_eq!(code(&finish(narrows(home.path()).args(["-dq"]).arg(&stored).spawn().unwrap())), 0);
+            }
+            assert!(fs::read(&b).unwrap() == expected, "{flags:?} {pull}");
+            assert_eq!(fs::metadata(&b).unwrap().modified().unwrap(), time(1_000_000_000, 7));
+        }
+    }
+}
+
+#[test]
+fn a_file_of_which_only_the_status_changes_is_stored_and_removed() {
+    let content = random(LONG);
+    for (flags, pull) in FORMS {
+        let home = home();
+        let (a, b) = (home.path().join("a"), home.path().join("b"));
+        let source = put_long(&a, pull && !flags.is_empty(), &content);
+        let removes = flags.is_empty();
+        let flags = if removes { &["--remove-source-files"] } else { flags };
+        let output = copy_begun_with(home.path(), flags, &a, &b, pull, || {
+            fs::set_permissions(&source, fs::Permissions::from_mode(0o604)).unwrap();
+            fs::hard_link(&source, home.path().join("another name")).unwrap();
+        });
+        assert_eq!(code(&output), 0, "{flags:?} {pull}: {}", stderr(&output));
+        assert!(!stderr(&output).contains("changed"), "{}", stderr(&output));
+        // The other end removes it once it has heard the last word.
+        await_that("the source to be removed", || !removes || !source.exists());
     }
 }
 

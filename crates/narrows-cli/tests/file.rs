@@ -422,7 +422,8 @@ fn a_source_that_changes_while_it_is_read_stays_and_is_told() {
         // Length and time are as before, as after a write within a tick of the clock.
         let file = fs::File::options().write(true).open(&source).unwrap();
         let before = file.metadata().unwrap();
-        file.write_at(b"N", 0).unwrap();
+        // Another byte than any of these files begins with.
+        file.write_at(b"\0", 0).unwrap();
         file.set_times(FileTimes::new().set_modified(before.modified().unwrap())).unwrap();
         let output = child.wait_with_output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -430,6 +431,29 @@ fn a_source_that_changes_while_it_is_read_stays_and_is_told() {
         assert!(said.contains("changed while it was read"), "{args:?}: {said}");
         assert_eq!(fs::metadata(&source).unwrap().ino(), before.ino());
         assert_eq!(fs::read_dir(at("out")).unwrap().count(), 0, "{args:?}");
+    }
+}
+
+/// A new mode or name changes no byte.
+#[test]
+fn a_source_of_which_only_the_status_changes_is_no_other() {
+    let home = folder();
+    let at = |name: &str| home.path().join(name);
+    fs::write(at("packed"), sample(40 << 20)).unwrap();
+    good(home.path(), &["packed", "-o", "packed.nrw"]);
+    for args in [&["--mode", "archive", "--rm", "a", "-o", "out/x"][..], &["-d", "--rm", "b.nrw", "-o", "out/x"]] {
+        let source = at(if args.contains(&"a") { "a" } else { "b.nrw" });
+        fs::write(at("a"), sample(4 << 20)).unwrap();
+        fs::copy(at("packed.nrw"), at("b.nrw")).unwrap();
+        let _ = fs::remove_dir_all(at("out"));
+        fs::create_dir(at("out")).unwrap();
+        let mut command = narrows(home.path());
+        let child = command.current_dir(home.path()).args(args).stderr(Stdio::piped()).spawn().unwrap();
+        wait_until_it_writes_in(&at("out"), 1, &child);
+        fs::set_permissions(&source, fs::Permissions::from_mode(0o604)).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(!source.exists() && at("out/x").exists(), "{args:?}");
     }
 }
 

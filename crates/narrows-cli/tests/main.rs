@@ -14,6 +14,7 @@ mod cp_disk;
 mod cp_fallback;
 mod cp_faults;
 mod cp_habits;
+mod cp_holes;
 mod cp_hostile;
 mod cp_kill;
 mod cp_known;

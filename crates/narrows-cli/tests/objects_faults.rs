@@ -1,6 +1,7 @@
 //! Objects over a link with faults: nothing is lost, nothing half has a name, no upload is left.
 
 use std::fs;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::process::Output;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -200,6 +201,39 @@ fn a_file_that_changes_is_not_stored_and_is_a_failure() {
     let output = run(&bucket, &["cp", "-r", dir.path().to_str().unwrap(), &bucket.url("")]);
     assert_eq!(code(&output), 3, "{}", stderr(&output));
     assert_eq!(bucket.keys().len(), 1);
+}
+
+/// A write whose time is put back shows; a new mode is no other content.
+#[test]
+fn a_file_that_is_written_in_place_with_its_time_put_back_is_not_stored_and_a_new_mode_is_no_matter() {
+    let Some(bucket) = Bucket::new() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let long = dir.path().join("long");
+    fs::write(&long, random(40 << 20)).unwrap();
+    for (form, writes) in [(&[][..], true), (&["--plain"], true), (&[], false), (&["--plain"], false)] {
+        let path = long.clone();
+        let once = std::sync::Once::new();
+        bucket.faults(move |_, r| {
+            if r.target.contains("partNumber") {
+                once.call_once(|| {
+                    let file = fs::File::options().write(true).open(&path).unwrap();
+                    let before = file.metadata().unwrap().modified().unwrap();
+                    file.set_permissions(fs::Permissions::from_mode(0o604)).unwrap();
+                    if writes {
+                        file.write_all_at(b"new", 0).unwrap();
+                        file.set_modified(before).unwrap();
+                    }
+                });
+            }
+            Fault::Pass
+        });
+        fs::set_permissions(&long, fs::Permissions::from_mode(0o644)).unwrap();
+        fs::File::options().write(true).open(&long).unwrap().write_all_at(b"old", 0).unwrap();
+        let output = run(&bucket, &[&["cp"], form, &[long.to_str().unwrap(), &bucket.url("x")]].concat());
+        assert_eq!(code(&output), if writes { 2 } else { 0 }, "{form:?}: {}", stderr(&output));
+        assert_eq!(stderr(&output).contains("was not stored"), writes, "{form:?}: {}", stderr(&output));
+        assert_eq!(bucket.keys().len(), usize::from(!writes) * if form.is_empty() { 1 } else { 2 });
+    }
 }
 
 /// Opening a named pipe waits for its writer.

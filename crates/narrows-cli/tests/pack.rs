@@ -388,6 +388,31 @@ fn a_file_that_changes_while_it_is_packed_is_told_with_status_1() {
 }
 
 #[test]
+fn a_file_that_is_written_in_place_with_its_time_put_back_is_told_and_a_new_mode_is_not() {
+    let home = home();
+    let h = home.path();
+    fs::create_dir(h.join("tree")).unwrap();
+    let path = h.join("tree/a");
+    // Holes are compared too.
+    fs::write(&path, random(100 << 20)).unwrap();
+    fs::File::options().write(true).open(&path).unwrap().set_len(110 << 20).unwrap();
+    for writes in [false, true] {
+        let mut child = narrows(h).current_dir(h).args(["pack", "tree", "-o", "-"]).spawn().unwrap();
+        std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut vec![0; 1 << 20]).unwrap();
+        let file = fs::File::options().write(true).open(&path).unwrap();
+        let before = file.metadata().unwrap().modified().unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600 + u32::from(writes))).unwrap();
+        if writes {
+            std::os::unix::fs::FileExt::write_all_at(&file, b"new", 0).unwrap();
+            file.set_modified(before).unwrap();
+        }
+        let output = finish_reading(child);
+        assert_eq!(code(&output), i32::from(writes), "{}", stderr(&output));
+        assert_eq!(stderr(&output).contains("tree/a changed while it was read"), writes, "{}", stderr(&output));
+    }
+}
+
+#[test]
 fn a_full_disk_is_named_and_is_no_link() {
     let home = home();
     let h = home.path();

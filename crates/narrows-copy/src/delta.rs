@@ -6,7 +6,9 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
+use std::sync::OnceLock;
 
+use fastcdc::v2020::FastCDC;
 use narrows::entry::{Chunk, PIECE_LEN, PieceHash, REGION_LEN_MAX};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -15,7 +17,9 @@ mod outline;
 
 use cutter::Cutter;
 pub(crate) use cutter::{CHUNK_LENS, read_at};
-pub(crate) use outline::Outline;
+pub(crate) use outline::{Outline, Span};
+
+use crate::holes::has_hole;
 
 /// Smaller files are sent whole: a list of chunks and its answer cost more than they save on most links.
 pub(crate) const DELTA_MIN: u64 = 256 << 10;
@@ -41,13 +45,15 @@ pub(crate) enum Piece {
     Have { file: usize, offset: u64, len: u64 },
     /// To be sent.
     Need { len: u64 },
+    /// A hole.
+    Hole { len: u64 },
 }
 
 impl Piece {
     /// Length in bytes.
     pub(crate) fn len(self) -> u64 {
         match self {
-            Self::Have { len, .. } | Self::Need { len } => len,
+            Self::Have { len, .. } | Self::Need { len } | Self::Hole { len } => len,
         }
     }
 }
@@ -55,7 +61,7 @@ impl Piece {
 /// Appends a piece, merged with the last one if it continues it.
 pub(crate) fn push(pieces: &mut Vec<Piece>, piece: Piece) {
     match (pieces.last_mut(), piece) {
-        (Some(Piece::Need { len: before }), Piece::Need { len }) => *before += len,
+        (Some(Piece::Need { len: before }), Piece::Need { len }) => *before = before.saturating_add(len),
         (Some(Piece::Have { file: last, offset, len: before }), Piece::Have { file, offset: at, len })
             if *last == file && *offset + *before == at =>
         {
@@ -67,8 +73,11 @@ pub(crate) fn push(pieces: &mut Vec<Piece>, piece: Piece) {
 
 impl Basis {
     pub(crate) fn new(files: Vec<OwnedFd>) -> Self {
-        let len = |file: &OwnedFd| rustix::fs::fstat(file).map_or(0, |s| s.st_size as u64);
-        let files = files.into_iter().map(|file| (len(&file), file)).map(|(len, file)| (file, Cutter::new(len)));
+        let cutter = |file: &OwnedFd| {
+            let len = rustix::fs::fstat(file).map_or(0, |s| s.st_size as u64);
+            Cutter::new(len, has_hole(file, len))
+        };
+        let files = files.into_iter().map(|file| (cutter(&file), file)).map(|(cutter, file)| (file, cutter));
         let files = files.collect();
         Self { files, index: HashMap::new(), order: VecDeque::new() }
     }
@@ -93,10 +102,24 @@ impl Basis {
     /// Looks up the chunks that begin at `offset` of the new file. Returns the pieces, and the runs
     /// for the answer.
     pub(crate) fn find(&mut self, offset: u64, chunks: &[Chunk]) -> (Vec<Piece>, Vec<u32>) {
-        let len: u64 = chunks.iter().map(|c| u64::from(c.len)).sum();
-        self.cover(offset.saturating_add(len).saturating_add(AHEAD));
+        let mut end = offset;
+        for chunk in chunks {
+            let begin = end;
+            end = end.saturating_add(chunk.covers());
+            // What was in the place of a long hole is not read.
+            if chunk.is_hole() && chunk.covers() > 2 * AHEAD {
+                self.cover(begin.saturating_add(AHEAD));
+                self.files.iter_mut().for_each(|(_, cutter)| cutter.skip_to(end - AHEAD));
+            }
+        }
+        self.cover(end.saturating_add(AHEAD));
         let (mut pieces, mut there) = (Vec::new(), Vec::with_capacity(chunks.len()));
         for chunk in chunks {
+            if chunk.is_hole() {
+                there.push(true);
+                pieces.push(Piece::Hole { len: chunk.covers() });
+                continue;
+            }
             let found = self.index.get(&chunk.hash).filter(|(_, _, len)| *len == chunk.len);
             there.push(found.is_some());
             let len = u64::from(chunk.len);
@@ -111,23 +134,34 @@ impl Basis {
     /// Extends the index up to offset `end` of the files. Data that cannot be read counts as
     /// missing.
     fn cover(&mut self, end: u64) {
-        for (number, (file, cutter)) in self.files.iter_mut().enumerate() {
+        let Self { files, index, order } = self;
+        let mut add = |number: usize, offset: u64, chunk: &Chunk| {
+            if index.insert(chunk.hash, (number, offset, chunk.len)).is_none() {
+                order.push_back(chunk.hash);
+            }
+            if order.len() > INDEX_MAX
+                && let Some(oldest) = order.pop_front()
+            {
+                index.remove(&oldest);
+            }
+        };
+        for (number, (file, cutter)) in files.iter_mut().enumerate() {
             while cutter.offset() < end {
-                let mut offset = cutter.offset();
+                let begin = cutter.offset();
                 let Ok(sections) = cutter.next(file) else { break };
+                let after = sections.first().map_or(cutter.offset(), |section| section.at);
+                if let Some(zeros) = zeros().filter(|zeros| after - begin >= zeros.covers()) {
+                    add(number, begin, zeros);
+                }
+                for section in &sections {
+                    let mut offset = section.at;
+                    for chunk in &section.chunks {
+                        add(number, offset, chunk);
+                        offset += chunk.covers();
+                    }
+                }
                 if sections.is_empty() {
                     break;
-                }
-                for chunk in sections.iter().flat_map(|s| &s.chunks) {
-                    if self.index.insert(chunk.hash, (number, offset, chunk.len)).is_none() {
-                        self.order.push_back(chunk.hash);
-                    }
-                    offset += u64::from(chunk.len);
-                    if self.order.len() > INDEX_MAX
-                        && let Some(oldest) = self.order.pop_front()
-                    {
-                        self.index.remove(&oldest);
-                    }
                 }
             }
         }
@@ -169,6 +203,17 @@ impl Basis {
     }
 }
 
+/// The chunk of zeros that a file has where another has a hole.
+fn zeros() -> Option<&'static Chunk> {
+    static ZEROS: OnceLock<Option<Chunk>> = OnceLock::new();
+    let cut = || {
+        let bytes = [0; 2 * CHUNK_LENS.2];
+        let chunk = FastCDC::new(&bytes, CHUNK_LENS.0, CHUNK_LENS.1, CHUNK_LENS.2).next()?;
+        Some(Chunk { len: chunk.length as u32, hash: xxh3_64(&bytes[..chunk.length]) })
+    };
+    ZEROS.get_or_init(cut).as_ref()
+}
+
 /// Hash of a piece: the first 6 bytes of its XXH3 hash, little endian.
 pub(crate) fn piece_hash(piece: &[u8]) -> PieceHash {
     let [a, b, c, d, e, f, ..] = xxh3_64(piece).to_le_bytes();
@@ -205,6 +250,10 @@ mod tests {
     use super::*;
     use crate::store::DeltaPlan;
     use std::io::Write;
+    use std::os::unix::fs::FileExt;
+
+    /// Block of the file systems that tests run on.
+    const PAGE: usize = 4096;
 
     fn file(bytes: &[u8]) -> OwnedFd {
         let mut file = tempfile::tempfile().unwrap();
@@ -223,11 +272,33 @@ mod tests {
         (0..len).map(|_| next()).collect()
     }
 
-    /// Plays both ends; returns the file as the receiver has it, and how much of it was sent.
+    /// A file with holes where the bytes are a whole page of zeros.
+    fn sparse_file(bytes: &[u8]) -> OwnedFd {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(bytes.len() as u64).unwrap();
+        for (i, page) in bytes.chunks(PAGE).enumerate().filter(|(_, page)| page.iter().any(|b| *b != 0)) {
+            file.write_all_at(page, (i * PAGE) as u64).unwrap();
+        }
+        file.into()
+    }
+
     fn transfer(old: &[u8], new: &[u8]) -> (Vec<u8>, usize) {
-        let source = file(new);
-        let mut outline = Outline::new(new.len() as u64);
-        let mut plan = DeltaPlan::new(vec![file(old)]);
+        let (got, sent, _) = transfer_of(file(old), old, file(new), new, false);
+        (got, sent)
+    }
+
+    /// Plays both ends; returns the file as the receiver has it, how much of it was sent, and how many bytes
+    /// became holes.
+    fn transfer_of(
+        old_file: OwnedFd,
+        old: &[u8],
+        source: OwnedFd,
+        new: &[u8],
+        sparse: bool,
+    ) -> (Vec<u8>, usize, usize) {
+        let mut outline = Outline::new(new.len() as u64, sparse);
+        let mut plan = DeltaPlan::new(vec![old_file]);
+        let mut holes = 0;
         let (mut got, mut sent) = (Vec::new(), 0);
         let mut turn = 0;
         loop {
@@ -249,12 +320,9 @@ mod tests {
                 continue;
             }
             let needed = outline.needed().unwrap();
-            let take_here = |plan: &mut DeltaPlan, got: &mut Vec<u8>| {
-                while let Some((_, offset, len)) = plan.take_here() {
-                    got.extend_from_slice(&old[offset as usize..(offset + len) as usize]);
-                }
-            };
-            for (at, len) in needed {
+            let mut take_here = |plan: &mut DeltaPlan, got: &mut Vec<u8>| take_here(plan, got, old, &mut holes);
+            for Span { offset: at, len, hole } in needed {
+                assert!(!hole, "of a plan with room");
                 let (mut at, end) = (at as usize, (at + len) as usize);
                 while at < end {
                     take_here(&mut plan, &mut got);
@@ -268,13 +336,72 @@ mod tests {
                 take_here(&mut plan, &mut got);
             }
         }
-        while let Some((_, offset, len)) = plan.take_here() {
-            got.extend_from_slice(&old[offset as usize..(offset + len) as usize]);
-        }
+        take_here(&mut plan, &mut got, old, &mut holes);
         assert_eq!(plan.needed(), None);
         assert_eq!(outline.len(), new.len() as u64);
-        assert_eq!(outline.digest(), *blake3::hash(new).as_bytes());
-        (got, sent)
+        if !sparse {
+            assert_eq!(outline.digest(), *blake3::hash(new).as_bytes());
+        }
+        (got, sent, holes)
+    }
+
+    fn take_here(plan: &mut DeltaPlan, got: &mut Vec<u8>, old: &[u8], holes: &mut usize) {
+        while let Some(piece) = plan.take_here() {
+            match piece {
+                Piece::Have { offset, len, .. } => {
+                    got.extend_from_slice(&old[offset as usize..(offset + len) as usize]);
+                }
+                Piece::Hole { len } => {
+                    got.resize(got.len() + len as usize, 0);
+                    *holes += len as usize;
+                }
+                Piece::Need { .. } => unreachable!("it is not here"),
+            }
+        }
+    }
+
+    #[test]
+    fn of_files_with_holes_little_more_than_the_change_is_needed_and_holes_stay_holes() {
+        let mut old = vec![0; 40 << 20];
+        for (at, len) in [(0, 3 << 20), (5 << 20, 100_000), (9 << 20, 9 << 20), (30 << 20, 1 << 20)] {
+            old[at..at + len].copy_from_slice(&noise(len, at as u64 + 1));
+        }
+        let mut changed = old.clone();
+        changed[1_000_000] ^= 1;
+        changed[12_000_000] ^= 1;
+        let mut filled = old.clone();
+        filled[25 << 20..][..50_000].copy_from_slice(&noise(50_000, 99));
+        let mut emptied = old.clone();
+        emptied[10 << 20..][..2 << 20].fill(0);
+        let mut longer = old.clone();
+        longer.resize(60 << 20, 0);
+        let none = vec![0; 8 << 20];
+        let piece = PIECE_LEN as usize;
+        // At the border of a range of data that became shorter or longer chunks may differ.
+        let border = CHUNK_LENS.2;
+        for (new, needed_max) in [
+            (old.clone(), 0),
+            (changed, 2 * piece),
+            (filled, 50_000 + PAGE),
+            (emptied, 8 * border),
+            (longer, 0),
+            (old[..(35 << 20) + 5].to_vec(), 0),
+            (none.clone(), 0),
+        ] {
+            let (got, needed, holes) = transfer_of(sparse_file(&old), &old, sparse_file(&new), &new, true);
+            assert!(got == new);
+            assert!(needed <= needed_max, "{needed} {needed_max}");
+            let empty = new.chunks(PAGE).filter(|page| page.iter().all(|b| *b == 0)).map(<[u8]>::len).sum::<usize>();
+            assert!(holes.abs_diff(empty) < 64 << 10, "{holes} {empty}");
+        }
+        // Of nothing but holes all is needed that has data, and none of the other way round.
+        let (got, needed, _) = transfer_of(sparse_file(&none), &none, sparse_file(&old), &old, true);
+        assert!(got == old && needed == (13 << 20) + 100_000usize.next_multiple_of(PAGE));
+        // One end has zeros where the other one has a hole.
+        let (got, needed, _) = transfer_of(file(&old), &old, sparse_file(&old), &old, true);
+        assert!(got == old && needed <= 20 * border, "{needed}");
+        let (got, needed, _) = transfer_of(sparse_file(&old), &old, file(&old), &old, false);
+        assert!(got == old && needed <= 40 * border, "{needed}");
     }
 
     #[test]

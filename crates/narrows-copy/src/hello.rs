@@ -75,6 +75,8 @@ pub struct GetTask {
     pub codes: bool,
     /// Sockets come as entries. A server that does not know this field reports them as failures.
     pub sockets: bool,
+    /// The client takes holes among chunks. A server that does not know this field sends files with holes whole.
+    pub holes: bool,
     /// Which entries are picked, and what becomes of them.
     pub habits: SourceHabits,
 }
@@ -106,6 +108,8 @@ pub struct StoreOptions {
     pub images: bool,
     /// The sender knows refusals by number. A server that does not know this field refuses by text.
     pub codes: bool,
+    /// The sender may send holes among chunks. A server that does not know this field asks for no such chunks.
+    pub holes: bool,
     /// What is done with files that are there already.
     pub habits: StoreHabits,
 }
@@ -274,6 +278,7 @@ fn to_json(task: &Task) -> Value {
             "frames": store.form == Form::AsTheyCame,
             "images": store.images,
             "codes": store.codes,
+            "holes": store.holes,
             "habits": store.habits.to_json(),
             "delete": store.delete.as_ref().map(|d| json!({
                 "exclude": d.exclude,
@@ -293,6 +298,7 @@ fn to_json(task: &Task) -> Value {
             images,
             codes,
             sockets,
+            holes,
             habits,
         }) => json!({
             "version": version(task),
@@ -307,6 +313,7 @@ fn to_json(task: &Task) -> Value {
             "images": images,
             "codes": codes,
             "sockets": sockets,
+            "holes": holes,
             "habits": habits.to_json(),
         }),
     }
@@ -354,6 +361,7 @@ fn from_json(words: &Value) -> Result<Option<Task>> {
                 form: if flag("frames") { Form::AsTheyCame } else { Form::Raw },
                 images: flag("images"),
                 codes: flag("codes"),
+                holes: flag("holes"),
                 habits: StoreHabits::from_json(&words["habits"])?,
             },
         })),
@@ -370,6 +378,7 @@ fn from_json(words: &Value) -> Result<Option<Task>> {
                 images: flag("images"),
                 codes: flag("codes"),
                 sockets: flag("sockets"),
+                holes: flag("holes"),
                 habits: SourceHabits::from_json(&words["habits"])?,
             })))
         }
@@ -463,6 +472,7 @@ mod tests {
             form: Form::AsTheyCame,
             images: true,
             codes: true,
+            holes: true,
             habits: StoreHabits::default(),
         };
         let exclude = || vec!["*.o".into(), "!a.o".into()];
@@ -495,6 +505,7 @@ mod tests {
                 images: true,
                 codes: true,
                 sockets: true,
+                holes: true,
                 habits: SourceHabits { rate: 7, ..SourceHabits::default() },
             }),
         ] {
@@ -532,6 +543,7 @@ mod tests {
             form: Form::Raw,
             images: false,
             codes: false,
+            holes: false,
             habits: StoreHabits::default(),
         };
         let delete = Some(Delete { exclude: Vec::new(), max: None, names: false, confirmed: None });

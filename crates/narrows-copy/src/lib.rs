@@ -19,6 +19,7 @@ pub mod outlet;
 mod partial_name;
 pub mod place;
 pub mod remote_path;
+pub mod reread;
 pub mod scan;
 pub mod serve;
 pub mod served;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use narrows::entry::{Entry, EntryKind, PATH_LEN_MAX, check_path};
+use narrows_host::file_state::FileState;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -86,8 +87,8 @@ pub struct Picks {
 
 /// An item that a walk hands over.
 pub enum Found {
-    /// An entry of the root with this number.
-    Entry { root: usize, entry: Entry },
+    /// An entry of the root with this number, and what it was when it was looked at.
+    Entry { root: usize, entry: Entry, state: FileState },
     /// Data of unknown length from a reader. No walk finds it; it is put in by the caller.
     Stream(Box<dyn Read + Send>),
     /// An entry that could not be examined; the walk continues.
@@ -363,7 +364,7 @@ impl Scan<'_> {
                             self.folder = Some(self.entries);
                         }
                         self.entries += 1;
-                        if !on_found(Found::Entry { root: index, entry }) {
+                        if !on_found(Found::Entry { root: index, entry, state: FileState::from(&stat) }) {
                             return false;
                         }
                     }
@@ -453,7 +454,7 @@ impl Scan<'_> {
                     None => {
                         self.find_links(&mut entry, &stat);
                         self.entries += 1;
-                        Some(Found::Entry { root, entry })
+                        Some(Found::Entry { root, entry, state: FileState::from(&*stat) })
                     }
                 })
             }

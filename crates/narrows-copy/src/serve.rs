@@ -517,6 +517,7 @@ fn get(
         itemized: false,
         removes: habits.remove_sources,
         images: what.images,
+        holes: what.holes,
     };
     let mut source = EntrySource::start(Input::Paths { roots, unopened, filter }, quiet).blame(Error::Local)?;
     // If the client disabled compression, blocks are stored as within a process.

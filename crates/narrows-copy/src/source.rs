@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use narrows::entry::{Answer, EntryKind, Wanted};
 use narrows::stream::{Control, OnNote};
+use narrows_host::file_state::FileState;
 
 use super::delta::DELTA_MIN;
 use super::filter::Filter;
@@ -20,10 +21,12 @@ use super::tree::Tree;
 mod doubts;
 mod producer;
 mod removable;
+mod seen;
 
 use doubts::{Doubted, Doubts};
 use producer::{CHUNK_ANSWERS_MAX, Never, Over, Producer, Told};
 use removable::Removable;
+use seen::Seen;
 
 /// Maximum number of entries that the scan is ahead: enough that it never waits for the link, in
 /// less than 1 MiB.
@@ -154,6 +157,8 @@ pub struct SourceOptions {
     pub removes: bool,
     /// No record interrupts an image, so that it can be recompressed.
     pub images: bool,
+    /// The receiver takes holes among chunks, as far as is known before it answers.
+    pub holes: bool,
 }
 
 /// The sending end of a copy.
@@ -201,6 +206,8 @@ struct State {
     answers: u64,
     /// The flow has ended: the reader is gone.
     over: bool,
+    /// The receiver takes holes among chunks.
+    takes_holes: bool,
     /// Sources that may be removed in the end, if that was asked for.
     removable: Option<Removable>,
     progress: Progress,
@@ -219,6 +226,8 @@ struct File {
     may_repeat: bool,
     /// It is a stored file; `path` and `len` are those of its original.
     stored: bool,
+    /// What it was when it was found; `None` of a stream.
+    state: Option<FileState>,
 }
 
 impl File {
@@ -246,7 +255,7 @@ impl EntrySource {
         let on_skipped = options.on_skipped;
         let (picks, itemized, images) = (options.picks, options.itemized, options.images);
         let removable = (options.removes && !dry_run).then(Removable::default);
-        let state = Mutex::new(State { removable, ..State::default() });
+        let state = Mutex::new(State { removable, takes_holes: options.holes, ..State::default() });
         let shared = Arc::new(Shared {
             state,
             changed: Condvar::new(),
@@ -518,14 +527,15 @@ impl Shared {
                 }
                 for mut file in state.unanswered.drain(..count as usize).collect::<Vec<_>>() {
                     let known = matches!(file.content, Content::Below(_));
-                    if !known && matches!(wanted, Wanted::No | Wanted::Chunks | Wanted::Repeats) {
+                    let in_chunks = matches!(wanted, Wanted::Chunks | Wanted::ChunksAndHoles);
+                    if !known && (in_chunks || matches!(wanted, Wanted::No | Wanted::Repeats)) {
                         return Err(narrows::Error::corrupt(
                             "the receiver claims to have part of a stream that was never sent before",
                         ));
                     }
                     if matches!(wanted, Wanted::No | Wanted::Refused) {
-                        if let (Some(removable), Wanted::No) = (&mut state.removable, wanted) {
-                            removable.add(&file);
+                        if let (Some(removable), Wanted::No, Some(state)) = (&mut state.removable, wanted, file.state) {
+                            removable.add(&file, Seen { state, sum: None });
                         }
                         if let (Some(removable), Wanted::Refused) = (&mut state.removable, wanted) {
                             removable.failed(file.id);
@@ -533,7 +543,8 @@ impl Shared {
                         state.progress.files_same += u64::from(wanted == Wanted::No);
                         state.progress.bytes_same += file.len;
                     } else {
-                        file.in_chunks = wanted == Wanted::Chunks;
+                        file.in_chunks = in_chunks;
+                        state.takes_holes |= wanted == Wanted::ChunksAndHoles;
                         file.may_repeat = wanted == Wanted::Repeats;
                         state.wanted_bytes = state.wanted_bytes.saturating_add(file.len);
                         state.wanted.push_back(file);
@@ -663,7 +674,7 @@ impl Drop for Reader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use narrows::entry::{EndState, REPEATED_MAX, Record, RecordParser};
+    use narrows::entry::{Chunk, EndState, REPEATED_MAX, Record, RecordParser};
 
     #[test]
     fn a_receiver_that_removes_what_nobody_asked_it_to_fails() {
@@ -689,6 +700,7 @@ mod tests {
                 itemized: false,
                 removes: false,
                 images: false,
+                holes: false,
             };
             EntrySource::start(input, options).unwrap()
         };
@@ -734,6 +746,8 @@ mod tests {
         /// Bytes that came as data, and as repeats, of each entry.
         data: [usize; 5],
         repeats: [usize; 5],
+        /// Bytes of holes, as records and among chunks.
+        holes: [u64; 2],
         /// End states of the files, in order.
         ended: Vec<(usize, EndState)>,
         current: usize,
@@ -743,7 +757,18 @@ mod tests {
     impl Receiver {
         /// The receiver of a folder with these files, all of which it wants, and the sending end.
         fn of(files: &[(&str, &[u8])], folder: &std::path::Path) -> (Self, EntrySource) {
-            files.iter().for_each(|(name, content)| std::fs::write(folder.join(name), content).unwrap());
+            Self::answering(files, folder, Wanted::Repeats, false)
+        }
+
+        fn answering(
+            files: &[(&str, &[u8])],
+            folder: &std::path::Path,
+            wanted: Wanted,
+            removes: bool,
+        ) -> (Self, EntrySource) {
+            // What is there already is not given.
+            let given = files.iter().filter(|(_, content)| !content.is_empty());
+            given.for_each(|(name, content)| std::fs::write(folder.join(name), content).unwrap());
             let roots = vec![Root::open(&folder.join(""), true).unwrap()];
             let input = Input::Paths { roots, unopened: Vec::new(), filter: Filter::new(&[]).unwrap() };
             let (on_failure, on_file): (OnWords, OnWords) = (Box::new(|_| ()), Box::new(|_| ()));
@@ -759,8 +784,9 @@ mod tests {
                 frames: None,
                 picks: Picks::default(),
                 itemized: false,
-                removes: false,
+                removes,
                 images: false,
+                holes: false,
             };
             let source = EntrySource::start(input, options).unwrap();
             let mut receiver = Self {
@@ -770,12 +796,13 @@ mod tests {
                 announced: 0,
                 data: [0; 5],
                 repeats: [0; 5],
+                holes: [0; 2],
                 ended: Vec::new(),
                 current: 0,
                 finished: false,
             };
-            receiver.read_until(|r| r.announced == 1 + files.len());
-            receiver.tell(Answer::Files { count: files.len() as u64, wanted: Wanted::Repeats }).unwrap();
+            receiver.read_until(|r| r.announced > files.len());
+            receiver.tell(Answer::Files { count: files.len() as u64, wanted }).unwrap();
             (receiver, source)
         }
 
@@ -790,7 +817,7 @@ mod tests {
             let mut buffer = [0; 4096];
             let n = self.reader.read(&mut buffer).unwrap();
             let mut asked = Vec::new();
-            let Self { parser, announced, data, repeats, ended, current, finished, .. } = self;
+            let Self { parser, announced, data, repeats, holes, ended, current, finished, .. } = self;
             let each = |record: Record<'_>| {
                 match record {
                     Record::Entry(_) => *announced += 1,
@@ -798,7 +825,11 @@ mod tests {
                     Record::Data(bytes) => data[*current] += bytes.len(),
                     Record::Repeat { len, .. } => repeats[*current] += len as usize,
                     Record::End { state, .. } => ended.push((*current, state)),
-                    Record::Chunks { id, chunks } => asked.push((id, chunks.len() as u32)),
+                    Record::Hole(len) => holes[0] += len,
+                    Record::Chunks { id, chunks } => {
+                        holes[1] += chunks.iter().filter(|c| c.is_hole()).map(Chunk::covers).sum::<u64>();
+                        asked.push((id, chunks.len() as u32));
+                    }
                     Record::Finish { .. } => *finished = true,
                     _ => {}
                 }
@@ -843,6 +874,49 @@ mod tests {
         assert_eq!((progress.files_sent, progress.bytes_done, progress.bytes_here), (3, 2 * len as u64, len as u64));
         // The third file came again, without them.
         assert_eq!(progress.bytes_repeated, len as u64);
+    }
+
+    #[test]
+    fn holes_are_among_the_chunks_of_who_takes_them_there() {
+        for (wanted, in_chunks) in [(Wanted::Chunks, 0), (Wanted::ChunksAndHoles, 8 << 20)] {
+            let home = tempfile::tempdir().unwrap();
+            let file = std::fs::File::create(home.path().join("1")).unwrap();
+            std::os::unix::fs::FileExt::write_all_at(&file, &noise(1 << 20), 8 << 20).unwrap();
+            let (mut receiver, _source) = Receiver::answering(&[("1", &[])], home.path(), wanted, false);
+            receiver.read_until(|r| r.finished);
+            // They are answered as needed here, so they come as records too.
+            assert_eq!((receiver.data[1], receiver.holes), (1 << 20, [8 << 20, in_chunks]));
+            assert_eq!(receiver.ended, [(1, EndState::Whole)]);
+        }
+    }
+
+    #[test]
+    fn what_was_written_since_it_was_read_is_not_removed_even_if_its_time_was_put_back() {
+        use std::os::unix::fs::{FileExt, PermissionsExt};
+        // Different ones, so that no answer about repeats is waited for.
+        let content = noise(1_200_000);
+        for (wanted, left) in [(Wanted::Repeats, &["written"][..]), (Wanted::No, &["mode", "written"])] {
+            let home = tempfile::tempdir().unwrap();
+            let at = |name: &str| home.path().join(name);
+            std::fs::write(at("linked"), &content[..400_000]).unwrap();
+            // The second name of a file is no file of its own, and comes last.
+            std::fs::hard_link(at("linked"), at("z linked too")).unwrap();
+            let files = [("linked", &[][..]), ("mode", &content[400_000..800_000]), ("written", &content[800_000..])];
+            let (mut receiver, mut source) = Receiver::answering(&files, home.path(), wanted, true);
+            receiver.read_until(|r| r.finished);
+            let file = std::fs::File::options().write(true).open(at("written")).unwrap();
+            let before = file.metadata().unwrap().modified().unwrap();
+            file.write_all_at(b"new", 0).unwrap();
+            file.set_modified(before).unwrap();
+            std::fs::set_permissions(at("mode"), std::fs::Permissions::from_mode(0o604)).unwrap();
+            let failures = std::cell::RefCell::new(Vec::new());
+            let removed = source.remove_sources(None, &|text| failures.borrow_mut().push(text.to_owned()));
+            let mut names: Vec<_> = std::fs::read_dir(home.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+            names.sort();
+            assert_eq!(names, left, "{wanted:?}");
+            assert_eq!((removed as usize, failures.borrow().len()), (4 - left.len(), left.len()), "{failures:?}");
+            assert!(failures.borrow().iter().all(|text| text.ends_with("it changed since it was read")));
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! State of the host that the programs of Narrows share: calibration, what is remembered of peers,
-//! memory and descriptors, priorities, signals, the service manager, hints about files, files that
-//! appear whole, wildcards, words for people, and which connections are encrypted.
+//! memory and descriptors, priorities, signals, the service manager, hints about files, what files
+//! were when they were read, files that appear whole, wildcards, words for people, and which
+//! connections are encrypted.
 
 pub mod bound;
 pub mod cache;
@@ -8,6 +9,7 @@ pub mod calibration;
 pub mod config;
 pub mod encrypted;
 pub mod follow;
+pub mod file_state;
 pub mod hints;
 pub mod idle;
 pub mod lines;

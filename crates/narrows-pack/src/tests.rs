@@ -56,6 +56,7 @@ fn store_with(folder: &Path, dry_run: bool) -> EntryStore {
         form: Form::Raw,
         images: false,
         codes: false,
+        holes: false,
         habits: StoreHabits::default(),
     };
     let tree = Tree::open(folder).unwrap();

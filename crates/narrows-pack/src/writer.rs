@@ -13,9 +13,11 @@ use narrows::sender::Summary;
 use narrows::{Error, ErrorKind, Result};
 use narrows_copy::filter::Filter;
 use narrows_copy::holes::{has_hole, next_data};
+use narrows_copy::reread::{DataSum, Holes};
 use narrows_copy::scan::{Found, Root, socket_words, walk};
 use narrows_file::effort::Effort;
 use narrows_file::{Hint, Mode, WriteOptions, Writer};
+use narrows_host::file_state::FileState;
 use narrows_host::words::{e_text, shown, shown_name};
 use rustix::fs::{FileType, Stat};
 
@@ -298,7 +300,7 @@ impl<W: Write + Send + 'static> Packer<'_, W> {
             // As tar does: whoever listens makes it anew.
             Found::Socket(path) => (self.on_failure)(&socket_words(&path)),
             Found::Stream(_) => {}
-            Found::Entry { root, entry } => {
+            Found::Entry { root, entry, .. } => {
                 if let EntryKind::File { len, .. } = entry.kind {
                     self.progress.files.fetch_add(1, Ordering::Relaxed);
                     self.progress.bytes.fetch_add(len, Ordering::Relaxed);
@@ -405,8 +407,11 @@ impl<W: Write + Send + 'static> Packer<'_, W> {
         let Built { item, root, .. } = &self.items[i];
         let (path, root) = (item.entry.path.clone(), *root);
         let EntryKind::File { len, .. } = item.entry.kind else { return Ok(()) };
-        let (fd, stat) = match self.open(root, &path).or_else(|e| self.open_link(i).ok_or(e)) {
-            Ok(opened) => opened,
+        let opened = self.open(root, &path).or_else(|e| self.open_link(i).ok_or(e));
+        let looked =
+            opened.and_then(|(fd, stat)| Ok((FileState::from(&stat).settled(|| FileState::of(&fd))?, fd, stat)));
+        let (state, fd, stat) = match looked {
+            Ok(looked) => looked,
             Err(e) => {
                 let what = match e.kind() {
                     std::io::ErrorKind::NotFound => "it has vanished".to_owned(),
@@ -421,9 +426,18 @@ impl<W: Write + Send + 'static> Packer<'_, W> {
         let mut record = Vec::new();
         self.records.begin(i as u64, &mut record);
         self.out.put(&record)?;
-        let mut file = Reading { id: i as u64, fd, len, extents: Vec::new(), hash: blake3::Hasher::new(), run: None };
-        let sparse = (stat.st_blocks as u64).saturating_mul(512) < len && has_hole(&file.fd, len);
-        let read = self.content(&mut file, sparse)?;
+        let sparse = (stat.st_blocks as u64).saturating_mul(512) < len && has_hole(&fd, len);
+        let mut file = Reading {
+            id: i as u64,
+            fd,
+            len,
+            state,
+            extents: Vec::new(),
+            hash: blake3::Hasher::new(),
+            holes: sparse.then(Holes::default),
+            run: None,
+        };
+        let read = self.content(&mut file)?;
         self.end(i, &file, read)
     }
 
@@ -461,15 +475,16 @@ impl<W: Write + Send + 'static> Packer<'_, W> {
     }
 
     /// Writes the content of a file; returns whether it was as long as announced.
-    fn content(&mut self, file: &mut Reading, sparse: bool) -> Result<std::io::Result<bool>> {
+    fn content(&mut self, file: &mut Reading) -> Result<std::io::Result<bool>> {
         let mut at = 0;
         while at < file.len {
             let mut end = file.len;
-            if sparse {
+            if file.holes.is_some() {
                 match next_data(&file.fd, at, file.len) {
                     Ok((begin, data_end)) => {
                         if begin > at {
                             self.end_run(file)?;
+                            file.holes.iter_mut().for_each(|holes| holes.add(at, begin - at));
                             let mut record = Vec::new();
                             self.records.hole(begin - at, &mut record);
                             self.out.put(&record)?;
@@ -633,8 +648,13 @@ impl<W: Write + Send + 'static> Packer<'_, W> {
     fn end(&mut self, i: usize, file: &Reading, read: std::io::Result<bool>) -> Result<()> {
         let entry = &self.items[i].item.entry;
         let (path, mtime) = (entry.path.clone(), (entry.mtime_s, entry.mtime_ns));
-        let still = rustix::fs::fstat(&file.fd)
-            .is_ok_and(|s| s.st_size as u64 == file.len && (s.st_mtime, s.st_mtime_nsec as u32) == mtime);
+        let digest = file.hash.finalize().into();
+        let still = matches!(read, Ok(true)) && {
+            let sum = DataSum::new(digest, file.holes.as_ref());
+            let goes_on = || !self.progress.stop.load(Ordering::Relaxed);
+            let now = file.state.still(&file.fd, || sum.is_of(&file.fd, file.len, goes_on)).ok().flatten();
+            now.is_some_and(|now| (now.len, now.mtime) == (file.len, mtime))
+        };
         // Files such as those of /proc have length 0, and their content is generated when they are read.
         let hides = file.len == 0 && rustix::io::pread(&file.fd, &mut [0], 0).is_ok_and(|n| n > 0);
         let list = list_of(&file.extents, self.out.at);
@@ -648,7 +668,7 @@ impl<W: Write + Send + 'static> Packer<'_, W> {
         let end_at = self.out.at;
         let list = list.filter(|_| state != EndState::Partial);
         let mut record = Vec::new();
-        self.records.end(state, &file.hash.finalize().into(), &mut record);
+        self.records.end(state, &digest, &mut record);
         self.out.put(&record)?;
         if let Some(list) = list {
             self.items[i].item.content = Content::File { end_at, list: List::Here(list) };
@@ -715,8 +735,12 @@ struct Reading {
     id: u64,
     fd: OwnedFd,
     len: u64,
+    /// What it was before it was read.
+    state: FileState,
     extents: Vec<Extent>,
     hash: blake3::Hasher,
+    /// The holes that were left out, if it has any.
+    holes: Option<Holes>,
     /// Repeated content that goes on, and its length.
     run: Option<(Place, u64)>,
 }

@@ -160,14 +160,31 @@ impl EntryKind {
     }
 }
 
-/// A chunk of a file. Both ends cut by content, so that equal content is cut equally. The digest of
-/// the file reveals a wrong match.
+/// A chunk of a file, or a hole. Both ends cut by content, so that equal content is cut equally. The
+/// digest of the file reveals a wrong match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Chunk {
-    /// Length in bytes.
+    /// Length in bytes; 0 of a hole.
     pub len: u32,
-    /// XXH3 of its bytes, seed 0.
+    /// XXH3 of its bytes, seed 0; of a hole its length.
     pub hash: u64,
+}
+
+impl Chunk {
+    /// A hole of `len` bytes, at least 1.
+    pub fn hole(len: u64) -> Self {
+        Self { len: 0, hash: len }
+    }
+
+    /// Whether it is a hole.
+    pub fn is_hole(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Bytes of the file that it covers.
+    pub fn covers(&self) -> u64 {
+        if self.is_hole() { self.hash } else { self.len.into() }
+    }
 }
 
 /// Longest chunk in bytes.
@@ -460,14 +477,14 @@ impl RecordWriter {
     /// Appends a `Chunks`.
     ///
     /// # Panics
-    /// If there are more than [`CHUNKS_MAX`] chunks, or one is empty or longer than
+    /// If there are more than [`CHUNKS_MAX`] chunks, or one covers nothing or is longer than
     /// [`CHUNK_LEN_MAX`].
     pub fn chunks(&self, id: u64, chunks: &[Chunk], out: &mut Vec<u8>) {
         assert!(chunks.len() <= CHUNKS_MAX);
         let mut body = Vec::with_capacity(10 + 11 * chunks.len());
         put_varint(&mut body, id);
         for chunk in chunks {
-            assert!((1..=CHUNK_LEN_MAX).contains(&chunk.len));
+            assert!(chunk.len <= CHUNK_LEN_MAX && chunk.covers() > 0);
             put_varint(&mut body, chunk.len.into());
             body.extend_from_slice(&chunk.hash.to_le_bytes());
         }

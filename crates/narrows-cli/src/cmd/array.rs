@@ -1,6 +1,5 @@
 //! `narrows array`: encodes, decodes and compares arrays of numbers.
 
-use std::fs::File;
 use std::io::{IsTerminal, Read, Write};
 use std::path::Path;
 use std::time::Instant;
@@ -12,7 +11,7 @@ use narrows_array::{ArrayView, ByteOrder, Chooser, Coder, Dtype, Layout, RAW_MAX
 
 use self::peers::ForPython;
 use crate::args::array::{ArrayCommand, BenchArgs, DecodeArgs, EncodeArgs, Input};
-use crate::files::{Source, Target, refuse_same};
+use crate::files::{Source, Target, Waiting, Witness, refuse_same};
 use crate::report;
 
 mod peers;
@@ -40,7 +39,8 @@ struct Elements {
     shape: Vec<usize>,
     /// What was read with the header.
     head: Vec<u8>,
-    file: File,
+    file: Waiting,
+    witness: Witness,
     /// The prefix of errors.
     cannot: String,
 }
@@ -49,14 +49,14 @@ impl Elements {
     /// `is_kept`: what is read is to come back as it is.
     fn open(input: &Input, is_kept: bool) -> Result<Self> {
         let source = Source::open(Some(&input.file))?;
-        let cannot = source.name().to_string();
-        let mut file = source.into_file();
+        let (cannot, witness) = (source.name().to_string(), source.witness()?);
+        let mut file = source.into_reader();
         let mut head = Vec::new();
         if let Some(dtype) = input.dtype {
             let order = if input.big_endian { ByteOrder::Big } else { ByteOrder::Little };
             let mut shape = input.shape.clone();
             if shape.is_empty() {
-                (&file).take(WHOLE_MAX + 1).read_to_end(&mut head).context(cannot.clone())?;
+                (&mut file).take(WHOLE_MAX + 1).read_to_end(&mut head).context(cannot.clone())?;
                 if head.len() as u64 > WHOLE_MAX || head.len() % dtype.bytes() != 0 {
                     let text = format!(
                         "no elements of {dtype} have {} together; state --shape",
@@ -66,7 +66,7 @@ impl Elements {
                 }
                 shape = vec![head.len() / dtype.bytes()];
             }
-            return Ok(Self { dtype, order, layout: Layout::RowMajor, shape, head, file, cannot });
+            return Ok(Self { dtype, order, layout: Layout::RowMajor, shape, head, file, witness, cannot });
         }
         // The header is short; what follows it belongs to the elements.
         (&mut file).take(NPY_HEAD).read_to_end(&mut head).context(cannot.clone())?;
@@ -86,16 +86,16 @@ impl Elements {
             return Err(anyhow::Error::from(Error::misuse(text)).context(cannot));
         }
         let npy::Header { dtype, order, layout, shape, .. } = header;
-        Ok(Self { dtype, order, layout, shape, head, file, cannot })
+        Ok(Self { dtype, order, layout, shape, head, file, witness, cannot })
     }
 
     fn cut(&self, input: &Input) -> Result<Cut> {
         Ok(Cut::new(self.dtype, self.order, self.layout, &self.shape, input.chunk)?)
     }
 
-    /// Hands on the bytes of each chunk.
-    fn each(self, cut: &Cut, mut sink: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
-        let mut reader = self.head.as_slice().chain(&self.file);
+    /// Hands on the bytes of each chunk; fails if the file changed meanwhile.
+    fn each(mut self, cut: &Cut, mut sink: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        let mut reader = self.head.as_slice().chain(&mut self.file);
         let mut chunk = Vec::new();
         for len in cut.lengths() {
             chunk.clear();
@@ -108,7 +108,7 @@ impl Elements {
         if reader.read(&mut [0]).context(self.cannot.clone())? > 0 {
             return Err(Error::misuse("the input has more bytes than its array; check --shape").into());
         }
-        Ok(())
+        self.witness.is_unchanged()
     }
 }
 

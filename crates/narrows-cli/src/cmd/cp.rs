@@ -410,6 +410,7 @@ fn send_picked(
         itemized: itemizes(args),
         removes: args.habits.remove_source_files,
         images,
+        holes: false,
     };
     let mut source = EntrySource::start(input, source)?;
     let options = options.on_note(source.on_note());
@@ -524,6 +525,7 @@ fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<O
         images: recompresses(args),
         codes: true,
         sockets: true,
+        holes: true,
         habits: args.habits.source(files),
     };
     let task = Task::Get(what);
@@ -545,7 +547,8 @@ fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<O
         on_removed: Some(Box::new(removed_names(args))),
     };
     let form = if args.store_compressed { Form::Decoded } else { Form::Raw };
-    let options_of_store = StoreOptions { form, ..store_options(args, false) };
+    // The server may not know the answer that asks for them; it heard that they may come.
+    let options_of_store = StoreOptions { form, holes: false, ..store_options(args, false) };
     let partials = open_partials(&options_of_store)?;
     let mut store = EntryStore::new(tree, rename, permitted, options_of_store, notes, observers)?;
     store = store.beside(beside(args, target)?).partials(partials)?.asked(filter, args.habits.copy_links);
@@ -716,6 +719,7 @@ fn store_options(args: &CpArgs, within_host: bool) -> StoreOptions {
         form: if args.store_compressed { Form::AsTheyCame } else { Form::Raw },
         images: recompresses(args) && !within_host,
         codes: true,
+        holes: true,
         habits: args.habits.store(itemizes(args)),
     }
 }

@@ -48,7 +48,7 @@ pub(crate) fn run(args: &SendArgs) -> Result<()> {
         report::note(NOT_ENCRYPTED);
     }
 
-    let input = source.name();
+    let (input, witness) = (source.name(), source.witness()?);
     let bar = Bar::sending(&transfer.control, source.len(), !args.verbosity.quiet);
     let sent = sending.send(source, Link::tcp(socket)?, options, bar).map_err(|e| {
         if input.is_to_blame() {
@@ -58,6 +58,7 @@ pub(crate) fn run(args: &SendArgs) -> Result<()> {
         }
     })?;
     sending.finish(&sent)?;
+    witness.is_unchanged().context("what was sent is stored there")?;
     if args.verbosity.json {
         report::out(report::send_json(&sent.summary, sent.elapsed))?;
     } else if !args.verbosity.quiet {

@@ -114,6 +114,7 @@ impl Unpacking<'_> {
             form: Form::default(),
             images: false,
             codes: false,
+            holes: false,
             habits: StoreHabits::default(),
         };
         let store = EntryStore::new(tree, None, Permitted::Anything, options, Notes::default(), observers)?;

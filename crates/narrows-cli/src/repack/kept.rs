@@ -8,6 +8,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
 use narrows_file::effort::Record;
+use narrows_host::file_state::FileState;
 use rustix::fs::{Gid, Uid, XattrFlags};
 
 /// Attribute that records an effort in vain (docs/format.md section 20.2).
@@ -19,20 +20,22 @@ const VALUE_MAX: usize = 64 << 10;
 /// The state of a file when it was opened.
 pub(crate) struct Kept {
     data: Metadata,
+    state: FileState,
     attributes: Vec<(CString, Vec<u8>)>,
 }
 
 impl Kept {
     pub(crate) fn of(file: &File) -> Result<Self> {
+        let state = FileState::before_reading(file)?;
         let data = file.metadata()?;
         let attributes = attributes(file).context("its attributes cannot be read")?;
-        Ok(Self { data, attributes })
+        Ok(Self { data, state, attributes })
     }
 
-    /// Whether the file at `path` is the one that was opened, and is as it was then.
+    /// Whether the file at `path` is the one that was opened, and is as it was then: also in its status, since
+    /// mode and attributes were read then.
     pub(crate) fn is_still_at(&self, path: &Path) -> bool {
-        let state = |d: &Metadata| (d.dev(), d.ino(), d.len(), d.mtime(), d.mtime_nsec(), d.ctime(), d.ctime_nsec());
-        path.symlink_metadata().is_ok_and(|now| state(&now) == state(&self.data))
+        path.symlink_metadata().is_ok_and(|now| FileState::from(&now) == self.state)
     }
 
     /// Gives a new file the owner and the attributes: first, since it may be refused.

@@ -9,6 +9,7 @@ use narrows::entry::{CHUNKS_MAX, Chunk, PIECE_LEN, PieceHash, REGION_LEN_MAX, Re
 use super::cutter::{Cutter, read_at};
 use super::{each, piece_hash};
 use crate::hash;
+use crate::reread::{DataSum, Holes};
 
 /// Maximum number of chunks in a record, 8 MiB of the file. The pieces of the missing chunks then
 /// fit into one record too.
@@ -19,6 +20,10 @@ const _: () = assert!(RECORD_CHUNKS <= CHUNKS_MAX);
 pub(crate) struct Outline {
     cutter: Cutter,
     hash: blake3::Hasher,
+    /// The holes, if they are left out.
+    holes: Option<Holes>,
+    /// End of what was cut.
+    cut_end: u64,
     /// Chunks that were cut but not yet announced.
     cut: VecDeque<Chunk>,
     /// Records that were announced but whose content was not sent, and the number of the first one.
@@ -38,8 +43,16 @@ pub(crate) struct Outline {
 /// A record of chunks.
 struct Sent {
     begin: u64,
-    lens: Vec<u32>,
+    chunks: Vec<Chunk>,
     state: State,
+}
+
+/// A part of the file that has to be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+    pub(crate) hole: bool,
 }
 
 enum State {
@@ -49,14 +62,15 @@ enum State {
     Answered(Vec<Needed>),
     /// The hashes of pieces were sent.
     Compared(Vec<Needed>),
-    /// Offsets and lengths to send.
-    Settled(Vec<(u64, u64)>),
+    /// What is to be sent.
+    Settled(Vec<Span>),
 }
 
 #[derive(Clone, Copy)]
 struct Needed {
     offset: u64,
     len: u64,
+    hole: bool,
     /// It can be compared in pieces: adjacent data is present, and it is short enough.
     region: bool,
 }
@@ -65,14 +79,26 @@ impl Needed {
     fn as_region(&self) -> Option<Region> {
         self.region.then_some(Region { offset: self.offset, len: self.len as u32 })
     }
+
+    fn span(&self) -> Span {
+        Span { offset: self.offset, len: self.len, hole: self.hole }
+    }
+
+    /// Whether data at that offset continues it.
+    fn goes_on_at(&self, at: u64) -> bool {
+        !self.hole && self.offset + self.len == at
+    }
 }
 
 impl Outline {
-    /// Begins a file of `len` bytes.
-    pub(crate) fn new(len: u64) -> Self {
+    /// Begins a file of `len` bytes. If it is `sparse`, its holes are chunks of their own, and are left out
+    /// of the digest.
+    pub(crate) fn new(len: u64, sparse: bool) -> Self {
         Self {
-            cutter: Cutter::new(len),
+            cutter: Cutter::new(len, sparse),
             hash: blake3::Hasher::new(),
+            holes: sparse.then(Holes::default),
+            cut_end: 0,
             cut: VecDeque::new(),
             records: VecDeque::new(),
             first: 0,
@@ -114,21 +140,41 @@ impl Outline {
         self.hash.finalize().into()
     }
 
+    /// What was cut so far.
+    pub(crate) fn sum(&self) -> DataSum {
+        DataSum::new(self.digest(), self.holes.as_ref())
+    }
+
+    /// Adds the hole between what was cut and `at`, if there is one.
+    fn cut_hole(&mut self, at: u64) {
+        if let Some(holes) = self.holes.as_mut().filter(|_| at > self.cut_end) {
+            holes.add(self.cut_end, at - self.cut_end);
+            self.cut.push_back(Chunk::hole(at - self.cut_end));
+            self.cut_end = at;
+        }
+    }
+
     /// The chunks of the next record; none at the end of the file.
     pub(crate) fn next(&mut self, file: &OwnedFd) -> io::Result<Vec<Chunk>> {
         if self.cut.is_empty() {
-            for section in self.cutter.next(file)? {
+            let sections = self.cutter.next(file)?;
+            let is_end = sections.is_empty();
+            for section in sections {
+                self.cut_hole(section.at);
                 hash::update(&mut self.hash, &section.bytes);
+                self.cut_end += section.bytes.len() as u64;
                 self.cut.extend(section.chunks);
+            }
+            if is_end {
+                self.cut_hole(self.cutter.offset());
             }
         }
         let chunks: Vec<_> = self.cut.drain(..self.cut.len().min(RECORD_CHUNKS)).collect();
         self.whole = chunks.is_empty();
         if !chunks.is_empty() {
-            let lens: Vec<_> = chunks.iter().map(|c| c.len).collect();
-            let len: u64 = lens.iter().map(|l| u64::from(*l)).sum();
+            let len: u64 = chunks.iter().map(Chunk::covers).sum();
             self.asked.push_back(self.first + self.records.len() as u64);
-            self.records.push_back(Sent { begin: self.end, lens, state: State::Asked });
+            self.records.push_back(Sent { begin: self.end, chunks: chunks.clone(), state: State::Asked });
             self.end += len;
         }
         Ok(chunks)
@@ -140,7 +186,9 @@ impl Outline {
         let record = asked.and_then(|i| self.records.get_mut(i as usize));
         let settled = record.and_then(|record| {
             record.state = match &record.state {
-                State::Asked => State::Answered(needed(record.begin, &record.lens, &each(runs, record.lens.len())?)),
+                State::Asked => {
+                    State::Answered(needed(record.begin, &record.chunks, &each(runs, record.chunks.len())?))
+                }
                 State::Compared(needed) => State::Settled(without(needed, runs)?),
                 State::Answered(_) | State::Settled(_) => return None,
             };
@@ -162,7 +210,7 @@ impl Outline {
             }
             let regions: Vec<_> = needed.iter().filter_map(Needed::as_region).collect();
             if regions.is_empty() {
-                record.state = State::Settled(needed.iter().map(|n| (n.offset, n.len)).collect());
+                record.state = State::Settled(needed.iter().map(Needed::span).collect());
                 continue;
             }
             let mut hashes = Vec::with_capacity(CHUNKS_MAX - room);
@@ -180,9 +228,8 @@ impl Outline {
         Ok(None)
     }
 
-    /// Removes the front record; returns the offsets and lengths of its needed parts, or `None` if
-    /// the answers are invalid.
-    pub(crate) fn needed(&mut self) -> Option<Vec<(u64, u64)>> {
+    /// Removes the front record; returns its needed parts, or `None` if the answers are invalid.
+    pub(crate) fn needed(&mut self) -> Option<Vec<Span>> {
         if self.broken {
             return None;
         }
@@ -197,18 +244,20 @@ impl Outline {
 }
 
 /// Merges adjacent missing chunks into needed parts.
-fn needed(begin: u64, lens: &[u32], there: &[bool]) -> Vec<Needed> {
+fn needed(begin: u64, chunks: &[Chunk], there: &[bool]) -> Vec<Needed> {
     let (mut all, mut at): (Vec<Needed>, _) = (Vec::new(), begin);
-    for (i, (len, there_now)) in lens.iter().zip(there).enumerate() {
-        let len = u64::from(*len);
-        if !there_now {
-            match all.last_mut().filter(|n| n.offset + n.len == at) {
-                Some(last) => last.len += len,
-                // Whether the end of the previous record is present is unknown here.
-                None => all.push(Needed { offset: at, len, region: i > 0 }),
+    for (i, (chunk, there_now)) in chunks.iter().zip(there).enumerate() {
+        let (len, hole) = (chunk.covers(), chunk.is_hole());
+        let last = all.last_mut().filter(|last| !hole && last.goes_on_at(at));
+        match (last, there_now) {
+            (Some(last), false) => last.len += len,
+            (Some(last), true) => last.region = true,
+            // Whether the end of the previous record is present is unknown here.
+            (None, false) => {
+                let region = !hole && i > 0 && !chunks[i - 1].is_hole();
+                all.push(Needed { offset: at, len, hole, region });
             }
-        } else if let Some(last) = all.last_mut().filter(|n| n.offset + n.len == at) {
-            last.region = true;
+            (None, true) => {}
         }
         at += len;
     }
@@ -217,23 +266,23 @@ fn needed(begin: u64, lens: &[u32], there: &[bool]) -> Vec<Needed> {
 }
 
 /// The parts that remain to be sent after the answer about the pieces.
-fn without(needed: &[Needed], runs: &[u32]) -> Option<Vec<(u64, u64)>> {
+fn without(needed: &[Needed], runs: &[u32]) -> Option<Vec<Span>> {
     let there = each(runs, needed.iter().filter_map(Needed::as_region).map(|r| r.pieces()).sum())?;
     let mut there = there.into_iter();
-    let mut left: Vec<(u64, u64)> = Vec::new();
+    let mut left: Vec<Span> = Vec::new();
     for part in needed {
         let Some(region) = part.as_region() else {
-            left.push((part.offset, part.len));
+            left.push(part.span());
             continue;
         };
         let end = part.offset + part.len;
         let places = (part.offset..end).step_by(PIECE_LEN as usize);
         for (at, there) in places.zip(there.by_ref().take(region.pieces())) {
             let len = (end - at).min(PIECE_LEN.into());
-            match left.last_mut().filter(|(offset, before)| offset + before == at) {
+            match left.last_mut().filter(|last| !last.hole && last.offset + last.len == at) {
                 _ if there => {}
-                Some((_, before)) => *before += len,
-                None => left.push((at, len)),
+                Some(last) => last.len += len,
+                None => left.push(Span { offset: at, len, hole: false }),
             }
         }
     }

@@ -43,7 +43,7 @@ impl Listing {
         let (mut spellings, mut alike) = (Spellings::default(), None);
         walk(&roots, filter, |found| {
             let (root, entry) = match found {
-                Found::Entry { root, entry } => (root, entry),
+                Found::Entry { root, entry, .. } => (root, entry),
                 Found::Failed(text) => {
                     order.failed(&text, &mut copied);
                     return true;

@@ -5,14 +5,17 @@ use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 
 use narrows::entry::{DATA_LEN_MAX, DIGEST_LEN, EndState, Entry, EntryKind, RecordWriter};
-use rustix::fs::{FileType, OFlags, Stat};
+use narrows_host::file_state::{Change, FileState};
+use rustix::fs::{AtFlags, FileType, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::doubts::{Doubted, Verdict};
+use super::seen::{Seen, Sum};
 use super::{Content, File, Framing, SCANNED_RESUME, Shared};
 use crate::delta::Outline;
 use crate::frames::{Encoder, Item};
 use crate::holes::{has_hole, next_data};
+use crate::reread::{DataSum, Holes};
 use crate::scan::{Found, Root, socket_words};
 use crate::{e_text, meta, shown};
 
@@ -24,7 +27,7 @@ mod repeats;
 mod stored_file;
 
 use framed::Asked;
-pub(super) use framed::Told;
+pub(super) use framed::{Told, each_decoded};
 pub(super) use never::Never;
 use outlined::{Outlined, RECORDS_AHEAD};
 use repeats::Repeats;
@@ -87,6 +90,8 @@ pub(super) struct Producer<'a> {
     asked: VecDeque<Box<Asked>>,
     /// The totals still have to be announced.
     totals: bool,
+    /// Files may be removed in the end.
+    removes: bool,
     /// Sent content to which later files can refer.
     repeats: Repeats,
     /// Bytes of the current file that were sent (`done`), and that need not be sent (`here`).
@@ -99,12 +104,28 @@ pub(super) struct Producer<'a> {
 /// The flow has ended, so nothing more is read.
 pub(super) struct Over;
 
+/// A file that was opened to be read, and what it was before.
+struct Opened {
+    fd: OwnedFd,
+    stat: Stat,
+    state: FileState,
+}
+
+impl Opened {
+    /// Whether a file of that length has holes. Fewer blocks alone may be due to a file system that
+    /// compresses.
+    fn is_sparse(&self, len: u64) -> bool {
+        (self.stat.st_blocks as u64).saturating_mul(512) < len && has_hole(&self.fd, len)
+    }
+}
+
 impl<'a> Producer<'a> {
     pub(super) fn new(shared: &'a Shared, roots: Vec<Root>, totals: bool, framing: Option<Framing>) -> Self {
         let (mut encoder, mut unwraps, mut never) = (None, false, None);
         if let Some(framing) = framing {
             (encoder, unwraps, never) = (Some(framing.encoder), framing.unwraps, framing.never);
         }
+        let removes = shared.lock().removable.is_some();
         Self {
             shared,
             roots,
@@ -116,6 +137,7 @@ impl<'a> Producer<'a> {
             never,
             asked: VecDeque::new(),
             totals,
+            removes,
             repeats: Repeats::default(),
             done: 0,
             here: 0,
@@ -219,11 +241,11 @@ impl<'a> Producer<'a> {
     }
 
     fn announce(&mut self, found: Found) {
-        let (root, mut entry) = match found {
+        let (root, mut entry, state) = match found {
             Found::Failed(text) => return self.failed(&text),
             Found::Socket(path) => return self.failed(&socket_words(&path)),
             Found::Stream(reader) => return self.announce_stream(reader),
-            Found::Entry { root, entry } => (root, entry),
+            Found::Entry { root, entry, state } => (root, entry, state),
         };
         let mut stored = false;
         if self.unwraps {
@@ -245,7 +267,7 @@ impl<'a> Producer<'a> {
         };
         if let EntryKind::File { len, .. } = entry.kind {
             let mtime = (entry.mtime_s, entry.mtime_ns);
-            let file = File {
+            let mut file = File {
                 id,
                 content: Content::Below(root),
                 path: entry.path,
@@ -254,7 +276,11 @@ impl<'a> Producer<'a> {
                 in_chunks: false,
                 may_repeat: false,
                 stored,
+                state: Some(state),
             };
+            if self.removes {
+                file.state = Some(self.settled(root, &file.place(), state));
+            }
             self.shared.lock().unanswered.push_back(file);
         } else if let Some(on_skipped) = &self.shared.on_skipped
             && let Some(text) = meta::skipped(&entry)
@@ -267,14 +293,26 @@ impl<'a> Producer<'a> {
         }
     }
 
+    /// What a file that may be removed without being read is, so that a later write shows.
+    fn settled(&mut self, root: usize, path: &[u8], found: FileState) -> FileState {
+        let tree = &mut self.roots[root].tree;
+        let look = || {
+            let (folder, name) = tree.parent(path)?;
+            Ok(FileState::from(&rustix::fs::statat(&folder, &name, AtFlags::SYMLINK_NOFOLLOW)?))
+        };
+        // What was written meanwhile is not what is announced.
+        let settled = found.settled(look).ok().filter(|now| found.change(now) != Change::Content);
+        settled.unwrap_or(found)
+    }
+
     fn announce_stream(&mut self, reader: Box<dyn Read + Send>) {
         let (path, kind) = (Vec::new(), EntryKind::Stream);
         let entry = Entry { path, kind, mode: 0, uid: 0, gid: 0, mtime_s: 0, mtime_ns: 0, xattrs: Vec::new() };
         match self.writer.entry(&entry, &mut self.out) {
             Ok(id) => {
                 let (content, path) = (Content::Stream(reader), STREAM_NAME.to_vec());
-                let (in_chunks, may_repeat, stored) = (false, false, false);
-                let file = File { id, content, path, len: 0, mtime: (0, 0), in_chunks, may_repeat, stored };
+                let (in_chunks, may_repeat, stored, state) = (false, false, false, None);
+                let file = File { id, content, path, len: 0, mtime: (0, 0), in_chunks, may_repeat, stored, state };
                 self.shared.lock().unanswered.push_back(file);
             }
             Err(e) => self.failed(&e.to_string()),
@@ -305,7 +343,7 @@ impl<'a> Producer<'a> {
                 return Ok(());
             }
         };
-        let (fd, stat) = match self.open(root, &file.place()) {
+        let opened = match self.open(root, &file.place()) {
             Ok(opened) => opened,
             Err(e) => {
                 let what = match e.kind() {
@@ -317,14 +355,14 @@ impl<'a> Producer<'a> {
             }
         };
         if self.encoder.is_some() {
-            return self.send_framed(file, &fd, &stat);
+            return self.send_framed(file, &opened);
         }
-        // Fewer blocks alone may be due to a file system that compresses.
-        let sparse = (stat.st_blocks as u64).saturating_mul(512) < file.len && has_hole(&fd, file.len);
-        // For a sparse file, sending holes saves more.
-        if file.in_chunks && !sparse {
-            let outline = Outline::new(file.len);
-            return self.outline(Box::new(Outlined { file, fd, outline, unreadable: false }));
+        let sparse = opened.is_sparse(file.len);
+        let Opened { fd, stat, state: opened_as } = opened;
+        // Of a file with holes, leaving them out may save more than its chunks.
+        if file.in_chunks && (!sparse || self.shared.lock().takes_holes) {
+            let outline = Outline::new(file.len, sparse);
+            return self.outline(Box::new(Outlined { file, fd, state: opened_as, outline, unreadable: false }));
         }
         self.writer.begin(file.id, &mut self.out);
         let mut hash = blake3::Hasher::new();
@@ -333,11 +371,14 @@ impl<'a> Producer<'a> {
         self.repeats.begin(&lost, state.doubts.len());
         drop(state);
         (self.done, self.here, self.repeated) = (0, 0, 0);
-        let read = self.content(&file, &fd, sparse, &mut hash)?;
+        let mut holes = sparse.then(Holes::default);
+        let read = self.content(&file, &fd, holes.as_mut(), &mut hash)?;
         let verdict = self.shared.lock().doubts.verdict();
         let mut end = EndState::Partial;
         if verdict == Verdict::Nothing {
-            end = self.ended(&file, &fd, read, &hash.finalize().into());
+            let digest = hash.finalize().into();
+            let seen = Seen { state: opened_as, sum: Some(Sum::Data(DataSum::new(digest, holes.as_ref()))) };
+            end = self.ended(&file, &fd, seen, read, &digest);
         } else {
             self.writer.end(end, &[0; DIGEST_LEN], &mut self.out);
         }
@@ -364,43 +405,53 @@ impl<'a> Producer<'a> {
         state.progress.bytes_here += here;
     }
 
-    fn open(&mut self, root: usize, path: &[u8]) -> io::Result<(OwnedFd, Stat)> {
+    fn open(&mut self, root: usize, path: &[u8]) -> io::Result<Opened> {
         let fd = self.roots[root].tree.open_below(path, OFlags::RDONLY | OFlags::NONBLOCK)?;
         let stat = rustix::fs::fstat(&fd)?;
         // Reading must not block on a fifo that has replaced the file.
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(io::Error::other("it is not a file any more"));
         }
-        Ok((fd, stat))
+        let state = FileState::from(&stat).settled(|| FileState::of(&fd))?;
+        Ok(Opened { fd, stat, state })
     }
 
     /// Ends the content of a file, completely read or not, and reports the result to both ends.
-    fn ended(&mut self, file: &File, fd: &OwnedFd, read: io::Result<bool>, digest: &[u8; DIGEST_LEN]) -> EndState {
-        let state = self.end_state(file, fd, &read);
+    fn ended(
+        &mut self,
+        file: &File,
+        fd: &OwnedFd,
+        seen: Seen,
+        read: io::Result<bool>,
+        digest: &[u8; DIGEST_LEN],
+    ) -> EndState {
+        let (state, seen) = self.end_state(file, fd, seen, &read);
         self.writer.end(state, digest, &mut self.out);
-        self.tell_end(file, state, read);
+        self.tell_end(file, state, seen, read);
         state
     }
 
-    /// How the content of a file ends.
-    fn end_state(&self, file: &File, fd: &OwnedFd, read: &io::Result<bool>) -> EndState {
-        // A stored file has another length than its original, and its end was read before.
-        let still = rustix::fs::fstat(fd).is_ok_and(|s| {
-            (file.stored || s.st_size as u64 == file.len) && (s.st_mtime, s.st_mtime_nsec as u32) == file.mtime
-        });
+    /// How the content of a file ends, and what the file is then. `seen` is what was read.
+    fn end_state(&self, file: &File, fd: &OwnedFd, seen: Seen, read: &io::Result<bool>) -> (EndState, Seen) {
+        if !matches!(read, Ok(true)) {
+            return (EndState::Partial, seen);
+        }
         // Files such as those of /proc have length 0, and their content is generated when they are
         // read.
-        let hides = file.len == 0 && !file.stored && rustix::io::pread(fd, &mut [0], 0).is_ok_and(|n| n > 0);
-        match read {
-            Ok(true) if hides => EndState::Partial,
-            Ok(true) if still => EndState::Whole,
-            Ok(true) => EndState::Changed,
-            _ => EndState::Partial,
+        if file.len == 0 && !file.stored && rustix::io::pread(fd, &mut [0], 0).is_ok_and(|n| n > 0) {
+            return (EndState::Partial, seen);
+        }
+        // A stored file has another length than its original, and its end was read before.
+        let is_announced = |now: &FileState| (file.stored || now.len == file.len) && now.mtime == file.mtime;
+        let still = seen.still(file, fd, || !self.shared.lock().over).ok().flatten();
+        match still.filter(is_announced) {
+            Some(state) => (EndState::Whole, Seen { state, ..seen }),
+            None => (EndState::Changed, seen),
         }
     }
 
     /// Reports the end of a file.
-    fn tell_end(&mut self, file: &File, state: EndState, read: io::Result<bool>) {
+    fn tell_end(&mut self, file: &File, state: EndState, seen: Seen, read: io::Result<bool>) {
         match read {
             Err(e) => self.failed(&format!("cannot read {}: {}", shown(&file.path), e_text(&e))),
             Ok(false) => self.failed(&format!("{} shrank while it was read; it was not stored", shown(&file.path))),
@@ -415,7 +466,7 @@ impl<'a> Producer<'a> {
                 if state == EndState::Whole
                     && let Some(removable) = &mut self.shared.lock().removable
                 {
-                    removable.add(file);
+                    removable.add(file, seen);
                 }
                 if state == EndState::Changed {
                     self.shared.lock().progress.changed += 1;
@@ -473,21 +524,23 @@ impl<'a> Producer<'a> {
         }
     }
 
-    /// Sends the content of a file; returns whether it was as long as announced.
+    /// Sends the content of a file, and its holes if they go into `holes`; returns whether it was as long as
+    /// announced.
     fn content(
         &mut self,
         file: &File,
         fd: &OwnedFd,
-        sparse: bool,
+        mut holes: Option<&mut Holes>,
         hash: &mut blake3::Hasher,
     ) -> Result<io::Result<bool>, Over> {
         let (len, mut at) = (file.len, 0);
         while at < len {
             let mut end = len;
-            if sparse {
+            if let Some(holes) = &mut holes {
                 match next_data(fd, at, len) {
                     Ok((begin, data_end)) => {
                         if begin > at {
+                            holes.add(at, begin - at);
                             self.writer.hole(begin - at, &mut self.out);
                             self.count(0, begin - at);
                             at = begin;

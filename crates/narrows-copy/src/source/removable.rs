@@ -3,12 +3,15 @@
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
+use std::io;
 use std::os::fd::OwnedFd;
 
 use narrows::entry::{self, EntryKind};
-use rustix::fs::{AtFlags, FileType, Stat};
+use narrows_host::file_state::{Change, FileState};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
+use super::seen::Seen;
 use super::{Content, File};
 use crate::scan::Root;
 use crate::spelling::are_one;
@@ -26,38 +29,47 @@ pub(super) struct Removable {
 struct Entry {
     root: usize,
     path: Vec<u8>,
-    /// What it was when it was read; it is removed only if it still is.
-    kind: FileType,
-    mtime: (i64, u32),
-    /// Length of a file.
-    len: Option<u64>,
-    /// The entry that has the content of a hard link.
-    of: Option<u64>,
+    /// It is removed only if it still is what it was.
+    was: Was,
 }
+
+/// What an entry was when it was read.
+enum Was {
+    /// A file of that announced length.
+    File { seen: Seen, len: u64 },
+    /// A further name of a file, whose number this is.
+    Name { of: u64 },
+    /// A link, fifo, device or socket, written at that time.
+    Other { kind: FileType, mtime: (i64, u32) },
+}
+
+/// What files became by the removal of some of their names, by device and inode: that changes the time of
+/// the last change.
+type Own = HashMap<(u64, u64), FileState>;
 
 impl Removable {
     /// A file that was sent whole, or is there already.
-    pub(super) fn add(&mut self, file: &File) {
+    pub(super) fn add(&mut self, file: &File, seen: Seen) {
         let Content::Below(root) = file.content else { return };
-        let path = file.place().into_owned();
-        let (kind, mtime, len) = (FileType::RegularFile, file.mtime, (!file.stored).then_some(file.len));
-        self.entries.insert(file.id, Entry { root, path, kind, mtime, len, of: None });
+        let was = Was::File { seen, len: file.len };
+        self.entries.insert(file.id, Entry { root, path: file.place().into_owned(), was });
     }
 
     /// A link, fifo, device or socket.
     pub(super) fn add_other(&mut self, id: u64, root: usize, entry: entry::Entry) {
-        let (kind, of) = match entry.kind {
-            _ if meta::is_socket(&entry) => (FileType::Socket, None),
+        let mtime = (entry.mtime_s, entry.mtime_ns);
+        let other = |kind| Was::Other { kind, mtime };
+        let was = match entry.kind {
+            _ if meta::is_socket(&entry) => other(FileType::Socket),
             // Of a file; other kinds have no further names here.
-            EntryKind::HardLink { of } => (FileType::RegularFile, Some(of)),
-            EntryKind::Symlink { .. } => (FileType::Symlink, None),
-            EntryKind::CharDevice { .. } => (FileType::CharacterDevice, None),
-            EntryKind::BlockDevice { .. } => (FileType::BlockDevice, None),
-            EntryKind::Fifo => (FileType::Fifo, None),
+            EntryKind::HardLink { of } => Was::Name { of },
+            EntryKind::Symlink { .. } => other(FileType::Symlink),
+            EntryKind::CharDevice { .. } => other(FileType::CharacterDevice),
+            EntryKind::BlockDevice { .. } => other(FileType::BlockDevice),
+            EntryKind::Fifo => other(FileType::Fifo),
             EntryKind::File { .. } | EntryKind::Folder | EntryKind::Stream => return,
         };
-        let mtime = (entry.mtime_s, entry.mtime_ns);
-        self.entries.insert(id, Entry { root, path: entry.path, kind, mtime, len: None, of });
+        self.entries.insert(id, Entry { root, path: entry.path, was });
     }
 
     /// The other end did not store it.
@@ -84,25 +96,21 @@ impl Removable {
             return 0;
         }
         let is_stored = |id: &u64| !self.failed.contains(id);
-        for (id, Entry { root, path, kind, mtime, len, of }) in &self.entries {
-            let is_whole = of.is_none_or(|of| is_stored(&of) && self.entries.contains_key(&of));
-            if !is_stored(id) || !is_whole {
+        let mut own = Own::default();
+        for (id, Entry { root, path, was }) in &self.entries {
+            let was = match was {
+                Was::Name { of } if !is_stored(of) => continue,
+                Was::Name { of } => match self.entries.get(of) {
+                    Some(file) => &file.was,
+                    None => continue,
+                },
+                was => was,
+            };
+            if !is_stored(id) {
                 continue;
             }
-            let taken = roots[*root].tree.parent(path).and_then(|(folder, name)| {
-                let stat = rustix::fs::statat(&folder, &name, AtFlags::SYMLINK_NOFOLLOW)?;
-                let is_same = FileType::from_raw_mode(stat.st_mode) == *kind
-                    && *mtime == (stat.st_mtime, stat.st_mtime_nsec as u32)
-                    && len.is_none_or(|len| len == stat.st_size as u64);
-                if !is_same {
-                    return Err(std::io::Error::other("it changed since it was read"));
-                }
-                if target.as_mut().is_some_and(|target| is_target(target, path, &folder, &name, &stat)) {
-                    return Err(std::io::Error::other("it is the target itself"));
-                }
-                Ok(rustix::fs::unlinkat(&folder, &name, AtFlags::empty())?)
-            });
-            match taken {
+            let tree = &mut roots[*root].tree;
+            match take(tree, path, was, &mut target, &mut own) {
                 Ok(()) => removed += 1,
                 Err(e) if Errno::from_io_error(&e) == Some(Errno::NOENT) => {}
                 Err(e) => on_failure(&format!("cannot remove the source {}: {}", shown(path), e_text(&e))),
@@ -110,6 +118,59 @@ impl Removable {
         }
         removed
     }
+}
+
+/// Removes a name of what still is as it was.
+fn take(
+    tree: &mut Tree,
+    path: &[u8],
+    was: &Was,
+    target: &mut Option<(Tree, Option<Vec<u8>>)>,
+    own: &mut Own,
+) -> io::Result<()> {
+    let (folder, name) = tree.parent(path)?;
+    let look = || rustix::fs::statat(&folder, &name, AtFlags::SYMLINK_NOFOLLOW);
+    let stat = look()?;
+    let kind_now = FileType::from_raw_mode(stat.st_mode);
+    let changed = || Err(io::Error::other("it changed since it was read"));
+    // A file with further names.
+    let mut file = None;
+    match was {
+        Was::Other { kind, mtime } if *kind == kind_now && *mtime == FileState::from(&stat).mtime => {}
+        Was::File { seen, len } if kind_now == FileType::RegularFile => {
+            let now = FileState::from(&stat);
+            let state = own.get(&now.place).copied().unwrap_or(seen.state);
+            let change = state.change(&now);
+            if change == Change::Content {
+                return changed();
+            }
+            let open = |flags| {
+                let flags = flags | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                rustix::fs::openat(&folder, &name, flags, Mode::empty())
+            };
+            if change == Change::Status {
+                let seen = Seen { state, sum: seen.sum };
+                let state = seen.still_of_len(*len, &open(OFlags::RDONLY)?, || true)?;
+                // Nearest to the moment at which it is removed.
+                if state.is_none_or(|state| look().map_or(true, |stat| state != FileState::from(&stat))) {
+                    return changed();
+                }
+            }
+            if stat.st_nlink > 1 {
+                file = open(OFlags::PATH).ok();
+            }
+        }
+        _ => return changed(),
+    }
+    if target.as_mut().is_some_and(|target| is_target(target, path, &folder, &name, &stat)) {
+        return Err(io::Error::other("it is the target itself"));
+    }
+    rustix::fs::unlinkat(&folder, &name, AtFlags::empty())?;
+    if let Some(file) = file {
+        let now = FileState::of(&file)?;
+        own.insert(now.place, now);
+    }
+    Ok(())
 }
 
 /// Whether the name in a source folder is the one that `path` has in the target.

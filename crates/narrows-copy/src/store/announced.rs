@@ -302,6 +302,7 @@ impl Target {
             earlier = self.is_resumable(self.home.left_len(&folder, &name));
         }
         Ok(match len {
+            Some(_) if earlier && in_chunks && self.options.holes => Wanted::ChunksAndHoles,
             Some(_) if earlier && in_chunks => Wanted::Chunks,
             Some(_) => Wanted::Repeats,
             None => Wanted::Whole,

@@ -18,7 +18,7 @@ use super::home::Home;
 use super::partial::{PRIVATE, Partial};
 use super::plan::DeltaPlan;
 use super::{Target, stream};
-use crate::delta::{DELTA_MIN, read_at};
+use crate::delta::{DELTA_MIN, Piece, read_at};
 use crate::frames::Form;
 use crate::hello::Fsync;
 use crate::tree::{Tree, split};
@@ -34,6 +34,10 @@ const WRITEBACK_LEN: u64 = 8 << 20;
 const DELTAS_MAX: usize = 64;
 /// The same as a divisor of the descriptors of this process, for a low limit.
 const DELTAS_SHARE: usize = 16;
+
+/// How much older than announced a file is stored that changed while it was read, in seconds: more than any
+/// file system rounds times. Older, so that `--update` does not keep it.
+const CHANGED_BEFORE_S: i64 = 3;
 
 /// Shortest block of zeros that becomes a hole, in bytes: shorter ones save no block of a file system.
 const HOLE_MIN: usize = 64 << 10;
@@ -119,12 +123,23 @@ impl OpenFile {
     }
 
     /// Adds a hole.
-    pub(super) fn hole(&mut self, len: u64) {
+    pub(super) fn hole(&mut self, mut len: u64) {
         if self.framed.is_some() {
             self.failed.get_or_insert_with(|| io::Error::other("frames have no holes"));
             return;
         }
-        self.at = self.at.saturating_add(len);
+        // Holes of a planned file come only where the plan has no room for them.
+        while len > 0 && self.failed.is_none() {
+            match self.next_need() {
+                Ok(need) => {
+                    let now = need.min(len);
+                    self.plan.iter_mut().for_each(|plan| plan.came(now));
+                    self.at = self.at.saturating_add(now);
+                    len -= now;
+                }
+                Err(e) => self.failed = Some(e),
+            }
+        }
     }
 
     /// Adds content of another file, or of this one if `from` is `None`.
@@ -235,9 +250,12 @@ impl OpenFile {
         let mut result = Ok(());
         let mut buffer = Vec::new();
         while result.is_ok()
-            && let Some((file, offset, len)) = plan.take_here()
+            && let Some(piece) = plan.take_here()
         {
-            result = self.copy(plan.file(file), offset, len, &mut buffer);
+            match piece {
+                Piece::Have { file, offset, len } => result = self.copy(plan.file(file), offset, len, &mut buffer),
+                Piece::Hole { len } | Piece::Need { len } => self.at = self.at.saturating_add(len),
+            }
         }
         self.plan = Some(plan);
         result
@@ -393,6 +411,11 @@ impl Target {
                 "the source of {} changed while it was read",
                 shown(&open.entry.path)
             ));
+            if !self.is_of_pack {
+                // The source may have the announced length and time again: the next copy must not take this
+                // for the same.
+                open.entry.mtime_s = open.entry.mtime_s.saturating_sub(CHANGED_BEFORE_S);
+            }
         }
         meta::apply(open.partial.file.as_fd(), &open.entry, self.ownership, &mut self.losses);
         if in_full && state == EndState::Whole && self.options.form == Form::Raw {

@@ -62,11 +62,11 @@ impl DeltaPlan {
             return vec![0, chunks.len() as u32];
         }
         let begin = self.end;
-        let len: u64 = chunks.iter().map(|c| u64::from(c.len)).sum();
-        self.end += len;
+        let len = chunks.iter().fold(0, |len: u64, chunk| len.saturating_add(chunk.covers()));
+        self.end = self.end.saturating_add(len);
         if self.pieces.len() >= PIECES_MAX {
             match self.pieces.last_entry().map(|last| last.into_mut()) {
-                Some(Piece::Need { len: before }) => *before += len,
+                Some(Piece::Need { len: before }) => *before = before.saturating_add(len),
                 _ => self.put(begin, [Piece::Need { len }]),
             }
             return vec![0, chunks.len() as u32];
@@ -79,7 +79,7 @@ impl DeltaPlan {
     fn put(&mut self, mut at: u64, pieces: impl IntoIterator<Item = Piece>) {
         for piece in pieces {
             self.pieces.insert(at, piece);
-            at += piece.len();
+            at = at.saturating_add(piece.len());
         }
     }
 
@@ -114,7 +114,7 @@ impl DeltaPlan {
         }
         let before = match self.pieces.range(..region.offset).next_back() {
             Some((_, Piece::Have { file, offset, len })) => Some((*file, offset + len)),
-            Some((_, Piece::Need { .. })) => None,
+            Some((_, Piece::Need { .. } | Piece::Hole { .. })) => None,
             None => self.taken,
         };
         let after = match self.pieces.get(&(region.offset + u64::from(region.len))) {
@@ -124,13 +124,17 @@ impl DeltaPlan {
         self.basis.find_pieces(region.len, hashes, before, after)
     }
 
-    /// Removes and returns the next piece if it is present: file, offset, length.
-    pub(crate) fn take_here(&mut self) -> Option<(usize, u64, u64)> {
-        let Some((_, &Piece::Have { file, offset, len })) = self.pieces.first_key_value() else { return None };
+    /// Removes and returns the next piece if it is present, or is a hole.
+    pub(crate) fn take_here(&mut self) -> Option<Piece> {
+        let piece = *self.pieces.first_key_value()?.1;
+        self.taken = match piece {
+            Piece::Need { .. } => return None,
+            Piece::Have { file, offset, len } => Some((file, offset + len)),
+            Piece::Hole { .. } => None,
+        };
         self.pieces.pop_first();
-        self.begin += len;
-        self.taken = Some((file, offset + len));
-        Some((file, offset, len))
+        self.begin = self.begin.saturating_add(piece.len());
+        Some(piece)
     }
 
     /// Length of the next piece if the sender has to send it.
@@ -165,7 +169,7 @@ mod tests {
         let content: Vec<u8> = (0..200_000u32).flat_map(|i| i.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
         old.write_all(&content).unwrap();
         let old = OwnedFd::from(old);
-        let there = Outline::new(content.len() as u64).next(&old).unwrap()[0];
+        let there = Outline::new(content.len() as u64, false).next(&old).unwrap()[0];
         let mut plan = DeltaPlan::new(vec![old]);
         // Present and missing pieces alternate, so that no two can be merged.
         let chunks = [there, Chunk { len: 1, hash: 7 }].repeat(2048);
@@ -182,7 +186,7 @@ mod tests {
         let mut old = tempfile::tempfile().unwrap();
         old.write_all(&[0; 1 << 20]).unwrap();
         let old = OwnedFd::from(old);
-        let there = Outline::new(1 << 20).next(&old).unwrap()[0];
+        let there = Outline::new(1 << 20, false).next(&old).unwrap()[0];
         let mut plan = DeltaPlan::new(vec![old]);
         let chunks = [there, Chunk { len: 1, hash: 7 }].repeat(2048);
         for _ in 0..15 {

@@ -125,6 +125,8 @@ pub enum Wanted {
     Whole,
     /// The receiver may have an earlier state of the file: the sender may send its chunks first.
     Chunks,
+    /// The same, and holes may be among the chunks. Only if the sender asked for it.
+    ChunksAndHoles,
     /// The whole file is wanted, and may repeat earlier content of this and other files.
     Repeats,
 }
@@ -142,6 +144,7 @@ impl Answer {
                     Wanted::Chunks => 2,
                     Wanted::Refused => 3,
                     Wanted::Repeats => 4,
+                    Wanted::ChunksAndHoles => 5,
                 });
             }
             Self::Whole { id: number } | Self::Repeated { len: number } => {
@@ -216,6 +219,7 @@ impl Answer {
                         2 => Wanted::Chunks,
                         3 => Wanted::Refused,
                         4 => Wanted::Repeats,
+                        5 => Wanted::ChunksAndHoles,
                         _ => return Err(Error::unsupported("an answer needs a newer program")),
                     };
                     Self::Files { count, wanted }
@@ -298,6 +302,7 @@ mod tests {
             Answer::Made { text: "a/link -> b".into() },
             Answer::Files { count: 1, wanted: Wanted::Refused },
             Answer::Files { count: 2, wanted: Wanted::Chunks },
+            Answer::Files { count: 3, wanted: Wanted::ChunksAndHoles },
             Answer::Files { count: 3, wanted: Wanted::Repeats },
             Answer::Chunks { id: 300, runs: vec![0, 4096, 1] },
             Answer::Frames {

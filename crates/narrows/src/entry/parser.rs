@@ -211,10 +211,11 @@ impl RecordParser {
         let mut chunks = Vec::new();
         while !f.0.is_empty() {
             let len = f.number32()?;
-            if !(1..=CHUNK_LEN_MAX).contains(&len) || chunks.len() == CHUNKS_MAX {
-                return Err(Error::limit("a record has too many chunks, or a chunk is too long"));
+            let chunk = Chunk { len, hash: f.word()? };
+            if len > CHUNK_LEN_MAX || chunk.covers() == 0 || chunks.len() == CHUNKS_MAX {
+                return Err(Error::limit("a record has too many chunks, or a chunk is too long or empty"));
             }
-            chunks.push(Chunk { len, hash: f.word()? });
+            chunks.push(chunk);
         }
         Ok(Record::Chunks { id, chunks })
     }
@@ -379,7 +380,7 @@ mod tests {
         for entry in entries() {
             writer.entry(&entry, &mut out).unwrap();
         }
-        let chunks = [Chunk { len: 1, hash: u64::MAX }, Chunk { len: CHUNK_LEN_MAX, hash: 0 }];
+        let chunks = [Chunk { len: 1, hash: u64::MAX }, Chunk::hole(u64::MAX), Chunk { len: CHUNK_LEN_MAX, hash: 0 }];
         writer.chunks(2, &chunks, &mut out);
         let regions = [Region { offset: 0, len: 1 }, Region { offset: 1 << 40, len: 257 }];
         writer.pieces(2, &regions, &[[1; 6], [2; 6], [3; 6]], &mut out);

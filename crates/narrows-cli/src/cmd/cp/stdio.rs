@@ -115,6 +115,7 @@ fn receive(args: &CpArgs, source: &Place, target: &Target, to: &Output<'_>, tell
         images: false,
         codes: true,
         sockets: false,
+        holes: false,
         habits: SourceHabits { rate: args.habits.rate(), yields: args.habits.yields(), ..SourceHabits::default() },
     };
     let notes = Notes::default();

@@ -8,11 +8,13 @@ use narrows::block::Block;
 use narrows::codec::CodecId;
 use narrows::entry::{EndState, Entry, EntryKind, KnownFrame};
 use narrows::frame::{BlockHeader, PREFACE_LEN, SUMS_LOG, codecs_of_this_build};
-use rustix::fs::{OFlags, Stat};
+use rustix::fs::OFlags;
+use xxhash_rust::xxh3::Xxh3;
 
 use super::super::doubts::{Doubted, Verdict};
+use super::super::seen::{Seen, Sum};
 use super::stored_file::{Stored, Window, changed, damaged, open_any, open_stored, read_block};
-use super::{File, Over, Producer, has_hole, next_data};
+use super::{File, Opened, Over, Producer, next_data};
 use crate::frames::{self, BLOCK_LEN, Item, Known};
 use crate::{e_text, meta, shown};
 
@@ -48,8 +50,8 @@ impl Asked {
 /// How the content of a file was read.
 type Read = io::Result<bool>;
 
-/// Whether a stored file was read to its end, and the sums of its raw bytes.
-type Sent = (bool, Option<Vec<u64>>);
+/// Whether a stored file was read to its end, the sums of its raw bytes, and what was read.
+type Sent = (bool, Option<Vec<u64>>, Sum);
 
 impl Producer<'_> {
     /// Turns the entry of a stored file into that of its original.
@@ -77,13 +79,13 @@ impl Producer<'_> {
     }
 
     /// Sends a file as frames, or asks first what the other end has of it.
-    pub(super) fn send_framed(&mut self, file: File, fd: &OwnedFd, stat: &Stat) -> Result<(), Over> {
+    pub(super) fn send_framed(&mut self, file: File, opened: &Opened) -> Result<(), Over> {
         if file.in_chunks {
             self.writer.ask(file.id, 0, &mut self.out);
             self.asked.push_back(Box::new(Asked { file, frames: Vec::new(), sums: Vec::new(), is_whole: false }));
             return Ok(());
         }
-        self.send_frames(file, fd, stat, &[], &[])
+        self.send_frames(file, opened, &[], &[])
     }
 
     /// Takes answers about what the other end has.
@@ -113,19 +115,13 @@ impl Producer<'_> {
     pub(super) fn send_asked(&mut self, asked: Asked) -> Result<(), Over> {
         let Asked { file, frames, sums, .. } = asked;
         match self.opened(&file) {
-            Some((fd, stat)) => self.send_frames(file, &fd, &stat, &frames, &sums),
+            Some(opened) => self.send_frames(file, &opened, &frames, &sums),
             None => Ok(()),
         }
     }
 
-    fn send_frames(
-        &mut self,
-        file: File,
-        fd: &OwnedFd,
-        stat: &Stat,
-        known: &[KnownFrame],
-        sums: &[u64],
-    ) -> Result<(), Over> {
+    fn send_frames(&mut self, file: File, source: &Opened, known: &[KnownFrame], sums: &[u64]) -> Result<(), Over> {
+        let fd = &source.fd;
         let opened = if file.stored { open_stored(fd, file.len) } else { Ok(None) };
         let never = match self.says_never(&file, fd) {
             Ok(never) => never,
@@ -140,24 +136,27 @@ impl Producer<'_> {
         self.put(Item::Begin(block_max))?;
         drop(self.shared.lock().doubts.begin(file.id));
         (self.done, self.here, self.repeated) = (0, 0, 0);
-        let mut own_sums = None;
+        let (mut own_sums, mut sum) = (None, None);
         let read = if file.stored {
-            match self.stored(opened, fd, file.len, sums)? {
-                Ok((read, found)) => {
-                    own_sums = found;
-                    Ok(read)
-                }
-                Err(e) => Err(e),
-            }
+            self.stored(opened, fd, file.len, sums)?.map(|(read, found, seen)| {
+                (own_sums, sum) = (found, Some(seen));
+                read
+            })
         } else {
-            let sparse = (stat.st_blocks as u64).saturating_mul(512) < file.len && has_hole(fd, file.len);
-            self.plain(&file, fd, sparse, never, known)?
+            let mut hash = Xxh3::new();
+            let read = self.plain(&file, fd, source.is_sparse(file.len), never, known, &mut hash)?;
+            sum = Some(Sum::Raw(hash.digest128()));
+            read
         };
+        let seen = Seen { state: source.state, sum };
         let verdict = self.shared.lock().doubts.verdict();
-        let state = if verdict == Verdict::Nothing { self.end_state(&file, fd, &read) } else { EndState::Partial };
+        let (state, seen) = match verdict {
+            Verdict::Nothing => self.end_state(&file, fd, seen, &read),
+            _ => (EndState::Partial, seen),
+        };
         self.put(Item::End(state, own_sums))?;
         if verdict == Verdict::Nothing {
-            self.tell_end(&file, state, read);
+            self.tell_end(&file, state, seen, read);
         }
         let changed = state == EndState::Changed;
         let doubted = Doubted { file, done: self.done, here: self.here, repeated: 0, changed };
@@ -231,6 +230,7 @@ impl Producer<'_> {
         sparse: bool,
         never: bool,
         known: &[KnownFrame],
+        hash: &mut Xxh3,
     ) -> Result<Read, Over> {
         let mut known = known.iter().filter(|frame| frame.raw_len as usize <= BLOCK_LEN).peekable();
         let (mut at, mut data) = (0, 0..0);
@@ -263,6 +263,7 @@ impl Producer<'_> {
                     Err(e) => return Ok(Err(e)),
                 }
             };
+            hash.update(&raw);
             match known.peek() {
                 Some(frame) if is_known && is_of(frame, &raw) => {
                     self.put(Item::Known(Known::Stored(**frame, raw)))?;
@@ -294,7 +295,7 @@ impl Producer<'_> {
     ) -> Result<io::Result<Sent>, Over> {
         let stored = match opened {
             Ok(Some(stored)) => stored,
-            Ok(None) => return Ok(self.decoded(fd, len)?.map(|all| (all, None))),
+            Ok(None) => return Ok(self.decoded(fd, len)?.map(|(all, sum)| (all, None, Sum::Decoded(sum)))),
             Err(e) => return Ok(Err(e)),
         };
         let same = |begin: u64, end: u64| {
@@ -304,9 +305,11 @@ impl Producer<'_> {
         };
         let (mut at, mut raw_at) = (PREFACE_LEN as u64, 0u64);
         let mut window = Window::new(fd);
+        let mut hash = Xxh3::new();
+        let sum = |hash: &Xxh3| Sum::Frames { end: stored.index_offset, sum: hash.digest128() };
         while at < stored.index_offset {
             if self.is_given_up() {
-                return Ok(Ok((false, None)));
+                return Ok(Ok((false, None, sum(&hash))));
             }
             let (header, frame) = match window.frame(at, stored.index_offset, &stored.limits) {
                 Ok(found) => found,
@@ -318,6 +321,7 @@ impl Producer<'_> {
                 return Ok(Err(damaged()));
             }
             let frame_len = frame.len();
+            hash.update(frame);
             if same(raw_at, raw_end) {
                 self.put(Item::Known(Known::Raw { raw_len, frame_len, check }))?;
                 self.count(0, raw_len as u64);
@@ -334,38 +338,73 @@ impl Producer<'_> {
             return Ok(Err(damaged()));
         }
         // Those of the blocks that were encoded anew alone would be wrong.
-        Ok(Ok((true, Some(stored.sums.unwrap_or_default()))))
+        let sum = sum(&hash);
+        Ok(Ok((true, Some(stored.sums.unwrap_or_default()), sum)))
     }
 }
 
 impl Producer<'_> {
     /// Sends a stored file whose frames do not stand alone: it is decoded, and encoded for this link.
-    fn decoded(&mut self, fd: &OwnedFd, len: u64) -> Result<Read, Over> {
-        let file = match open_any(fd) {
-            Ok(file) if file.raw_len() == len => file,
-            Ok(_) => return Ok(Err(changed())),
-            Err(e) => return Ok(Err(e)),
-        };
-        let mut at = 0;
-        while at < len {
-            if self.is_given_up() {
-                return Ok(Ok(false));
-            }
-            let mut raw = vec![0; (len - at).min(BLOCK_LEN as u64) as usize];
-            let mut filled = 0;
-            while filled < raw.len() {
-                match file.read_at(&mut raw[filled..], at + filled as u64) {
-                    Ok(0) => return Ok(Ok(false)),
-                    Ok(n) => filled += n,
-                    Err(_) => return Ok(Err(damaged())),
+    fn decoded(&mut self, fd: &OwnedFd, len: u64) -> Result<io::Result<(bool, u128)>, Over> {
+        let mut hash = Xxh3::new();
+        let mut over = None;
+        let read = {
+            let mut each = |raw: Vec<u8>| {
+                let filled = raw.len() as u64;
+                hash.update(&raw);
+                if let Err(e) = self.block(Block::from_vec(raw)) {
+                    over = Some(e);
+                    return false;
                 }
-            }
-            self.block(Block::from_vec(raw))?;
-            self.count(filled as u64, 0);
-            at += filled as u64;
+                self.count(filled, 0);
+                !self.is_given_up()
+            };
+            each_block_decoded(fd, len, &mut each)
+        };
+        match over {
+            Some(over) => Err(over),
+            None => Ok(read.map(|all| (all, hash.digest128()))),
         }
-        Ok(Ok(true))
     }
+}
+
+/// Hands on what a stored file decodes to, block by block; returns whether it was `len` bytes and `each` was
+/// never false.
+fn each_block_decoded(fd: &OwnedFd, len: u64, each: &mut dyn FnMut(Vec<u8>) -> bool) -> Read {
+    let file = open_any(fd)?;
+    if file.raw_len() != len {
+        return Err(changed());
+    }
+    let mut at = 0;
+    while at < len {
+        let mut raw = vec![0; (len - at).min(BLOCK_LEN as u64) as usize];
+        let mut filled = 0;
+        while filled < raw.len() {
+            match file.read_at(&mut raw[filled..], at + filled as u64) {
+                Ok(0) => return Ok(false),
+                Ok(n) => filled += n,
+                Err(_) => return Err(damaged()),
+            }
+        }
+        at += filled as u64;
+        if !each(raw) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// As [`each_block_decoded`], for who only looks at the bytes.
+pub(in crate::source) fn each_decoded(
+    fd: &OwnedFd,
+    len: u64,
+    goes_on: impl Fn() -> bool,
+    mut each: impl FnMut(&[u8]),
+) -> io::Result<bool> {
+    each_block_decoded(fd, len, &mut |raw| {
+        each(&raw);
+        goes_on()
+    })
 }
 
 /// Whether a frame that the other end has is of these raw bytes.
@@ -381,7 +420,7 @@ fn is_of(frame: &KnownFrame, raw: &[u8]) -> bool {
 
 impl Producer<'_> {
     /// Opens an announced file; reports a failure.
-    fn opened(&mut self, file: &File) -> Option<(OwnedFd, Stat)> {
+    fn opened(&mut self, file: &File) -> Option<Opened> {
         let super::Content::Below(root) = file.content else { return None };
         match self.open(root, &file.place()) {
             Ok(opened) => Some(opened),

@@ -4,8 +4,11 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
+use narrows_host::file_state::FileState;
+
+use super::super::seen::{Seen, Sum};
 use super::{File, Over, Producer};
-use crate::delta::Outline;
+use crate::delta::{Outline, Span};
 
 /// Maximum number of records of chunks, each for 8 MiB of the file, that are announced ahead of the
 /// content.
@@ -15,6 +18,8 @@ pub(super) const RECORDS_AHEAD: usize = 8;
 pub(super) struct Outlined {
     pub(super) file: File,
     pub(super) fd: OwnedFd,
+    /// What it was before it was read.
+    pub(super) state: FileState,
     pub(super) outline: Outline,
     /// Further reading failed: nothing more is announced, so no answer is expected.
     pub(super) unreadable: bool,
@@ -72,8 +77,10 @@ impl Producer<'_> {
     pub(super) fn send_chunks(&mut self, mut outlined: Box<Outlined>) -> Result<(), Over> {
         self.writer.begin(outlined.file.id, &mut self.out);
         let read = self.needed_content(&mut outlined)?;
-        let Outlined { file, fd, outline, .. } = &*outlined;
-        let _ = self.ended(file, fd, read.map(|all| all && outline.len() == file.len), &outline.digest());
+        let Outlined { file, fd, outline, state, .. } = &*outlined;
+        let digest = outline.digest();
+        let seen = Seen { state: *state, sum: Some(Sum::Data(outline.sum())) };
+        let _ = self.ended(file, fd, seen, read.map(|all| all && outline.len() == file.len), &digest);
         Ok(())
     }
 
@@ -99,9 +106,13 @@ impl Producer<'_> {
             let Some(needed) = outlined.outline.needed() else {
                 return Ok(Err(io::Error::other("the receiver's answer is invalid")));
             };
-            let sent: u64 = needed.iter().map(|(_, len)| len).sum();
+            let sent: u64 = needed.iter().filter(|span| !span.hole).map(|span| span.len).sum();
             self.shared.lock().progress.bytes_here += outlined.outline.settled() - before - sent;
-            for (offset, len) in needed {
+            for Span { offset, len, hole } in needed {
+                if hole {
+                    self.writer.hole(len, &mut self.out);
+                    continue;
+                }
                 match self.span(&outlined.fd, offset, offset + len, None)? {
                     Ok(true) => {}
                     short => return Ok(short),

@@ -69,6 +69,7 @@ fn options() -> StoreOptions {
         form: Form::Raw,
         images: false,
         codes: false,
+        holes: false,
         habits: StoreHabits::default(),
     }
 }

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
@@ -18,12 +18,14 @@ use narrows_copy::filter::Filter;
 use narrows_copy::scan::{Found, Root, walk};
 use narrows_copy::serve::open_roots;
 use narrows_file::{Hint, WriteOptions, Writer};
+use narrows_host::file_state::FileState;
 use narrows_host::hints::Hints;
 use narrows_host::signals;
 use narrows_host::words::shown;
 use narrows_object::meta::FileMeta;
 use narrows_object::{CreateOptions, KEY_LEN_MAX, ObjectWriter, Url};
 use rustix::fs::OFlags;
+use xxhash_rust::xxh3::Xxh3;
 
 use super::changes::{Stamp, is_stored};
 use super::{Copy, Removed, SUFFIX, in_threads, key_of, lock};
@@ -138,7 +140,7 @@ impl Put<'_> {
             return false;
         }
         let (root, entry) = match found {
-            Found::Entry { root, entry } => (root, entry),
+            Found::Entry { root, entry, .. } => (root, entry),
             Found::Failed(text) => {
                 self.copy.failed(&text);
                 return true;
@@ -226,9 +228,8 @@ impl Put<'_> {
         if !data.is_file() {
             return Err(anyhow!("it is not a file any more").into());
         }
-        let stamp =
-            |data: &std::fs::Metadata| Stamp { len: data.len(), mtime: (data.mtime(), data.mtime_nsec() as u32) };
-        let local = stamp(&data);
+        let before = FileState::before_reading(&file).context("cannot read it")?;
+        let local = Stamp { len: before.len, mtime: before.mtime };
         let announced = match job.entry.kind {
             EntryKind::File { len, .. } => len,
             _ => {
@@ -268,9 +269,10 @@ impl Put<'_> {
         };
         let cannot = || format!("cannot write {}", copy.store.url(&key));
         let writer = ObjectWriter::create(&copy.store, &key, options).with_context(cannot)?;
+        let mut source = Hashed { file: &mut file, hash: Xxh3::new() };
         let (writer, read) = if args.plain {
             let mut writer = writer;
-            let read = read_into(&mut file, &mut writer, copy, cannot)?;
+            let read = read_into(&mut source, &mut writer, copy, cannot)?;
             (writer, read)
         } else {
             let threads = if local.len >= LONG { narrows::stream::encoders() } else { 1 };
@@ -281,13 +283,15 @@ impl Put<'_> {
             let mut options = WriteOptions::default().hint(hint).raw_len(local.len).threads(threads);
             options = args.flow.policy.iter().cloned().fold(options, WriteOptions::policy);
             let mut writer = Writer::new(writer, options).with_context(cannot)?;
-            let read = read_into(&mut file, &mut writer, copy, cannot)?;
+            let read = read_into(&mut source, &mut writer, copy, cannot)?;
             let ended = if read == local.len { writer.finish() } else { return Err(Failure::Changed) };
             let (writer, _) = ended.map_err(anyhow::Error::from).with_context(cannot)?;
             (writer, read)
         };
         // The metadata has the length and time of before; nothing is stored that they do not describe.
-        if read != local.len || stamp(&file.metadata().context("cannot read it")?) != local {
+        let sum = source.hash.digest128();
+        let still = before.still(&file, || sum_of(&file).map(|now| now == sum)).context("cannot read it")?;
+        if read != local.len || still.is_none() {
             return Err(Failure::Changed);
         }
         let created = writer.finish().with_context(cannot)?;
@@ -350,6 +354,37 @@ impl Put<'_> {
 fn path_of(root: &Root, entry: &Entry) -> PathBuf {
     let folder = format!("/proc/self/fd/{}", root.tree.root().as_raw_fd());
     Path::new(&folder).join(OsStr::from_bytes(&entry.path))
+}
+
+/// A file that is read, and the hash of what was read.
+struct Hashed<'a> {
+    file: &'a mut File,
+    hash: Xxh3,
+}
+
+impl Read for Hashed<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let n = self.file.read(buf)?;
+        self.hash.update(&buf[..n]);
+        Ok(n)
+    }
+}
+
+/// The hash of what a file has now.
+fn sum_of(file: &File) -> io::Result<u128> {
+    let (mut hash, mut at, mut buf) = (Xxh3::new(), 0, vec![0; STEP]);
+    loop {
+        match file.read_at(&mut buf, at) {
+            Ok(0) => return Ok(hash.digest128()),
+            Ok(_) if signals::received().is_some() => return Err(io::Error::other("interrupted")),
+            Ok(n) => {
+                hash.update(&buf[..n]);
+                at += n as u64;
+            }
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
 }
 
 /// Copies all of `file` and returns its length.
