@@ -8,6 +8,7 @@ use fastcdc::v2020::FastCDC;
 use narrows::Result;
 use narrows::entry::{EntryKind, GROUP_FILES_MAX, GROUP_LEN_MAX};
 use narrows_copy::holes::has_hole;
+use narrows_host::file_state::{Change, FileState};
 use narrows_host::words::shown_name;
 use rustix::fs::Stat;
 
@@ -42,12 +43,12 @@ impl<W: Write + Send + 'static> Packer<'_, W> {
         if (stat.st_blocks as u64).saturating_mul(512) < len as u64 && has_hole(fd, len as u64) {
             return Ok(false);
         }
+        let Ok(state) = FileState::from(stat).settled(|| FileState::of(fd)) else { return Ok(false) };
         // A byte more: files such as those of /proc are longer than they say.
         let mut content = vec![0; len + 1];
         let whole = read_at(fd, &mut content, 0).is_ok_and(|n| n == len);
-        let key = |s: &Stat| (s.st_size, s.st_mtime, s.st_mtime_nsec, s.st_ctime, s.st_ctime_nsec);
-        let is_same = |s: Stat| key(&s) == key(stat) && (s.st_mtime, s.st_mtime_nsec as u32) == mtime;
-        if !whole || !rustix::fs::fstat(fd).is_ok_and(is_same) {
+        let is_same = |now: FileState| state.change(&now) == Change::Nothing && now.mtime == mtime;
+        if !whole || !FileState::of(fd).is_ok_and(is_same) {
             return Ok(false);
         }
         content.truncate(len);
