@@ -4,9 +4,9 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use narrows::entry::DIGEST_LEN;
+use rustix::io::Errno;
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::delta::read_at;
 use crate::hash;
 use crate::holes::next_data;
 
@@ -84,12 +84,16 @@ pub(crate) fn each(
     let mut buffer = vec![0; STEP.min(usize::try_from(end.saturating_sub(at)).unwrap_or(STEP))];
     while at < end {
         let want = (end - at).min(STEP as u64) as usize;
-        let n = read_at(file, &mut buffer[..want], at)?;
-        if n < want || !goes_on() {
-            return Ok(false);
+        match rustix::io::pread(file, &mut buffer[..want], at) {
+            Ok(0) => return Ok(false),
+            Ok(_) if !goes_on() => return Ok(false),
+            Ok(n) => {
+                each(&buffer[..n]);
+                at += n as u64;
+            }
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
         }
-        each(&buffer[..n]);
-        at += n as u64;
     }
     Ok(true)
 }
