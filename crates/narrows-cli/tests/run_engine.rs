@@ -153,6 +153,31 @@ fn much_both_ways_arrives_as_it_was() {
 }
 
 /// Neither end waits for the other's bytes, nor for more of its own.
+/// Zeros take next to nothing on the network, so that its buffers stop nobody. Both write before either
+/// reads, so that what each says of its reading stands behind bytes that the other does not read.
+#[test]
+fn a_program_that_reads_nothing_has_little_on_its_way_to_it() {
+    if !has("python3") {
+        return;
+    }
+    const LEN: &str = "67108864";
+    /// What may be ahead of a reader that never read, the sockets of both programs, and what those of the
+    /// network hold at most, 4 MiB and 6 MiB: a server may write plain bytes before the first frame comes.
+    const HELD: usize = 12 << 20;
+    for policy in POLICIES {
+        let mut server = Running::start_with_stdin(end("--accept-direct", policy, &[], &["fill-server", LEN]));
+        let mut client = Running::start_with_stdin(client(policy, &[], &["fill-client", server.port(), LEN]));
+        for taken in [server.line(), client.first.clone()] {
+            let taken: usize = taken.parse().unwrap();
+            assert!((1..HELD).contains(&taken), "{policy}: {taken} bytes that nobody has read");
+        }
+        for end in [&mut server, &mut client] {
+            drop(end.child.as_mut().unwrap().stdin.take());
+        }
+        assert_eq!([server.line(), client.line()], [LEN, LEN], "{policy}");
+    }
+}
+
 #[test]
 fn a_server_that_speaks_first_is_heard_and_lines_are_answered() {
     if !has("python3") {

@@ -10,7 +10,7 @@ use narrows::frame::{BASELINE_HISTORY, NAMED_CODECS};
 use narrows::policy::PolicySpec;
 use narrows::pool::{Pool, Queue};
 use narrows::receiver::Receiver;
-use narrows::sender::Sender;
+use narrows::sender::{Sender, SenderConfig};
 use narrows::stream::{self, ReceiveOptions, SendOptions};
 
 /// Jobs of at most this many raw bytes and this estimated time run on the thread that moves the
@@ -163,6 +163,7 @@ impl Compressor {
             _ => options,
         };
         let (config, policy) = options.into_engine();
+        let config = SenderConfig { tells_delivered: true, ..config };
         Sender::new(config, policy, buffers.clone())
     }
 

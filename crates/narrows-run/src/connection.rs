@@ -21,12 +21,14 @@ use super::held::Held;
 use super::incoming::Incoming;
 use super::outgoing::Outgoing;
 use super::shared::PumpContext;
+use super::stall::Stall;
 use super::sys;
 use super::wire::{RawAddress, Request};
 
 mod connecting;
 mod downward;
 mod ends;
+mod stalled;
 mod switching;
 mod upward;
 mod urgent;
@@ -74,6 +76,8 @@ pub(crate) struct Connection {
     urgent_up: Option<UrgentUp>,
     urgent_down: UrgentDown,
     ending: Ending,
+    /// The program's bytes wait for the peer's reader.
+    stall: Option<Stall>,
 }
 
 /// What is known of a connection from its beginning on.
@@ -128,6 +132,7 @@ impl Connection {
             urgent_up: None,
             urgent_down: UrgentDown::Nothing,
             ending: Ending::Open,
+            stall: None,
         };
         connection.after_flow(context);
         connection
@@ -225,10 +230,20 @@ impl Connection {
         let flow = self.negotiation.flow.next_wakeup_ns().filter(|_| self.ending.error().is_none());
         let dialing = self.dialing().map(Dialing::deadline_ns);
         let broken = self.broken_wakeup_ns(now_ns);
-        [flow, self.up.next_wakeup_ns(now_ns), self.down.next_wakeup_ns(now_ns), leaving, dialing, broken]
-            .into_iter()
-            .flatten()
-            .min()
+        let stall = self.stall.as_ref().map(Stall::next_wakeup_ns);
+        [
+            self.up.report_ns(),
+            stall,
+            flow,
+            self.up.next_wakeup_ns(now_ns),
+            self.down.next_wakeup_ns(now_ns),
+            leaving,
+            dialing,
+            broken,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     pub(crate) fn on_time(&mut self, context: &mut PumpContext) {
@@ -243,6 +258,7 @@ impl Connection {
         if self.up.next_wakeup_ns(0).is_some_and(|at| at <= now_ns) {
             self.up.on_time(&self.network, self.serial, context);
         }
+        self.stall_on_time(context);
         if self.down.keeps_others_waiting(now_ns) {
             self.refuse(&narrows::Error::limit(
                 "its program reads nothing, and the memory of all connections is used up",
@@ -266,8 +282,11 @@ impl Connection {
         let mut steps = 0;
         loop {
             steps += 1;
+            self.up.hears = self.hears();
             let moved = self.step_up(scratch, context) | self.step_down(scratch, context);
-            self.up.count();
+            self.up.hear(self.down.told(), context);
+            self.tell_delivered(context);
+            self.up.count(self.down.plain_waiting());
             self.down.count();
             if self.is_encrypted() {
                 self.up.give_up_compressing(context);
@@ -276,6 +295,7 @@ impl Connection {
                 return over;
             }
             if !moved {
+                self.note_stall(context);
                 return Next::Wait;
             }
             if moved_so_far(self) - begun + steps * STEP >= TURN {

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use narrows::Result;
 use narrows::block::Block;
 use narrows::codec::Contexts;
-use narrows::frame::PREFACE_LEN;
+use narrows::frame::{PREFACE_LEN, Scan};
 use narrows::pool::Queue;
 use narrows::receiver::{DecodeDone, DecodeJob, Receiver, RecvSummary};
 use narrows::stream;
@@ -14,9 +14,12 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
 use super::allowance::Reading;
+use super::behind::{Behind, Told};
 use super::compressor::{INLINE_NS, MEMORY_MIN, MESSAGE_LEN, RECEIVED_MAX, Share};
 use super::shared::{Order, PumpContext};
 use super::socket::{self, Waiting};
+
+mod ahead;
 
 /// Network reads start with buffers of this size, which grow while reads fill them, so that a quiet
 /// connection holds little memory.
@@ -67,6 +70,13 @@ enum Stage {
 /// State of the direction since its marker.
 struct Frames {
     receiver: Receiver,
+    scan: Scan,
+    /// What the peer says of the direction to it.
+    told: Told,
+    /// Frames that were read although the receiver has no room for them.
+    behind: Behind,
+    /// Bytes for the program before the frames.
+    plain_len: u64,
     /// The rest of the latest block, which the program has not taken yet.
     raw: Block,
     queue: Queue,
@@ -130,6 +140,10 @@ impl Incoming {
     /// The program takes nothing more.
     pub fn discard(&mut self) {
         self.discards = true;
+        if let Some(frames) = &mut self.frames {
+            frames.discarded += frames.behind.len() as u64;
+            frames.behind = Behind::default();
+        }
     }
 
     /// Whether something waits for the program to read.
@@ -140,7 +154,7 @@ impl Incoming {
     /// Whether received bytes are still on their way to the program.
     pub fn is_pending(&self) -> bool {
         let framed = self.frames.as_ref().is_some_and(|f| {
-            let working = !f.failed && (f.jobs > 0 || f.receiver.has_unparsed());
+            let working = !f.failed && (f.jobs > 0 || f.has_undecoded());
             working || !f.raw.is_empty() || f.receiver.has_raw()
         });
         !self.discards && (self.waiting.len() > 0 || framed)
@@ -148,7 +162,7 @@ impl Incoming {
 
     /// Whether more may be read. Received frames are decoded first.
     pub fn has_room(&self) -> bool {
-        let full = |f: &Frames| f.failed || f.receiver.room() == 0 || f.receiver.has_unparsed();
+        let full = |f: &Frames| f.failed || f.receiver.room() == 0 || f.has_undecoded();
         self.discards || !self.frames.as_ref().is_some_and(|f| full(f))
     }
 
@@ -185,6 +199,7 @@ impl Incoming {
             frames.failed = true;
             frames.receiver = context.shared.compressor.receiver(&context.buffers);
             frames.raw = Block::default();
+            frames.behind = Behind::default();
             frames.count();
         }
     }
@@ -212,6 +227,10 @@ impl Incoming {
         let inlet = context.inlet.clone();
         let mut frames = Box::new(Frames {
             receiver: compressor.receiver(&context.buffers),
+            scan: Scan::default(),
+            told: Told::default(),
+            behind: Behind::default(),
+            plain_len: self.bytes,
             raw: Block::default(),
             queue: compressor.decoding(move || inlet.send(Order::Failed { serial })),
             share: compressor.share(),
@@ -294,11 +313,17 @@ impl Incoming {
     /// Takes received bytes of frames.
     pub fn receive(&mut self, wire: Block, serial: u64, context: &mut PumpContext) -> Result<()> {
         let Some(frames) = &mut self.frames else { return Ok(()) };
+        frames.listen(&wire);
         if self.discards {
             frames.discarded += wire.len() as u64;
             return Ok(());
         }
         frames.count();
+        if frames.has_undecoded() || frames.receiver.room() == 0 {
+            frames.behind.push(&wire);
+            frames.count();
+            return Ok(());
+        }
         let received = frames.receiver.receive(wire).and_then(|()| frames.work(serial, context));
         frames.count();
         frames.note(received)
@@ -309,10 +334,10 @@ impl Incoming {
         let discards = self.discards;
         let Some(frames) = self.frames.as_mut().filter(|f| !discards && !f.failed) else { return Ok(false) };
         frames.count();
-        if !frames.receiver.has_unparsed() || frames.receiver.room() == 0 {
+        if !frames.has_undecoded() || frames.receiver.room() == 0 {
             return Ok(false);
         }
-        let resumed = frames.receiver.resume().and_then(|()| frames.work(serial, context));
+        let resumed = frames.resume().and_then(|()| frames.work(serial, context));
         frames.count();
         frames.note(resumed).map(|()| true)
     }
@@ -365,7 +390,7 @@ impl Incoming {
 impl Frames {
     /// Updates the memory accounted to this direction, and its limit.
     fn count(&mut self) {
-        self.share.count(self.receiver.held() + self.raw.len());
+        self.share.count(self.receiver.held() + self.raw.len() + self.behind.len());
         let max = self.reading.max().unwrap_or(RECEIVED_MAX).min(RECEIVED_MAX);
         self.gated = self.share.is_exhausted();
         self.receiver.set_memory_max(if self.gated { 0 } else { self.share.memory_max().min(max) });
@@ -377,7 +402,7 @@ impl Frames {
     }
 
     fn wire_bytes(&self) -> u64 {
-        self.receiver.summary().wire_bytes + self.discarded
+        self.receiver.summary().wire_bytes + self.behind.len() as u64 + self.discarded
     }
 
     fn note(&mut self, result: Result<()>) -> Result<()> {

@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
+use narrows::ahead::{Ahead, Reports};
 use narrows::block::Block;
 use narrows::codec::{Contexts, Method};
 use narrows::pool::Queue;
@@ -17,6 +18,8 @@ use super::shared::{Order, PumpContext};
 use super::socket::Waiting;
 use super::sys;
 
+mod reader;
+
 /// Shortest time between two looks at the link. The engine may ask for less, but other connections
 /// come first.
 const LOOK_AGAIN_MIN_NS: u64 = 20_000;
@@ -30,6 +33,9 @@ const PLAIN_LEN_MAX: usize = 128 << 10;
 /// Interval at which the kernel is asked for the size of its send buffer, which grows once per
 /// round trip.
 const BUFFER_EVERY_NS: u64 = 20_000_000;
+/// Blocks in what may be ahead of the peer's reader, at least: one is read, one decoded, one sent and
+/// one encoded.
+const WINDOW_BLOCKS: usize = 4;
 /// A job that re-encodes a late block runs on this thread if it is at most this long: the engine
 /// wants it at once, but the other connections of the thread want their turn.
 const RESCUE_INLINE_NS: u64 = 500_000;
@@ -50,6 +56,9 @@ pub struct Outgoing {
     pub first: FirstBytes,
     /// TCP_NOTSENT_LOWAT, as the program has set it.
     pub unsent_max: Option<usize>,
+    /// What the peer says of this direction can come at this time. While it cannot, the peer's reader
+    /// does not limit this direction: it could wait for ever.
+    pub hears: bool,
 }
 
 /// How far the direction has come.
@@ -70,6 +79,11 @@ enum Stage {
 struct Frames {
     sender: Sender,
     allowance: Allowance,
+    ahead: Ahead,
+    /// Of the other direction.
+    reports: Reports,
+    /// When the next one is due.
+    report_ns: Option<u64>,
     /// When the kernel was last asked for its buffer size.
     asked_ns: Option<u64>,
     /// Bytes of frames that the kernel has taken.
@@ -140,7 +154,8 @@ impl Outgoing {
             Some(frames) if !self.discards() => {
                 let held = self.held();
                 let may_hold = frames.share.memory_max().min(frames.allowance.beside(queued));
-                let room = frames.sender.room().min(may_hold.saturating_sub(held));
+                let ahead = if self.hears { frames.ahead.room() } else { usize::MAX };
+                let room = frames.sender.room().min(may_hold.saturating_sub(held)).min(ahead);
                 let crumb = ROOM_MIN.min(frames.sender.segment_len()).min(may_hold / ROOM_SHARE);
                 if room < crumb { 0 } else { room }
             }
@@ -156,9 +171,9 @@ impl Outgoing {
         std::mem::replace(&mut self.plain_len, next)
     }
 
-    /// Updates the memory accounted to this direction.
-    pub fn count(&mut self) {
-        let held = self.held();
+    /// Updates the memory accounted to this direction, and to what the other one holds beside it.
+    pub fn count(&mut self, beside: usize) {
+        let held = self.held() + beside;
         if let Some(frames) = &mut self.frames {
             frames.share.count(held);
         }
@@ -190,6 +205,9 @@ impl Outgoing {
         self.frames = Some(Box::new(Frames {
             sender: compressor.sender(&context.buffers, stores),
             allowance: Allowance::default(),
+            ahead: Ahead::default(),
+            reports: Reports::default(),
+            report_ns: None,
             asked_ns: None,
             taken: 0,
             outbox: Outbox::behind(marker),
@@ -346,6 +364,7 @@ impl Frames {
     }
 
     fn push(&mut self, block: Block, serial: u64, context: &mut PumpContext) {
+        self.ahead.sent(block.len(), context.now_ns());
         let bulk = block.len() > INLINE_LEN;
         let now_ns = self.now_ns(context);
         self.sender.push(block, now_ns);
@@ -433,7 +452,7 @@ impl Frames {
         if self.sender.has_work() {
             self.allowance.saw(sample.unsent_before > 0);
         }
-        self.sender.limit_blocks(self.allowance.block_max());
+        self.sender.limit_blocks(self.allowance.block_max().min(self.ahead.window() / WINDOW_BLOCKS));
     }
 
     /// Asks the kernel how much TCP would hold.

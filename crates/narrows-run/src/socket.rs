@@ -36,8 +36,8 @@ pub(crate) fn peek(source: &OwnedFd, buffer: &mut [u8]) -> Result<(usize, bool),
     }
 }
 
-/// Bytes that a sink has not taken yet. Nothing more is read for the sink before they are gone, so
-/// they are at most as long as one read.
+/// Bytes that a sink has not taken yet. Usually nothing more is read for the sink before they are gone,
+/// so they are at most as long as one read.
 #[derive(Default)]
 pub(crate) struct Waiting {
     bytes: Vec<u8>,

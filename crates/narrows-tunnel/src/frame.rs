@@ -37,9 +37,10 @@ pub enum Kind {
     Goaway,
     Listen,
     Listening,
+    Delivered,
 }
 
-/// All kinds; the place in the list plus 1 is the number.
+/// The kinds that every reader knows; the place in the list plus 1 is the number.
 const KINDS: [Kind; 15] = [
     Kind::Hello,
     Kind::Open,
@@ -59,12 +60,14 @@ const KINDS: [Kind; 15] = [
 ];
 /// Kinds from here to 127 are passed over by a reader that does not know them.
 const SKIPPED_FROM: u8 = 64;
+const DELIVERED: u8 = 64;
 
 impl Kind {
     /// The kind with this number; `None` if it is to be passed over.
     fn of(number: u8) -> Result<Option<Self>> {
         match number {
             0 | 128.. => Err(Error::corrupt("the carrier has bytes that are no frame")),
+            DELIVERED => Ok(Some(Self::Delivered)),
             SKIPPED_FROM..128 => Ok(None),
             n => match KINDS.get(usize::from(n) - 1) {
                 Some(kind) => Ok(Some(*kind)),
@@ -76,7 +79,7 @@ impl Kind {
     }
 
     fn number(self) -> u8 {
-        KINDS.iter().position(|k| *k == self).map_or(0, |i| i as u8 + 1)
+        KINDS.iter().position(|k| *k == self).map_or(DELIVERED, |i| i as u8 + 1)
     }
 }
 
@@ -345,7 +348,8 @@ mod tests {
             parser.push(Block::from_vec(bytes));
             parser.next_frame().map(|f| f.map(|f| f.kind)).map_err(|e| e.kind)
         };
-        assert_eq!(with(64), Ok(Some(Kind::Pong)));
+        assert_eq!(with(64), Ok(Some(Kind::Delivered)));
+        assert_eq!(with(65), Ok(Some(Kind::Pong)));
         assert_eq!(with(127), Ok(Some(Kind::Pong)));
         assert_eq!(with(16), Err(ErrorKind::Unsupported));
         assert_eq!(with(0), Err(ErrorKind::Corrupt));

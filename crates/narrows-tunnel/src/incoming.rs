@@ -296,6 +296,11 @@ impl Incoming {
         self.ready_len
     }
 
+    /// Raw bytes of the flow that the local connection has taken.
+    pub(super) fn delivered(&self) -> u64 {
+        self.bytes.saturating_sub(self.ready_len as u64)
+    }
+
     /// What is ready, for one write.
     pub(super) fn slices(&self) -> impl Iterator<Item = IoSlice<'_>> {
         self.ready.iter().map(|ready| IoSlice::new(&ready.bytes))

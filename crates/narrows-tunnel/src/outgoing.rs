@@ -118,13 +118,15 @@ impl Outgoing {
     pub(super) fn room(&self, session: &Session, flow: FlowId, engine: &Engine) -> usize {
         let memory_max = self.share.as_ref().map_or_else(|| engine.memory_max(), Share::memory_max);
         let Some(stream) = &self.stream else {
-            return session.room(flow).min(memory_max.saturating_sub(session.queued(flow)));
+            let room = session.room(flow).min(memory_max.saturating_sub(session.queued(flow)));
+            return room.min(session.raw_room(flow));
         };
         if stream.closing {
             return 0;
         }
         let may_hold = stream.may_hold().min(memory_max);
         let room = stream.sender.room().min(may_hold.saturating_sub(stream.held(session, flow)));
+        let room = room.min(session.raw_room(flow));
         let crumb = ROOM_MIN.min(stream.sender.segment_len()).min(may_hold / BLOCK_SHARE);
         if room < crumb { 0 } else { room }
     }
@@ -141,6 +143,7 @@ impl Outgoing {
     /// Takes bytes of the local connection; not while there is no room.
     pub(super) fn push(&mut self, mut bytes: Block, context: &mut Context<'_>) {
         self.bytes += bytes.len() as u64;
+        context.session.took_raw(context.flow, bytes.len(), context.now_ns);
         self.first.look(&bytes);
         if let Some(stream) = self.stream.as_mut().filter(|s| s.compresses && self.first.are_encrypted()) {
             // It began plain (STARTTLS).
@@ -460,7 +463,7 @@ impl Stream {
             delivery_bytes_per_s: look.delivery_bytes_per_s,
             rtt_ns: look.rtt_ns,
         });
-        let block_max = self.may_hold() / BLOCK_SHARE;
+        let block_max = self.may_hold().min(context.session.raw_window(context.flow)) / BLOCK_SHARE;
         self.sender.limit_blocks(block_max);
     }
 }

@@ -21,6 +21,7 @@ mod answers;
 mod carrier;
 mod credit;
 mod flow;
+mod reader;
 mod receive;
 
 use answers::Answers;
@@ -28,6 +29,7 @@ use carrier::Carrier;
 pub use carrier::Timing;
 pub use credit::Credit;
 use flow::{Flow, Stage};
+use reader::TOLD_LEN;
 
 /// Number of a flow.
 pub type FlowId = u64;
@@ -53,6 +55,8 @@ pub enum Event {
     Refused { flow: FlowId, reason: Reason, text: String },
     /// Bytes of a flow; to be confirmed by [`Session::took`].
     Data { flow: FlowId, coded: bool, bytes: Block },
+    /// There may be room for more bytes of the flow.
+    Room { flow: FlowId },
     /// Nothing follows in this direction.
     Finished { flow: FlowId },
     /// The flow is over in both directions.
@@ -202,9 +206,10 @@ impl Session {
         let body = target.to_bytes();
         self.control(carrier, Kind::Open, flow, &body);
         if let Some(carrier) = self.carrier(carrier) {
-            carrier.asked += HEADER_LEN + body.len();
+            carrier.asked += HEADER_LEN + body.len() + HEADER_LEN + TOLD_LEN;
         }
         self.flows.insert(flow, Flow::new(carrier, false, &self.credit));
+        self.tell_of_readers(flow);
         Some(flow)
     }
 
@@ -213,6 +218,7 @@ impl Session {
         if let Some(f) = self.flows.get_mut(&flow) {
             f.opened = true;
             let carrier = f.out.carrier;
+            self.tell_of_readers(flow);
             self.control(carrier, Kind::Opened, flow, b"");
         }
     }

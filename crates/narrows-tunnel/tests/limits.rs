@@ -363,3 +363,36 @@ fn five_thousand_idle_connections_take_little_memory() {
     assert!(each <= 20.0, "{each} KiB");
     drop(open);
 }
+
+/// Zeros cross the link a thousand times shorter: nothing but what the reader has read may stop their
+/// writer, or its progress and its timeouts mean nothing.
+#[test]
+fn a_client_is_read_no_further_than_the_server_reads() {
+    const MOST: usize = 96 << 20;
+    /// What the sockets of both programs hold at most by the default limits of Linux, 6 MiB and 4 MiB
+    /// each, and no more than the server's has taken, with some room.
+    const HELD: usize = 36 << 20;
+    let (start, started) = std::sync::mpsc::channel::<()>();
+    let (tell, told) = std::sync::mpsc::channel();
+    let far = std::sync::Arc::new(Mutex::new((started, tell)));
+    let server = Far::new(move |mut socket| {
+        let (started, tell) = &*far.lock().unwrap();
+        started.recv().unwrap();
+        tell.send(std::io::copy(&mut socket, &mut std::io::sink()).unwrap()).unwrap();
+    });
+    let ends = Ends::new(&[("0", &target(server.port))]);
+    let mut client = ends.connect(0);
+    client.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
+    let (zeros, mut taken) = (vec![0; 256 << 10], 0);
+    while taken < MOST
+        && let Ok(n) = client.write(&zeros)
+    {
+        taken += n;
+    }
+    assert!(taken < HELD, "{taken} bytes that nobody has read");
+    start.send(()).unwrap();
+    client.set_write_timeout(Some(PATIENCE)).unwrap();
+    client.write_all(&vec![0; MOST]).unwrap();
+    client.shutdown(std::net::Shutdown::Write).unwrap();
+    assert_eq!(told.recv_timeout(PATIENCE).unwrap(), (taken + MOST) as u64);
+}

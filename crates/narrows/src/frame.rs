@@ -15,18 +15,20 @@ use crate::error::{Error, Result};
 mod control;
 mod copies;
 mod preface;
+mod scan;
 mod sums;
 
 pub use control::{
     ATTEMPT_FRAME_LEN, Attempt, CLOSE_TEXT_MAX, CONTROL_BODY_MAX, ControlHeader, ControlKind, END_FRAME_LEN, EndTotals,
-    Feedback, KEEP_FRAME_LEN, RESET_FRAME_LEN, close_frame, control_frame, keep_frame, parse_close, parse_keep,
-    reset_frame,
+    Feedback, KEEP_FRAME_LEN, RESET_FRAME_LEN, close_frame, control_frame, delivered_frame, keep_frame, parse_close,
+    parse_delivered, parse_keep, reset_frame,
 };
 pub use copies::{COPY_MIN, Copy, Plan, PlanLengths, REACH_MAX_HARD, check_plan, put_plan};
 pub use preface::{
     BASELINE_BLOCK_MAX, BASELINE_CODECS, BASELINE_HISTORY, BLOCK_MAX_HARD, HISTORY_DEFAULT, HISTORY_MAX_HARD, MAGIC,
     NAMED_CODECS, PREFACE_LEN, Preface, Role, VERSION, codecs_of_this_build, feature,
 };
+pub use scan::{Scan, Scanned};
 pub use sums::{SUMS_LOG, Sums, parse_sums};
 
 pub use crate::varint::{put_varint, varint};

@@ -41,6 +41,7 @@
 //! | [`probe`] | whether bytes look like numbers, and how wide they are |
 //! | [`base64`], [`jpeg`] | whether bytes have lines of base64; where images are in them |
 //! | [`frame`] | the wire format of `docs/format.md` |
+//! | [`ahead`] | how far a direction may be ahead of its reader |
 //! | [`message`] | the two ends of a message flow, in which the application sets the borders |
 //! | [`repeats`] | raw bytes that came before in a flow, far back |
 //! | [`stored`] | raw bytes that are read back from where they are stored |
@@ -61,6 +62,7 @@
 
 #![warn(missing_docs)]
 
+pub mod ahead;
 pub mod base64;
 pub mod block;
 pub mod calibration;

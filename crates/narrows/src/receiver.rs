@@ -337,6 +337,11 @@ impl Receiver {
         !self.unparsed.is_empty()
     }
 
+    /// Their length in bytes.
+    pub fn unparsed_len(&self) -> usize {
+        self.unparsed.iter().map(|wire| wire.len()).sum()
+    }
+
     /// Parses received frames that found no room before.
     ///
     /// # Errors
@@ -704,6 +709,10 @@ impl Receiver {
             | ControlKind::PrefaceCopy
             | ControlKind::Attempt
             | ControlKind::Unknown(_) => {}
+            // Whoever wants it has scanned for it.
+            ControlKind::Delivered => {
+                frame::parse_delivered(body)?;
+            }
             ControlKind::Feedback | ControlKind::Close | ControlKind::Note => {
                 return Err(Error::corrupt("a frame that only a receiver sends"));
             }

@@ -161,6 +161,9 @@ impl Sender {
         if config.duplex {
             optional |= frame::feature::DUPLEX;
         }
+        if config.tells_delivered {
+            optional |= frame::feature::DELIVERED;
+        }
         let reach = Reach::new(&config);
         let preface = Preface {
             role: Role::Sender,

@@ -188,6 +188,34 @@ def ping_client(port, size, rounds):
     print(sorted(times)[len(times) // 2] / 1000)
 
 
+def fill(sock, most):
+    """Writes zeros and reads nothing, until no more is taken for a while; prints how much was. When
+    stdin ends it writes the rest, and reads as much."""
+    zeros, taken, most = bytes(1 << 18), 0, int(most)
+    sock.settimeout(1)
+    try:
+        while taken < most:
+            taken += sock.send(zeros[: most - taken])
+    except TimeoutError:
+        pass
+    print(taken, flush=True)
+    sys.stdin.read()
+    sock.settimeout(None)
+    thread = threading.Thread(target=lambda: (sock.sendall(bytes(most - taken)), sock.shutdown(socket.SHUT_WR)))
+    thread.start()
+    n = read_all(sock)[0]
+    thread.join()
+    print(n, flush=True)
+
+
+def fill_server(most):
+    fill(listen().accept()[0], most)
+
+
+def fill_client(port, most):
+    fill(socket.create_connection((HOST, int(port))), most)
+
+
 def idle_server(connections):
     """Holds this many connections, each after some bytes were exchanged, until stdin ends."""
     listener = listen()

@@ -5,6 +5,7 @@ use rustix::net::{RecvFlags, Shutdown, shutdown};
 
 use super::Connection;
 use super::urgent::UrgentDown;
+use crate::behind::LEN_MAX;
 use crate::incoming::Read;
 use crate::shared::PumpContext;
 use crate::socket::read;
@@ -26,7 +27,7 @@ impl Connection {
         self.down.note_pace(context);
         match flushed {
             Ok(true) => {}
-            Ok(false) => return false,
+            Ok(false) => return self.read_ahead(scratch, context),
             // The program shut down reading, or is gone.
             Err(_) => self.down.discard(),
         }
@@ -47,6 +48,8 @@ impl Connection {
                 self.read_plain(scratch, context)
             };
             moved |= self.after_read(read);
+        } else {
+            moved |= self.read_ahead(scratch, context);
         }
         // EPIPE: the peer may have finished before it refused our bytes, so this may still be an
         // orderly end.
@@ -61,6 +64,40 @@ impl Connection {
             moved = true;
         }
         moved
+    }
+
+    /// Whether what the peer says of the other direction can come at this time.
+    pub(super) fn hears(&self) -> bool {
+        let has_place = if self.down.is_framed() {
+            self.down.may_read_ahead()
+        } else {
+            // The peer's marker may stand behind plain bytes.
+            let waiting = self.down.plain_waiting();
+            self.urgent_down == UrgentDown::Nothing && waiting < LEN_MAX && self.up.has_memory_beside(waiting)
+        };
+        has_place && !self.down.has_ended()
+    }
+
+    /// Reads what there is no room for yet, if the other direction waits for what the peer says there:
+    /// the program may read only after it has written everything.
+    fn read_ahead(&mut self, scratch: &mut [u8], context: &mut PumpContext) -> bool {
+        if !self.up.awaits_reader() || !self.down.readable || !self.hears() {
+            return false;
+        }
+        let read = if self.down.is_framed() {
+            self.down.read(&self.network, self.serial, context)
+        } else {
+            self.read_plain(scratch, context)
+        };
+        self.after_read(read)
+    }
+
+    /// Tells the peer what the program has read.
+    pub(super) fn tell_delivered(&mut self, context: &mut PumpContext) {
+        let Some(delivered) = self.down.delivered() else { return };
+        if let Err(e) = self.up.tell(delivered, &self.network, self.serial, context) {
+            self.break_off(e);
+        }
     }
 
     fn read_plain(&mut self, scratch: &mut [u8], context: &mut PumpContext) -> narrows::Result<Read> {

@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::thread;
 use std::time::Instant;
 
+use narrows::ahead::FIRST;
 use narrows::block::BufferPool;
 use narrows::codec::{Contexts, Method};
-use narrows::frame::{ControlKind, control_frame};
+use narrows::frame::{ControlKind, EndTotals, PREFACE_LEN, Scan, Scanned, control_frame, delivered_frame};
 use narrows::policy::Fixed;
 use narrows::sender::{LinkSample, Sender as FrameSender, SenderConfig};
 use narrows::stream;
@@ -47,6 +48,11 @@ struct Ends {
 
 impl World {
     fn new() -> Self {
+        Self::with("fixed:store")
+    }
+
+    /// With this policy.
+    fn with(policy: &str) -> Self {
         let (negotiator, desk) = Negotiator::open().unwrap();
         let shared = Arc::new(Shared {
             live: AtomicUsize::new(0),
@@ -55,7 +61,7 @@ impl World {
             idle: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap(),
             talk: Talk { verbose: false },
             negotiator,
-            compressor: Arc::new(Compressor::new(Some("fixed:store".parse().unwrap()), None)),
+            compressor: Arc::new(Compressor::new(Some(policy.parse().unwrap()), None)),
             direct: Direct::new(&[], true).unwrap(),
             held: Holdings::default(),
             totals: Totals::default(),
@@ -175,6 +181,18 @@ fn frames(raw: &[u8]) -> Vec<u8> {
     wire
 }
 
+/// The beginning of a frame stream of a peer that tells what it delivers.
+fn telling() -> Vec<u8> {
+    let config = SenderConfig { tells_delivered: true, history: 64 << 10, ..SenderConfig::default() };
+    let mut sender = FrameSender::new(config, Box::new(Fixed::new(Method::STORE, false)), BufferPool::default());
+    sender.poll_transmit().unwrap().header.to_vec()
+}
+
+fn delivered(raw_bytes: usize) -> Vec<u8> {
+    let frame = delivered_frame(raw_bytes as u64);
+    [&frame.header[..], &frame.body].concat()
+}
+
 /// Writes until nothing more is taken for a while; returns the number of bytes taken.
 fn taken_from(writer: &mut impl Write) -> usize {
     let (piece, mut taken) = (vec![7; 64 << 10], 0);
@@ -201,6 +219,132 @@ fn a_program_is_read_no_further_than_tcp_would_take_it() {
         let taken = taken_from(&mut ends.program);
         let by_tcp = sockopt::socket_send_buffer_size(&network).unwrap();
         assert!(taken < most, "{taken} bytes, where TCP holds {by_tcp}");
+    }
+}
+
+/// Bytes that the sockets between a program and the pump hold.
+const BETWEEN: usize = 512 << 10;
+
+/// Zeros take next to nothing on the network, so that its buffers stop nobody: only what the peer says
+/// does.
+#[test]
+fn a_program_is_read_no_further_than_the_peers_program_reads() {
+    let world = World::with("fixed:zstd:level=1");
+    let mut ends = world.accepted(1);
+    ends.peer.write_all(&[opening(), telling()].concat()).unwrap();
+    ends.program.set_write_timeout(Some(SOON)).unwrap();
+    let mut taken = taken_from(&mut ends.program);
+    assert!(taken <= FIRST + BETWEEN, "{taken} bytes before the peer's program has read any");
+    let mut said = telling().len();
+    for _ in 0..3 {
+        let read = taken;
+        said += delivered(read).len();
+        ends.peer.write_all(&delivered(read)).unwrap();
+        // However long it takes until that was heard.
+        ends.program.set_write_timeout(Some(PATIENCE)).unwrap();
+        taken += ends.program.write(&[0]).unwrap();
+        ends.program.set_write_timeout(Some(SOON)).unwrap();
+        taken += taken_from(&mut ends.program);
+        assert!(taken <= read + read.max(FIRST) + BETWEEN, "{taken} bytes where {read} were read");
+    }
+    // Its stream ends: it says nothing more, and nobody waits for it.
+    let end = EndTotals { wire_total: said as u64, ..EndTotals::default() }.frame();
+    ends.peer.write_all(&[&end.header[..], &end.body].concat()).unwrap();
+    ends.program.set_write_timeout(Some(PATIENCE)).unwrap();
+    ends.program.write_all(&vec![0; 4 * FIRST]).unwrap();
+}
+
+#[test]
+fn a_peer_that_tells_nothing_stops_nobody() {
+    let world = World::with("fixed:zstd:level=1");
+    let mut ends = world.accepted(1);
+    ends.peer.write_all(&[opening(), frames(&[])].concat()).unwrap();
+    ends.program.write_all(&vec![0; 8 * FIRST]).unwrap();
+}
+
+/// What the peer says stands behind bytes that the program does not read before it has written all of
+/// its own.
+#[test]
+fn the_peer_is_heard_though_the_program_reads_nothing() {
+    let world = World::with("fixed:zstd:level=1");
+    let mut ends = world.accepted(1);
+    ends.peer.write_all(&[opening(), telling()].concat()).unwrap();
+    ends.program.set_write_timeout(Some(SOON)).unwrap();
+    let taken = taken_from(&mut ends.program);
+    // Far more than all sockets and the receiver hold.
+    let raw: Vec<u8> = (0..3_000_000u32).flat_map(u32::to_le_bytes).collect();
+    let wire = frames(&raw);
+    ends.peer.write_all(&wire[PREFACE_LEN..]).unwrap();
+    ends.peer.write_all(&delivered(taken)).unwrap();
+    ends.program.set_write_timeout(Some(PATIENCE)).unwrap();
+    ends.program.write_all(&vec![0; FIRST / 2]).unwrap();
+    let mut got = vec![0; raw.len()];
+    ends.program.read_exact(&mut got).unwrap();
+    assert!(got == raw);
+}
+
+/// The same for plain bytes in front of its marker.
+#[test]
+fn the_peer_is_heard_behind_plain_bytes_that_the_program_does_not_read() {
+    let world = World::with("fixed:zstd:level=1");
+    let mut ends = world.hand_over(&new(1));
+    let key = Key::new(&[1; 16], &[2; 16]);
+    world.pump.send(Order::Hear { id: 1, event: Event::Ready(key.clone()) });
+    ends.peer.read_exact(&mut [0; MARKER_LEN]).unwrap();
+    ends.program.set_write_timeout(Some(SOON)).unwrap();
+    let taken = taken_from(&mut ends.program);
+    assert!(taken <= FIRST + BETWEEN, "{taken} bytes before the peer has said anything");
+    let plain: Vec<u8> = (0..1_000_000u32).flat_map(u32::to_le_bytes).collect();
+    ends.peer.write_all(&plain).unwrap();
+    ends.peer.write_all(&[&key.marker(Side::Server)[..], &telling(), &delivered(taken)].concat()).unwrap();
+    ends.program.set_write_timeout(Some(PATIENCE)).unwrap();
+    ends.program.write_all(&vec![0; FIRST / 2]).unwrap();
+    let mut got = vec![0; plain.len()];
+    ends.program.read_exact(&mut got).unwrap();
+    assert!(got == plain);
+}
+
+#[test]
+fn a_peer_that_wants_to_know_is_told_what_the_program_has_read() {
+    let world = World::new();
+    let raw = vec![7; 3 << 20];
+    for wants in [true, false] {
+        let mut ends = world.accepted(u64::from(wants));
+        let mut wire = [opening(), frames(&raw)].concat();
+        if wants {
+            wire.splice(opening().len()..opening().len() + PREFACE_LEN, telling());
+        }
+        let mut peer = ends.peer.try_clone().unwrap();
+        let writer = thread::spawn(move || peer.write_all(&wire).unwrap());
+        let (mut scan, mut told, mut at) = (Scan::default(), 0, 0);
+        let mut listen = |peer: &mut TcpStream, told: &mut u64| {
+            let mut buffer = [0; 4096];
+            let Ok(n) = peer.read(&mut buffer) else { return false };
+            let marker = MARKER_LEN.saturating_sub(at).min(n);
+            at += n;
+            scan.take(&buffer[marker..n], |found| {
+                if let Scanned::Delivered(total) = found {
+                    assert!(total > *told);
+                    *told = total;
+                }
+            });
+            n > 0
+        };
+        let mut read = 0;
+        while read < raw.len() {
+            read += ends.program.read(&mut vec![0; 64 << 10]).unwrap();
+        }
+        writer.join().unwrap();
+        if wants {
+            while told < (raw.len() - (64 << 10)) as u64 {
+                assert!(listen(&mut ends.peer, &mut told), "{told} of {}", raw.len());
+            }
+        } else {
+            ends.program.write_all(b"bye").unwrap();
+            drop(ends.program);
+            while listen(&mut ends.peer, &mut told) {}
+        }
+        assert!(told <= raw.len() as u64 && (told > 0) == wants, "{told}");
     }
 }
 

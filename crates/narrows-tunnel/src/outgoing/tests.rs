@@ -2,6 +2,8 @@
 
 use std::sync::mpsc::Receiver;
 
+use narrows::ahead::FIRST;
+
 use super::*;
 use crate::engine::{Result, test_engine};
 use crate::frame::Parser;
@@ -52,6 +54,9 @@ impl Way {
         way.pass(1);
         let target = Target::from(Endpoint::Tcp { host: "a".into(), port: 1 });
         way.flow = way.sessions[0].open(&target).unwrap();
+        way.pass(0);
+        way.sessions[1].opened(way.flow);
+        way.pass(1);
         way
     }
 
@@ -111,6 +116,7 @@ impl Way {
             while read(&mut self.inn, &mut self.got, &mut took, &mut self.engines[1]).unwrap() {}
             self.inn.count(&self.engines[1]);
             self.sessions[1].took(self.flow, took, self.now_ns);
+            self.sessions[1].delivered(self.flow, self.inn.delivered(), self.now_ns);
             let busy = self.out.stream.as_ref().is_some_and(|s| s.jobs > 0) || self.inn.is_working();
             if moved == 0 && took == 0 && !busy {
                 return;
@@ -181,6 +187,33 @@ fn short_exchanges_stay_raw_and_long_ones_shrink() {
     assert!(way.got[18..] == long);
     assert_eq!(way.came[1], 18, "the first long piece is coded");
     assert!(way.came[0] < long.len(), "{:?}", way.came);
+}
+
+/// Zeros cross the carrier a thousand times shorter, so that credit stops nobody.
+#[test]
+fn a_local_connection_is_read_no_further_than_the_other_one_reads() {
+    let mut way = Way::new();
+    let mut pushed = 0;
+    for _ in 0..300 {
+        let room = way.out.room(&way.sessions[0], way.flow, &way.engines[0]);
+        if room > 0 {
+            way.with(|out, context| out.push(Block::from_vec(vec![0; room]), context));
+            pushed += room;
+        }
+        while way.out.stream.as_ref().is_some_and(|s| s.jobs > 0) {
+            let (_, Result::Encoded(done)) = way.results[0].recv().unwrap() else { panic!("a worker failed") };
+            way.with(|out, context| out.encoded(*done, context));
+        }
+        way.pass(0);
+        way.now_ns += 1_000_000;
+        way.tick();
+    }
+    assert!((FIRST / 2..=FIRST).contains(&pushed), "{pushed} bytes that nobody has read");
+    way.run();
+    assert_eq!(way.got.len(), pushed);
+    assert!(way.out.room(&way.sessions[0], way.flow, &way.engines[0]) > 0);
+    way.send(&vec![0; 4 * FIRST]);
+    assert_eq!(way.got.len(), pushed + 4 * FIRST);
 }
 
 #[test]

@@ -332,10 +332,11 @@ impl Conn {
         }
         self.down.set_stalled(!self.writable);
         self.down.count(engine);
-        if took > 0
-            && let Some(session) = session
-        {
-            session.took(self.flow, took, now_ns);
+        if let Some(session) = session {
+            if took > 0 {
+                session.took(self.flow, took, now_ns);
+            }
+            session.delivered(self.flow, self.down.delivered(), now_ns);
         }
         if result == Ok(false) && !self.shut && !self.deaf && self.down.is_over() {
             socket::finish(socket);
@@ -350,7 +351,8 @@ impl Conn {
         let settles = self.rest == Some(Rest::Breaks) && self.down.is_exhausted();
         let settling_ns = settles.then_some(now_ns + SETTLING_NS);
         let stuck_ns = self.until_ns.and(self.stuck.until_ns());
-        [up_ns, settling_ns, self.until_ns, stuck_ns].into_iter().flatten().min()
+        let report_ns = session.and_then(|session| session.report_ns(self.flow, self.down.delivered()));
+        [up_ns, settling_ns, report_ns, self.until_ns, stuck_ns].into_iter().flatten().min()
     }
 }
 
@@ -551,12 +553,21 @@ impl Pump {
         self.queue(key);
     }
 
+    /// There may be room for more bytes of a flow.
+    pub(super) fn has_room(&mut self, session: usize, flow: FlowId) {
+        if let Some((key, _)) = self.conn_of(session, flow) {
+            self.queue(key);
+        }
+    }
+
     /// The peer has reached the target of a flow.
     pub(super) fn reached(&mut self, session: usize, flow: FlowId) {
         let now_ns = self.now_ns;
         let counters = std::sync::Arc::clone(&self.counters);
         let Some((key, conn)) = self.conn_of(session, flow) else { return };
         conn.about.reached(&counters, now_ns);
+        self.queue(key);
+        let Some(Kind::Conn(conn)) = self.kind(key) else { return };
         let Some(early) = conn.socks.take() else { return };
         // Its buffer is empty, so that the answer fits. An error that this call took is told by no other
         // one: without it the end of a client that is gone would look like that of its bytes.

@@ -97,6 +97,7 @@ impl Pump {
                     self.gone(at, flow, reason, &text);
                 }
                 Event::Data { flow, coded, bytes } => self.arrived(at, flow, Some((coded, bytes))),
+                Event::Room { flow } => self.has_room(at, flow),
                 Event::Finished { flow } => self.arrived(at, flow, None),
                 Event::Reset { flow, reason } => {
                     self.counters.flows_reset.add(1);

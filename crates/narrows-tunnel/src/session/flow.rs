@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use narrows::ahead::{self, Reports};
 use narrows::block::Block;
 use narrows::{Error, Result};
 
@@ -17,11 +18,13 @@ pub(super) struct Flow {
     pub(super) inn: In,
     /// Both ends know that it is open.
     pub(super) opened: bool,
+    /// The peer tells what it has delivered.
+    pub(super) peer_tells: bool,
 }
 
 impl Flow {
     pub(super) fn new(carrier: u8, opened: bool, credit: &Credit) -> Self {
-        Self { out: Out::new(carrier), inn: In::new(carrier, credit), opened }
+        Self { out: Out::new(carrier), inn: In::new(carrier, credit), opened, peer_tells: false }
     }
 
     /// Whether something of it is still to come by a carrier or to be sent there. Of what was sent to its
@@ -80,6 +83,8 @@ pub(super) struct Out {
     queue: VecDeque<Piece>,
     queued: usize,
     credit: u32,
+    /// Raw bytes before the peer's reader.
+    pub(super) ahead: ahead::Ahead,
     /// It is in the list of its carrier.
     pub(super) listed: bool,
     pub(super) pace: Pace,
@@ -100,6 +105,7 @@ impl Out {
             queue: VecDeque::new(),
             queued: 0,
             credit: CREDIT_FIRST,
+            ahead: ahead::Ahead::default(),
             listed: false,
             pace: Pace::default(),
         }
@@ -177,6 +183,8 @@ pub(super) struct In {
     /// Bytes that were taken since the last credit.
     taken: u32,
     credited_ns: u64,
+    /// What the peer was told of raw bytes delivered.
+    pub(super) reports: Reports,
     /// The peer has finished.
     pub(super) ended: bool,
     pub(super) pace: Pace,
@@ -219,6 +227,7 @@ impl In {
             window: credit.window(),
             taken: 0,
             credited_ns: 0,
+            reports: Reports::default(),
             ended: false,
             pace: Pace::default(),
         }

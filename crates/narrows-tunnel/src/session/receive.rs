@@ -120,7 +120,10 @@ impl Session {
             self.control(number, Kind::Refused, flow, &Reason::Busy.to_bytes("too many connections"));
             return Ok(());
         }
-        self.flows.insert(flow, Flow::new(number, false, &self.credit));
+        let mut f = Flow::new(number, false, &self.credit);
+        // One that tells says so right behind this frame.
+        f.out.ahead.set_peer_tells(false);
+        self.flows.insert(flow, f);
         self.events.push_back(Event::Incoming { flow, target });
         Ok(())
     }
@@ -133,6 +136,7 @@ impl Session {
         match kind {
             Kind::Opened if own && !f.opened && frame.body.is_empty() => {
                 f.opened = true;
+                f.out.ahead.set_peer_tells(f.peer_tells);
                 self.events.push_back(Event::Opened { flow });
             }
             Kind::Refused if own && !f.opened => {
@@ -144,6 +148,11 @@ impl Session {
                 let more = <[u8; 4]>::try_from(&frame.body[..]).map_err(|_| wrong_body())?;
                 f.out.add_credit(u32::from_le_bytes(more))?;
                 self.list(flow);
+            }
+            Kind::Delivered => {
+                let total = <[u8; 8]>::try_from(&frame.body[..]).map_err(|_| wrong_body())?;
+                f.on_delivered(u64::from_le_bytes(total), now_ns);
+                self.events.push_back(Event::Room { flow });
             }
             Kind::Reset => {
                 let [reason] = frame.body[..] else { return Err(wrong_body()) };

@@ -1,6 +1,7 @@
 use std::collections::HashMap;
 
 use narrows::ErrorKind;
+use narrows::ahead::FIRST;
 use proptest::prelude::*;
 
 use super::*;
@@ -86,6 +87,7 @@ impl Pair {
                     }
                     continue;
                 }
+                Event::Room { .. } => continue,
                 Event::Incoming { flow, .. } => format!("incoming {flow}"),
                 Event::Opened { flow } => format!("opened {flow}"),
                 Event::Refused { flow, reason, text } => format!("refused {flow} {reason:?} {text}"),
@@ -220,6 +222,64 @@ fn a_flow_that_nobody_reads_holds_up_no_other() {
         pair.run();
     }
     assert_eq!(pair.got[1][&slow].len(), sent);
+}
+
+/// Takes the frames out of `wire` that a peer of an earlier version would not send.
+fn without_delivered(wire: &mut Vec<u8>) {
+    let mut at = 0;
+    while at < wire.len() {
+        let len = HEADER_LEN + usize::from(u16::from_le_bytes([wire[at + 7], wire[at + 8]]));
+        if wire[at] == 64 {
+            wire.drain(at..at + len);
+        } else {
+            at += len;
+        }
+    }
+}
+
+#[test]
+fn each_end_hears_what_the_reader_of_the_other_one_has() {
+    let mut pair = Pair::new(2);
+    let flow = pair.flow();
+    for end in [0, 1] {
+        assert_eq!(pair.ends[end].raw_room(flow), FIRST);
+        pair.ends[end].took_raw(flow, FIRST, pair.now_ns);
+        assert_eq!(pair.ends[end].raw_room(flow), 0);
+        pair.now_ns += SECOND;
+        pair.ends[1 - end].delivered(flow, 1000, pair.now_ns);
+        assert!(!pair.ends[1 - end].has_output(0), "not worth a frame");
+        pair.ends[1 - end].delivered(flow, 100_000, pair.now_ns);
+        pair.ends[1 - end].delivered(flow, 200_000, pair.now_ns);
+        pair.run();
+        assert_eq!(pair.ends[end].raw_room(flow), 100_000, "the second one was not due");
+        let due_ns = pair.ends[1 - end].report_ns(flow, 200_000).unwrap();
+        pair.ends[1 - end].delivered(flow, 200_000, due_ns);
+        pair.run();
+        assert_eq!(pair.ends[end].raw_room(flow), 200_000);
+    }
+}
+
+#[test]
+fn a_peer_of_an_earlier_version_is_not_waited_for() {
+    for old in [0, 1] {
+        let mut pair = Pair::new(1);
+        let flow = pair.ends[0].open(&target()).unwrap();
+        assert_eq!(pair.ends[0].raw_room(flow), FIRST, "it may yet tell");
+        pair.write(0, 0, 64 << 10);
+        if old == 0 {
+            without_delivered(&mut pair.wires[0][0]);
+        }
+        pair.run();
+        pair.ends[1].opened(flow);
+        pair.write(1, 0, 64 << 10);
+        if old == 1 {
+            without_delivered(&mut pair.wires[1][0]);
+        }
+        pair.run();
+        let new = 1 - old;
+        assert!(pair.ends[new].raw_room(flow) > 1 << 40);
+        assert_eq!(pair.ends[new].report_ns(flow, 1 << 30), None);
+    }
 }
 
 #[test]

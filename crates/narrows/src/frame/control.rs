@@ -1,4 +1,4 @@
-//! Control frames: reset, end, feedback, close, index (format.md sections 3.3 to 3.13).
+//! Control frames: reset, end, feedback, close, index (format.md sections 3.3 to 3.14).
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -20,6 +20,8 @@ const END_BODY_LEN: usize = 32;
 /// Length of every attempt frame in bytes.
 pub const ATTEMPT_FRAME_LEN: usize = 1 + 1 + 8 + ATTEMPT_BODY_LEN;
 const ATTEMPT_BODY_LEN: usize = 4;
+/// Longest body of a delivered frame: one number.
+pub(crate) const DELIVERED_BODY_MAX: usize = 10;
 
 /// Header of a control frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +60,8 @@ pub enum ControlKind {
     PrefaceCopy,
     /// The effort that a file was encoded with, before its end frame.
     Attempt,
+    /// How much of the other direction of the connection has reached its reader.
+    Delivered,
     /// A kind of a later version that may be skipped.
     Unknown(u8),
 }
@@ -75,6 +79,7 @@ impl ControlKind {
             Self::Sums => 10 | FLAG_OPTIONAL,
             Self::PrefaceCopy => 11 | FLAG_OPTIONAL,
             Self::Attempt => 12 | FLAG_OPTIONAL,
+            Self::Delivered => 13 | FLAG_OPTIONAL,
             Self::Unknown(byte) => byte,
         }
     }
@@ -87,6 +92,8 @@ impl ControlHeader {
     /// # Errors
     /// `Corrupt` if the check does not match.
     pub fn verify(&self, body: &[u8], raw_offset: u64) -> Result<()> {
+        // It is read before what stands before it is decoded.
+        let raw_offset = if self.kind == ControlKind::Delivered { 0 } else { raw_offset };
         let seed = check_seed(&self.head[..usize::from(self.head_len)], raw_offset);
         if xxh3_64_with_seed(body, seed) == self.check {
             return Ok(());
@@ -122,6 +129,7 @@ pub(super) fn parse(b: &[u8]) -> Result<Option<ControlHeader>> {
         x if x & !FLAG_OPTIONAL == 10 => ControlKind::Sums,
         x if x & !FLAG_OPTIONAL == 11 => ControlKind::PrefaceCopy,
         x if x & !FLAG_OPTIONAL == 12 => ControlKind::Attempt,
+        x if x & !FLAG_OPTIONAL == 13 => ControlKind::Delivered,
         x if x & FLAG_OPTIONAL != 0 => ControlKind::Unknown(x),
         x => return Err(Error::unsupported(format!("frames of kind {} need a newer program", x & 0x0f))),
     };
@@ -184,6 +192,24 @@ impl Attempt {
             [mode, low, high, before] => Ok(Self { mode, version: u16::from_le_bytes([low, high]), before }),
             _ => Err(Error::corrupt("an attempt frame has 4 bytes")),
         }
+    }
+}
+
+/// Encodes the frame that says how many raw bytes of the other direction were delivered.
+pub fn delivered_frame(raw_bytes: u64) -> Frame {
+    let mut body = Vec::with_capacity(DELIVERED_BODY_MAX);
+    put_varint(&mut body, raw_bytes);
+    control_frame(ControlKind::Delivered, &body, 0)
+}
+
+/// The raw bytes that a delivered frame names.
+///
+/// # Errors
+/// `Corrupt` if the body is malformed.
+pub fn parse_delivered(body: &[u8]) -> Result<u64> {
+    match varint(body, DELIVERED_BODY_MAX)? {
+        Some((raw_bytes, len)) if len == body.len() => Ok(raw_bytes),
+        _ => Err(Error::corrupt("a delivered frame has one number")),
     }
 }
 
@@ -328,12 +354,12 @@ mod tests {
 
     #[test]
     fn unknown_control_frames_are_skipped_only_if_optional() {
-        let optional = control_frame(ControlKind::Unknown(13 | FLAG_OPTIONAL), b"later", 0);
+        let optional = control_frame(ControlKind::Unknown(14 | FLAG_OPTIONAL), b"later", 0);
         let Some(Header::Control(h)) = parse_header(&optional.header, &LIMITS).unwrap() else { panic!() };
         assert_eq!((h.body_len, h.header_len), (5, optional.header.len()));
         h.verify(&optional.body, 0).unwrap();
         assert!(h.verify(b"other", 0).is_err());
-        let critical = control_frame(ControlKind::Unknown(13), b"later", 0);
+        let critical = control_frame(ControlKind::Unknown(14), b"later", 0);
         assert_eq!(parse_header(&critical.header, &LIMITS).unwrap_err().kind, ErrorKind::Unsupported);
     }
 

@@ -41,6 +41,9 @@ pub mod feature {
     pub const INDEX: u16 = 1;
     /// Optional: the sender listens to the reverse direction.
     pub const DUPLEX: u16 = 2;
+    /// Optional: the end that sends this stream reads delivered frames in the other direction of the
+    /// connection, and sends them if the other end reads them.
+    pub const DELIVERED: u16 = 4;
 }
 
 const KNOWN_CRITICAL: u16 = feature::MESSAGES | feature::COPIES;

@@ -34,6 +34,9 @@ pub struct SenderConfig {
     /// The receiver's application will send notes
     /// ([`Sender::take_note`](super::Sender::take_note)).
     pub notes: bool,
+    /// The driver tells in this stream how much of the other direction of the connection was delivered
+    /// ([`Sender::delivered`](super::Sender::delivered)), to a peer that does the same.
+    pub tells_delivered: bool,
     /// How long raw bytes may wait until a whole block has gathered, in ns; 0: they are sent at
     /// once.
     pub gather_ns: u64,
@@ -70,6 +73,7 @@ impl Default for SenderConfig {
             duplex: false,
             relayed: false,
             notes: false,
+            tells_delivered: false,
             gather_ns: 0,
             raw_len: None,
             expected_link: None,

@@ -81,6 +81,7 @@ impl Reverse {
             | ControlKind::Sums
             | ControlKind::PrefaceCopy
             | ControlKind::Attempt
+            | ControlKind::Delivered
             | ControlKind::End => {
                 return Err(Error::corrupt("the receiver sent a frame that only a sender may send"));
             }

@@ -8,8 +8,8 @@ use super::{Job, JobKind, Phase, Sender, TRACE_MAX_BYTES, copies};
 use crate::block::Block;
 use crate::codec::Method;
 use crate::frame::{
-    self, ControlKind, EndTotals, Frame, HeaderBytes, SUMS_LOG, Sums, chain_digest, control_frame, keep_frame,
-    reset_frame,
+    self, ControlKind, EndTotals, Frame, HeaderBytes, SUMS_LOG, Sums, chain_digest, control_frame, delivered_frame,
+    keep_frame, reset_frame,
 };
 use crate::monitor::{Ask, LinkSample};
 use crate::policy::{Outcome, Rescue};
@@ -87,6 +87,14 @@ impl Sender {
     pub fn has_frame(&self) -> bool {
         let ready = self.window.head().is_some_and(|s| matches!(s.state, SlotState::Ready(_)));
         !self.output.frames.is_empty() || ready || self.end_is_due()
+    }
+
+    /// Tells the peer how many raw bytes of the other direction of the connection were delivered so far,
+    /// in a frame behind those that are ready. Nothing once the end frame was made.
+    pub fn delivered(&mut self, raw_bytes: u64) {
+        if self.phase < Phase::Ended {
+            self.output.push_control(delivered_frame(raw_bytes));
+        }
     }
 
     fn end_is_due(&self) -> bool {
