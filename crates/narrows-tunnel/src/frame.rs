@@ -68,7 +68,7 @@ impl Kind {
         match number {
             0 | 128.. => Err(Error::corrupt("the carrier has bytes that are no frame")),
             DELIVERED => Ok(Some(Self::Delivered)),
-            SKIPPED_FROM..128 => Ok(None),
+            n if n >= SKIPPED_FROM => Ok(None),
             n => match KINDS.get(usize::from(n) - 1) {
                 Some(kind) => Ok(Some(*kind)),
                 None => {
