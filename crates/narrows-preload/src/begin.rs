@@ -5,7 +5,6 @@ use core::net::IpAddr;
 
 use crate::control;
 use crate::marks::{self, Generation, Taken};
-use crate::options;
 use crate::registrations;
 use crate::rings;
 use crate::setup;
@@ -299,14 +298,6 @@ fn ask_again(fd: c_int, name: &Name) -> Again {
             Err(number) => Again::Answer(Err(number)),
         },
     }
-}
-
-/// Dissolves a connection (AF_UNSPEC). As in the kernel its peer gets a reset, whoever else holds
-/// the socket.
-pub(crate) fn dissolve(fd: c_int, name: &Name) -> Result<(), c_int> {
-    let _ = options::set(fd, name, libc::SOL_SOCKET, libc::SO_LINGER, &swap::RESET);
-    let _ = sys::shutdown(fd);
-    take_back(fd, name)
 }
 
 /// Puts back a TCP socket that can connect again: after a failed attempt the original one with all

@@ -8,8 +8,11 @@ use super::{active, fail};
 use crate::begin::{self, Again, ByGateway, ours};
 use crate::marks;
 use crate::next;
+use crate::options;
 use crate::setup;
+use crate::swap;
 use crate::sys::{self, Address, errno, set_errno};
+use crate::wire::Name;
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int {
@@ -61,7 +64,7 @@ unsafe extern "C" fn connect_done(fd: c_int, address: *const sockaddr, len: sock
     {
         // SAFETY: the kernel has read the address.
         if len >= 2 && c_int::from(unsafe { copied(address, len) }.family) == libc::AF_UNSPEC {
-            return begin::dissolve(fd, &name).map_or_else(fail, |()| 0);
+            return dissolve(fd, &name).map_or_else(fail, |()| 0);
         }
         return match begin::connect_again(fd, &name) {
             Again::Answer(Ok(())) => 0,
@@ -82,6 +85,14 @@ unsafe extern "C" fn connect_done(fd: c_int, address: *const sockaddr, len: sock
         set_errno(number);
     }
     answer
+}
+
+/// Dissolves a connection (AF_UNSPEC). As in the kernel its peer gets a reset, whoever else holds
+/// the socket.
+fn dissolve(fd: c_int, name: &Name) -> Result<(), c_int> {
+    let _ = options::set(fd, name, libc::SOL_SOCKET, libc::SO_LINGER, &swap::RESET);
+    let _ = sys::shutdown(fd);
+    begin::take_back(fd, name)
 }
 
 /// Whether that server is reached through a gateway, and the gateway's address. Only where gateways
