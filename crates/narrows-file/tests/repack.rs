@@ -209,7 +209,7 @@ fn files_that_cannot_be_trusted_or_understood_are_left() {
     let mut newer = stored(&raw, alone());
     let end = newer.split_off(newer.len() - END_FRAME_LEN);
     let mut totals = File::open([newer.clone(), end].concat()).unwrap().members()[0].totals;
-    let frame = narrows::frame::control_frame(narrows::frame::ControlKind::Unknown(0x4d), b"x", totals.raw_total);
+    let frame = narrows::frame::control_frame(narrows::frame::ControlKind::Unknown(0x5f), b"x", totals.raw_total);
     newer.extend_from_slice(&frame.header);
     newer.extend_from_slice(&frame.body);
     totals.wire_total = newer.len() as u64;
