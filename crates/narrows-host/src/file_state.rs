@@ -1,4 +1,4 @@
-//! What a file was when it was read. Whoever says that a file is stored, and above all whoever then
+//! Identity, length and times of a file when it was read. Whoever says that a file is stored, and above all whoever then
 //! removes it, compares what it was before with what it is after.
 //!
 //! A program may write into a file and put the time of the last write back (`mmap`, `touch -r`), but not

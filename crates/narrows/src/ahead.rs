@@ -1,4 +1,4 @@
-//! How far a direction may be ahead of the program that reads it at the other end.
+//! Bound of the raw bytes of a direction that the program at the other end has not read.
 //!
 //! TCP stops a writer by what two sockets hold. Where bytes shrink on the way, the same sockets hold a
 //! thousand times as much, and what a write or a progress bar says is far from what was read. So the

@@ -1,4 +1,4 @@
-//! What the peer says between its frames, which is read ahead of a program that does not read them.
+//! Control frames read ahead of a program that does not read its data.
 
 use narrows::Result;
 use narrows::frame::{Scanned, feature};

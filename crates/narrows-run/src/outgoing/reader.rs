@@ -1,4 +1,4 @@
-//! What the reader at the other end means for a direction to it, and reports about the other direction.
+//! Bound of a direction by its reader at the other end, and reports about the other direction.
 
 use std::os::fd::OwnedFd;
 

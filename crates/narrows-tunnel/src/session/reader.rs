@@ -1,4 +1,4 @@
-//! How far a flow may be ahead of the program that reads it at the other end.
+//! Bound of the raw bytes of a flow that the program at the other end has not read.
 //!
 //! Credit counts bytes as carriers bring them, of which a few may be many raw bytes. So each end also
 //! tells how many raw bytes it has given to its local connection, and takes no more from that than the
