@@ -63,6 +63,7 @@ fn without_text(answer: &Answer) -> Answer {
         | Answer::NotStored { text, .. }
         | Answer::Lost { text }
         | Answer::Made { text }
+        | Answer::Refused { text, .. }
         | Answer::Removed { text, .. } => text.clear(),
         Answer::Files { .. }
         | Answer::Whole { .. }
