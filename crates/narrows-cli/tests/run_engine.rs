@@ -257,28 +257,42 @@ fn programs_see_what_they_see_without_it() {
         return;
     }
     const LINES: &str = "semantics.py";
+    // Some lines are what a socket says when it has been quiet for a tenth of a second, which on a busy machine
+    // may be before the supervisor had its turn: what differs counts if it differs every time.
+    const TRIES: usize = 10;
     let lines = |output: &std::process::Output| -> BTreeMap<String, String> {
         let text = String::from_utf8_lossy(&output.stdout);
-        text.lines().filter_map(|l| l.split_once(' ')).map(|(a, b)| (a.to_string(), b.to_string())).collect()
+        text.lines().filter_map(|l| l.split_once(": ")).map(|(a, b)| (a.to_string(), b.to_string())).collect()
     };
-    let native = lines(&Command::new("python3").arg(script(LINES)).output().unwrap());
-    assert!(native.len() > 70, "{native:?}");
-    let mut command = narrows(Path::new("/nonexistent"));
-    command.args([
-        "run",
-        "--loopback",
-        "--no-agent",
-        "--service-port",
-        "1",
-        "--accept-direct",
-        "--peer",
-        "127.0.0.0/8",
-    ]);
-    command.args(["--policy", POLICIES[0], "--", "python3", &script(LINES)]);
-    let framed = lines(&crate::common::finish_reading(command.spawn().unwrap()));
-    let differ: Vec<_> = native.iter().filter(|(name, said)| framed.get(*name) != Some(*said)).collect();
-    let names: Vec<_> = differ.iter().map(|(name, _)| name.as_str()).collect();
-    assert_eq!(names, ["urgent_out_of_line:"], "{differ:#?}\n{framed:#?}");
+    let differ = |chosen: &[String]| {
+        let native = lines(&Command::new("python3").arg(script(LINES)).args(chosen).output().unwrap());
+        assert!(if chosen.is_empty() { native.len() > 70 } else { native.len() == chosen.len() }, "{native:?}");
+        let mut command = narrows(Path::new("/nonexistent"));
+        command.args([
+            "run",
+            "--loopback",
+            "--no-agent",
+            "--service-port",
+            "1",
+            "--accept-direct",
+            "--peer",
+            "127.0.0.0/8",
+        ]);
+        command.args(["--policy", POLICIES[0], "--", "python3", &script(LINES)]).args(chosen);
+        let framed = lines(&crate::common::finish_reading(command.spawn().unwrap()));
+        let differ = native.into_iter().filter(|(name, said)| framed.get(name) != Some(said));
+        differ.map(|(name, said)| (said, framed.get(&name).cloned(), name)).collect::<Vec<_>>()
+    };
+    let mut seen = differ(&[]);
+    for _ in 1..TRIES {
+        let names: Vec<_> = seen.iter().map(|(.., name)| name.clone()).collect();
+        if names == ["urgent_out_of_line"] || names.is_empty() {
+            break;
+        }
+        seen = differ(&names);
+    }
+    let names: Vec<_> = seen.iter().map(|(.., name)| name.as_str()).collect();
+    assert_eq!(names, ["urgent_out_of_line"], "{seen:#?}");
 }
 
 /// Resident memory of a process in bytes.
