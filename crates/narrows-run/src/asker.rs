@@ -100,11 +100,16 @@ impl Asker {
         let theirs = pid.as_raw_pid().to_string();
         let same = space(theirs.clone()).is_some_and(|s| Some(s) == space("self".into()));
         let status = fs::read_to_string(format!("/proc/{theirs}/status")).unwrap_or_default();
-        let field = |name| status.lines().find_map(|l| l.strip_prefix(name)).unwrap_or_default();
-        let capabilities = u64::from_str_radix(field("CapEff:").trim(), 16).unwrap_or(0);
-        let root = field("Uid:").split_whitespace().nth(1) == Some("0");
-        same && root && capabilities & (NET_ADMIN | NET_RAW) == NET_ADMIN | NET_RAW
+        same && has_rights(&status)
     }
+}
+
+/// Whether a process is root and has the capabilities for options of sockets, by its status in /proc.
+fn has_rights(status: &str) -> bool {
+    let field = |name| status.lines().find_map(|l| l.strip_prefix(name)).unwrap_or_default();
+    let capabilities = u64::from_str_radix(field("CapEff:").trim(), 16).unwrap_or(0);
+    let root = field("Uid:").split_whitespace().nth(1) == Some("0");
+    root && capabilities & (NET_ADMIN | NET_RAW) == NET_ADMIN | NET_RAW
 }
 
 /// Whether this process is under a seccomp filter.
@@ -162,5 +167,19 @@ mod tests {
             assert_eq!(set(&nobody, libc::SO_MARK, 1), Err(Some(libc::EPERM)));
             assert_eq!(set(&own, libc::SO_PRIORITY, 7), Ok(()));
         }
+    }
+
+    #[test]
+    fn rights_are_those_of_root_with_both_capabilities() {
+        let status = |uid: &str, capabilities: u64| format!("Name:\tx\nUid:\t{uid}\nCapEff:\t{capabilities:016x}\n");
+        let both = NET_ADMIN | NET_RAW;
+        assert!(has_rights(&status("0\t0\t0\t0", both)));
+        assert!(has_rights(&status("1000\t0\t0\t0", u64::MAX)), "the effective user counts");
+        assert!(!has_rights(&status("0\t1000\t0\t0", both)));
+        assert!(!has_rights(&status("1000\t1000\t1000\t1000", u64::MAX)));
+        for missing in [NET_ADMIN, NET_RAW, both] {
+            assert!(!has_rights(&status("0\t0\t0\t0", u64::MAX & !missing)));
+        }
+        assert!(!has_rights(""));
     }
 }

@@ -461,6 +461,27 @@ fn a_talker_without_a_hello_holds_up_nobody() {
     wait_for(&client, |report| (report == Report::Up).then_some(()));
 }
 
+/// The network may cut the first words of a carrier anywhere.
+#[test]
+fn a_hello_that_comes_byte_by_byte_is_one() {
+    let keys = keys();
+    let (server, address) = acceptor(&keys, "127.0.0.1:0", Settings::default());
+    let config = proof::client_config(&keys.token().unwrap(), PROTOCOL).unwrap();
+    let connection = rustls::ClientConnection::new(config, proof::NAME.try_into().unwrap()).unwrap();
+    let socket = patient(TcpStream::connect(&address).unwrap());
+    socket.set_nodelay(true).unwrap();
+    let mut peer = rustls::StreamOwned::new(connection, socket);
+    let hello = Hello { carrier: 0, attempt: 0, dialer: *b"a slow dialer...", session: 1, instance: 0 };
+    for byte in hello.greet() {
+        peer.write_all(&[byte]).unwrap();
+        peer.flush().unwrap();
+    }
+    let mut answer = [0; GREETING.len()];
+    peer.read_exact(&mut answer).unwrap();
+    assert_eq!(answer, GREETING);
+    assert_eq!(server.counters.strangers_broken.get(), 0);
+}
+
 /// Who is asked whether it is ready says so when all listeners are there, not before.
 #[test]
 fn a_listener_without_an_answer_is_none() {
