@@ -198,7 +198,7 @@ pub(crate) enum Command {
     /// money
     Plan(plan::PlanArgs),
     /// Encode arrays of numbers, exactly or within a stated error
-    #[command(subcommand, after_help = array::ARRAY_HELP)]
+    #[command(subcommand, after_help = array::ARRAY_HELP, after_long_help = array::ARRAY_HELP)]
     Array(array::ArrayCommand),
     /// Tell where the HDF5 filter is, and what its parameters are
     Hdf5(hdf5::Hdf5Args),
@@ -877,6 +877,15 @@ mod tests {
             ["send", "send --help", "send FILE", "pipe -h", "pipe --version", "recv --port 1", "cp a b", "--help"]
         {
             assert!(of(line).is_none(), "{line}");
+        }
+    }
+
+    #[test]
+    fn the_long_help_has_all_that_the_short_one_has() {
+        for command in command().get_subcommands() {
+            let short = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let long = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
+            assert!(long.contains(short.trim_end()), "{}: {long}", command.get_name());
         }
     }
 

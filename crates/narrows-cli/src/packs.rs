@@ -30,9 +30,21 @@ where
         return decode::decode_within(source, Noticing { sink, begun: false }, window_log, options);
     };
     // Where the end cannot be read, nobody knows what the rest is.
+    refuse(path)?;
+    decode::decode_within(source, sink, window_log, options)
+}
+
+/// Fails for a file that is a pack.
+///
+/// # Errors
+/// It is one, or the source fails.
+pub(crate) fn refuse(path: &Path) -> Result<()> {
+    if !path.is_file() {
+        return Ok(());
+    }
     match open(fs::File::open(path)?)? {
         Some(_) => Err(refused()),
-        None => decode::decode_within(source, sink, window_log, options),
+        None => Ok(()),
     }
 }
 

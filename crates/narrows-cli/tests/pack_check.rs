@@ -104,6 +104,14 @@ fn no_command_decodes_a_pack_as_if_it_were_a_file() {
         assert!(stderr(&output).contains("x.nrw: it is a pack: `narrows unpack`"), "{args:?}: {}", stderr(&output));
     }
     assert!(!h.join("x").exists());
+    // Also where its output cannot be: what was packed is often there.
+    fs::create_dir(h.join("x")).unwrap();
+    for args in [&["-d", "x.nrw"][..], &["-df", "x.nrw"], &["pipe", "-d", "x.nrw"]] {
+        let output = run(h, args);
+        assert_one_line_error(&output, 2);
+        assert!(stderr(&output).contains("x.nrw: it is a pack: `narrows unpack`"), "{args:?}: {}", stderr(&output));
+    }
+    fs::remove_dir(h.join("x")).unwrap();
     // A pipe may have other content that begins so, which nobody may be refused.
     let output = filter(h, &["-d"], &fs::read(h.join("x.nrw")).unwrap());
     assert!(code(&output) == 0 && stderr(&output).contains("begins as a pack does"), "{}", stderr(&output));

@@ -84,10 +84,11 @@ pub fn check_from<R: ReadAt>(file: &File<R>, decoded: u64, threads: usize, sums:
     if !prefaces_are_whole(file)? {
         report.faults.push("a preface is damaged".to_owned());
     }
+    // A pack has two streams, and loses the indexes of both with its end.
+    if file.members().iter().any(|member| member.origin == IndexOrigin::Rebuilt) {
+        report.faults.push("the index or the end is damaged or missing".to_owned());
+    }
     for (number, member) in file.members().iter().enumerate() {
-        if member.origin == IndexOrigin::Rebuilt {
-            report.faults.push("the index or the end is damaged or missing".to_owned());
-        }
         report.faults.extend(member.broken.clone());
         if member.origin == IndexOrigin::Stored && report.damaged.is_empty() {
             report.faults.extend(headers_fault(file, member)?);

@@ -5,7 +5,11 @@ use clap::Args as ClapArgs;
 use super::array::Hints;
 
 #[derive(ClapArgs)]
-#[command(after_help = HDF5_HELP, group = clap::ArgGroup::new("what").required(true))]
+#[command(
+    after_help = HDF5_HELP,
+    after_long_help = HDF5_HELP,
+    group = clap::ArgGroup::new("what").required(true)
+)]
 pub(crate) struct Hdf5Args {
     /// Print the folder of the filter, for HDF5_PLUGIN_PATH
     #[arg(long, group = "what")]

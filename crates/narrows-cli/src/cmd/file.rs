@@ -27,7 +27,7 @@ use crate::args::{reach_max, reach_max_of_file, window_log};
 use crate::damage::with_help;
 use crate::files::{self, EndsSoon, Source, Target, is_dash};
 use crate::flow;
-use crate::packs::decode_within;
+use crate::packs::{self, decode_within};
 use crate::place::{self, Place};
 use crate::progress::Bar;
 use crate::report;
@@ -124,6 +124,12 @@ impl Work<'_> {
         let written = (!args.test).then(|| output.as_deref().unwrap_or(dash));
         let trace = self.pipe.and_then(|pipe| pipe.trace.as_deref());
         files::refuse_same(input, [written, trace])?;
+        let is_there = |output: &Path| !is_dash(output) && output.symlink_metadata().is_ok();
+        if named && args.decompress && !args.test && output.as_deref().is_some_and(is_there) {
+            // Beside a pack there often is what was packed. Nobody is asked to give it up for nothing.
+            let refused = packs::refuse(input).err().filter(|e| e.source.is_none());
+            refused.map_or(Ok(()), Err).with_context(|| input.display().to_string())?;
+        }
         let replaces = output.as_deref().filter(|o| !is_dash(o)).map_or(Ok(true), |output| self.may_replace(output))?;
         let held = Held::of(args, input)?;
         let really = |path: &Path| held.as_ref().map_or_else(|| path.to_owned(), |held| held.path(path));

@@ -186,7 +186,9 @@ pub(super) fn say(args: &CpArgs, dash: Dash, o: &Outcome, failures: &Failures, e
     if o.failed > 0 {
         line += &format!(", {} failed", o.failed);
     }
-    report::note(format_args!("{line}; {}", o.line));
+    // What crossed for a dry run is the list of files, and says nothing of what a copy would send.
+    let figures = if args.dry_run { String::new() } else { format!("; {}", o.line) };
+    report::note(line + &figures);
     if args.verbosity.verbose && !o.mix.is_empty() {
         report::note(format_args!("methods: {}", o.mix));
     }
