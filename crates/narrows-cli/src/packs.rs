@@ -32,7 +32,23 @@ where
     // Where the end cannot be read, nobody knows what the rest is.
     match open(fs::File::open(path)?)? {
         Some(_) => Err(refused()),
-        None => decode::decode_within(source, sink, window_log, options),
+        // Whole to its end, it may be a pack that lost the stream of its directory.
+        None => decode::decode_within(source, Noticing { sink, begun: false }, window_log, options),
+    }
+}
+
+/// Whether a file that is no pack has all entries of one: it was cut where the directory began.
+///
+/// # Errors
+/// The source fails.
+pub(crate) fn lacks_directory<R: ReadAt>(file: &File<R>) -> Result<bool> {
+    Ok(file.broken().is_none() && file.members().len() == 1 && begins(file)?)
+}
+
+fn begins<R: ReadAt>(file: &File<R>) -> Result<bool> {
+    match file.block_at(0) {
+        Err(e) if e.source.is_some() => Err(e),
+        block => Ok(block.is_ok_and(|block| block.is_some_and(|raw| begins_as_pack(&raw)))),
     }
 }
 
@@ -46,19 +62,15 @@ pub(crate) fn refused() -> Error {
 /// # Errors
 /// The source fails.
 pub(crate) fn is_pack<R: ReadAt>(file: &File<R>) -> Result<bool> {
-    let begins = || match file.block_at(0) {
-        Err(e) if e.source.is_some() => Err(e),
-        block => Ok(block.is_ok_and(|block| block.is_some_and(|raw| begins_as_pack(&raw)))),
-    };
     match file.broken() {
         // Packs have a stream of entries and one of the directory. Of others nothing is read for this.
         None if file.members().len() < 2 => Ok(false),
         None => match read_trailer(file) {
             Err(e) if e.source.is_some() => Err(e),
-            Err(_) => begins(),
+            Err(_) => begins(file),
             Ok(trailer) => Ok(trailer.is_some()),
         },
-        Some(_) => begins(),
+        Some(_) => begins(file),
     }
 }
 
