@@ -289,7 +289,8 @@ impl Target {
         };
         let cannot = format!("cannot write {}", path.display());
         let kind = Self::open_kind(path, &cannot)?;
-        Ok(Self { kind, name: Name::new(cannot) })
+        let is_stdout = matches!(kind, Kind::Stdout);
+        Ok(Self { kind, name: Name { is_stdout, ..Name::new(cannot) } })
     }
 
     /// Opens an output whose name was made from that of an input. Others may be able to write in that folder,
@@ -310,6 +311,12 @@ impl Target {
     fn open_kind(path: &Path, cannot: &str) -> Result<Kind> {
         // The file behind a link is replaced, not the link, and its permissions are kept.
         let place = follow::to_end(path).with_context(|| cannot.to_owned())?;
+        if place.is_open {
+            // By the same open file, what others write before and after stays.
+            let is_stdout = place.there.as_ref().is_some_and(follow::is_stdout) && stdout_is_given().is_ok();
+            let again = || follow::open_again(path).with_context(|| cannot.to_owned());
+            return if is_stdout { Ok(Kind::Stdout) } else { Ok(Kind::Special(again()?)) };
+        }
         let permissions = match place.there {
             Some(data) if data.is_dir() => return Err(anyhow!("{cannot}: it is a folder")),
             Some(data) if !data.is_file() => {

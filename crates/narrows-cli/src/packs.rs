@@ -31,7 +31,8 @@ where
     };
     // Where the end cannot be read, nobody knows what the rest is.
     refuse(path)?;
-    decode::decode_within(source, sink, window_log, options)
+    // Whole to its end, it may be a pack that lost the stream of its directory.
+    decode::decode_within(source, Noticing { sink, begun: false }, window_log, options)
 }
 
 /// Fails for a file that is a pack.
@@ -48,6 +49,21 @@ pub(crate) fn refuse(path: &Path) -> Result<()> {
     }
 }
 
+/// Whether a file that is no pack has all entries of one: it was cut where the directory began.
+///
+/// # Errors
+/// The source fails.
+pub(crate) fn lacks_directory<R: ReadAt>(file: &File<R>) -> Result<bool> {
+    Ok(file.broken().is_none() && file.members().len() == 1 && begins(file)?)
+}
+
+fn begins<R: ReadAt>(file: &File<R>) -> Result<bool> {
+    match file.block_at(0) {
+        Err(e) if e.source.is_some() => Err(e),
+        block => Ok(block.is_ok_and(|block| block.is_some_and(|raw| begins_as_pack(&raw)))),
+    }
+}
+
 /// The error of who wants the raw bytes of a pack.
 pub(crate) fn refused() -> Error {
     Error::misuse("it is a pack: `narrows unpack` unpacks it, `narrows list` shows what is in it")
@@ -58,19 +74,15 @@ pub(crate) fn refused() -> Error {
 /// # Errors
 /// The source fails.
 pub(crate) fn is_pack<R: ReadAt>(file: &File<R>) -> Result<bool> {
-    let begins = || match file.block_at(0) {
-        Err(e) if e.source.is_some() => Err(e),
-        block => Ok(block.is_ok_and(|block| block.is_some_and(|raw| begins_as_pack(&raw)))),
-    };
     match file.broken() {
         // Packs have a stream of entries and one of the directory. Of others nothing is read for this.
         None if file.members().len() < 2 => Ok(false),
         None => match read_trailer(file) {
             Err(e) if e.source.is_some() => Err(e),
-            Err(_) => begins(),
+            Err(_) => begins(file),
             Ok(trailer) => Ok(trailer.is_some()),
         },
-        Some(_) => begins(),
+        Some(_) => begins(file),
     }
 }
 

@@ -123,6 +123,26 @@ fn dev_stdout_is_written_whatever_it_is() {
     let output = run("narrows cp file /dev/fd/3 3> third");
     assert!(code(&output) == 0 && fs::read(h.join("third")).unwrap() == text(100_000), "{}", stderr(&output));
     assert!(fs::symlink_metadata("/dev/stdout").unwrap().is_symlink());
+    // Whoever has the file open goes on where the program ended, and everything is in the file.
+    run("narrows -q file");
+    for way in [
+        "pipe -q -d -f -o /dev/stdout file.nrw",
+        "pipe -q -d -f -o /proc/self/fd/1 file.nrw",
+        "pipe -q -d -f -o link file.nrw",
+        "pipe -q -d -c file.nrw",
+    ] {
+        let _ = std::os::unix::fs::symlink("/dev/stdout", h.join("link"));
+        let output = run(&format!("(echo before; narrows {way}; echo $?) > redirected"));
+        let all = fs::read(h.join("redirected")).unwrap();
+        let is_all = all == [&b"before\n"[..], &text(100_000), b"0\n"].concat();
+        assert!(is_all, "{way}: {} bytes, {}", all.len(), stderr(&output));
+    }
+    for way in ["pack -q -f -o /dev/stdout file", "array encode -q --type u8 -o /dev/stdout file"] {
+        let output = run(&format!("(narrows {way}; echo end) > redirected"));
+        assert!(fs::read(h.join("redirected")).unwrap().ends_with(b"end\n"), "{way}: {}", stderr(&output));
+    }
+    let output = run("narrows pipe -q -d -f -o /dev/fd/3 file.nrw 3> third");
+    assert!(code(&output) == 0 && fs::read(h.join("third")).unwrap() == text(100_000), "{}", stderr(&output));
     // Files that are input and output at once.
     let output = run("narrows cp file - >> file");
     assert!(code(&output) == 2 && stderr(&output).contains("is input and output"), "{}", stderr(&output));

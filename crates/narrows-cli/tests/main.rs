@@ -41,6 +41,7 @@ mod oracle;
 mod pack;
 mod pack_check;
 mod pack_damaged;
+mod pack_hostile;
 mod pack_kill;
 mod pack_mount;
 mod peers;

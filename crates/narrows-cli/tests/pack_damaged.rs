@@ -105,3 +105,28 @@ fn files_that_only_lost_their_digest_are_unpacked_and_told() {
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(said.contains("tree/d is damaged: its content is whole, but its digest cannot be read"), "{said}");
 }
+
+/// What is left is a stream that is whole to its last byte.
+#[test]
+fn a_pack_that_is_cut_where_its_directory_begins_is_not_good() {
+    let home = home();
+    let h = home.path();
+    let files = make(h);
+    let bytes = fs::read(h.join("x.nrw")).unwrap();
+    let cut = File::open(&bytes[..]).unwrap().members()[0].wire_end() as usize;
+    assert!(cut < bytes.len());
+    fs::write(h.join("x.nrw"), &bytes[..cut]).unwrap();
+    let output = run(h, &["check", "x.nrw"]);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(code(&output) == 3 && said.contains("its directory is missing"), "{said}");
+    let output = run(h, &["pipe", "-dc", "x.nrw"]);
+    assert!(stderr(&output).contains("begins as a pack does"), "{}", stderr(&output));
+    let output = run(h, &["unpack", "x.nrw"]);
+    assert_eq!(code(&output), 3, "{}", stderr(&output));
+    compare(&h.join("tree"), &files, &[]);
+    // Other files of one stream are what they were.
+    fs::write(h.join("other"), text(100_000)).unwrap();
+    assert_eq!(code(&run(h, &["-q", "other"])), 0);
+    let output = run(h, &["check", "other.nrw"]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+}

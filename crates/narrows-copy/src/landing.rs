@@ -11,9 +11,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use narrows::entry::check_path;
-use rustix::fs::{AtFlags, FileType, Gid, Mode, Stat, Timespec, Timestamps, Uid};
+use rustix::fs::{AtFlags, FileType, Mode, Stat, Timespec, Timestamps};
 use rustix::io::Errno;
 
+use crate::meta;
 use crate::spelling::folds_at;
 use crate::store::partial::{PRIVATE, Partial};
 use crate::tree::{Tree, split};
@@ -206,10 +207,10 @@ impl Arriving {
         // The owner first, since that clears bits of the mode, and the times last.
         let (uid, gid) = attributes.owner;
         if let Some(uid) = uid {
-            note("owner", rustix::fs::fchown(file, Some(Uid::from_raw(uid)), None));
+            note("owner", meta::user(uid).and_then(|uid| rustix::fs::fchown(file, Some(uid), None)));
         }
         if let Some(gid) = gid {
-            note("group", rustix::fs::fchown(file, None, Some(Gid::from_raw(gid))));
+            note("group", meta::group_of(gid).and_then(|gid| rustix::fs::fchown(file, None, Some(gid))));
         }
         if let Some(mode) = attributes.mode.filter(|_| self.is_private) {
             note("mode", rustix::fs::fchmod(file, Mode::from_raw_mode(mode & 0o7777)));

@@ -326,9 +326,9 @@ pub(crate) fn apply(fd: BorrowedFd<'_>, entry: &Entry, ownership: Ownership, los
     let is = |f: fn(&Stat, &Entry) -> bool| now.as_ref().is_ok_and(|s| f(s, entry));
     let mut mode = entry.mode;
     let own = is(|s, e| s.st_uid == e.uid)
-        || ownership.owner && rustix::fs::fchown(fd, Some(Uid::from_raw(entry.uid)), None).is_ok();
+        || ownership.owner && user(entry.uid).and_then(|uid| rustix::fs::fchown(fd, Some(uid), None)).is_ok();
     let group = is(|s, e| s.st_gid == e.gid)
-        || ownership.group && rustix::fs::fchown(fd, None, Some(Gid::from_raw(entry.gid))).is_ok();
+        || ownership.group && group_of(entry.gid).and_then(|gid| rustix::fs::fchown(fd, None, Some(gid))).is_ok();
     if !group && ownership.group {
         losses.note("group", Err::<(), _>(Errno::PERM));
     }
@@ -347,6 +347,23 @@ pub(crate) fn apply(fd: BorrowedFd<'_>, entry: &Entry, ownership: Ownership, los
         losses.note("extended attributes", rustix::fs::fsetxattr(fd, name, value, XattrFlags::empty()));
     }
     losses.note("times", rustix::fs::futimens(fd, &times(entry)));
+}
+
+/// The user with a number that somebody else may have written. The highest one means to the kernel that the
+/// owner is left as it is, which is not to count as set.
+///
+/// # Errors
+/// `EINVAL`: there is none.
+pub(crate) fn user(uid: u32) -> Result<Uid, Errno> {
+    if uid == u32::MAX { Err(Errno::INVAL) } else { Ok(Uid::from_raw(uid)) }
+}
+
+/// As [`user`], for a group.
+///
+/// # Errors
+/// `EINVAL`: there is none.
+pub(crate) fn group_of(gid: u32) -> Result<Gid, Errno> {
+    if gid == u32::MAX { Err(Errno::INVAL) } else { Ok(Gid::from_raw(gid)) }
 }
 
 /// Removes attributes that the source does not have, such as an access control list inherited from
@@ -393,10 +410,10 @@ pub(crate) fn apply_by_name(parent: &OwnedFd, name: &OsStr, entry: &Entry, owner
     let set = |uid, gid| rustix::fs::chownat(parent, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW);
     let now = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW);
     if ownership.owner && now.as_ref().is_ok_and(|s| s.st_uid != entry.uid) {
-        losses.note("owner", set(Some(Uid::from_raw(entry.uid)), None));
+        losses.note("owner", user(entry.uid).and_then(|uid| set(Some(uid), None)));
     }
     if ownership.group && now.as_ref().is_ok_and(|s| s.st_gid != entry.gid) {
-        losses.note("group", set(None, Some(Gid::from_raw(entry.gid))));
+        losses.note("group", group_of(entry.gid).and_then(|gid| set(None, Some(gid))));
     }
     if !matches!(entry.kind, EntryKind::Symlink { .. }) {
         // By descriptor, so that a link that has replaced the name is not followed.

@@ -538,7 +538,7 @@ impl Shared {
                             removable.add(&file, Seen { state, sum: None });
                         }
                         if let (Some(removable), Wanted::Refused) = (&mut state.removable, wanted) {
-                            removable.failed(file.id);
+                            removable.refused(&file);
                         }
                         state.progress.files_same += u64::from(wanted == Wanted::No);
                         state.progress.bytes_same += file.len;

@@ -105,7 +105,8 @@ fn ends(path: &[u8]) -> impl Iterator<Item = usize> {
     path.iter().enumerate().filter(|(_, b)| **b == b'/').map(|(at, _)| at).chain([path.len()])
 }
 
-fn fold_hash(path: &[u8]) -> u64 {
+/// The same number for all spellings of a path.
+pub(crate) fn fold_hash(path: &[u8]) -> u64 {
     xxh3_64(&folded(path))
 }
 
@@ -131,8 +132,9 @@ fn folded_name(name: &[u8]) -> Vec<u8> {
         Ok(text) if !text.is_ascii() => {
             let nfd = DecomposingNormalizerBorrowed::new_nfd();
             let apart = nfd.normalize(text);
-            // Upper case first, which has one form of `ß` and `ss`, and of the two small sigmas.
-            let chars = apart.chars().filter(|c| !is_ignored(*c));
+            // Upper case has one form of `ß` and `ss`, and of the two small sigmas; but the capital `ẞ` is its
+            // own, so lower case comes before that too.
+            let chars = apart.chars().filter(|c| !is_ignored(*c)).flat_map(char::to_lowercase);
             let folded: String = chars.flat_map(char::to_uppercase).flat_map(char::to_lowercase).collect();
             nfd.normalize(&folded).into_owned().into_bytes()
         }
@@ -238,6 +240,8 @@ mod tests {
             ("Dir/a", "dir/A"),
             ("\u{e9}t\u{e9}", "E\u{301}te\u{301}"),
             ("stra\u{df}e", "STRASSE"),
+            ("STRA\u{1e9e}E", "strasse"),
+            ("\u{1e9e}", "\u{df}"),
             ("\u{3c3}\u{3c2}", "\u{3a3}\u{3a3}"),
             ("a.", "a"),
             ("a. /b", "A/b"),

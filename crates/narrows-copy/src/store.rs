@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
+use narrows::ErrorKind;
 use narrows::entry::{Answer, Entry, Record, RecordParser};
 use narrows::stream::Notes;
 use rustix::fs::OFlags;
@@ -21,6 +22,7 @@ use super::spelling::Spellings;
 use super::tree::Tree;
 use super::{e_text, shown};
 use narrows_host::shares::Share;
+use narrows_host::signals;
 
 mod announced;
 mod answers;
@@ -348,12 +350,19 @@ impl Write for EntryStore {
         target.repeatable.begin_write();
         parser
             .push(bytes, |record| {
+                // A block of a pack may be a hundred thousand entries.
+                if target.is_of_pack && signals::received().is_some() {
+                    return Err(narrows::Error::new(ErrorKind::Io, "interrupted"));
+                }
                 target.repeatable.allows(&record)?;
                 target.was_asked_for(&record)?;
                 target.take(record, answers);
                 target.repeatable.check()
             })
-            .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e.to_string()))?;
+            .map_err(|e| match e.kind {
+                ErrorKind::Io => io::Error::other(e.to_string()),
+                _ => io::Error::new(io::ErrorKind::InvalidData, e.to_string()),
+            })?;
         Ok(bytes.len())
     }
 

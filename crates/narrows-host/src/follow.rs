@@ -29,10 +29,13 @@ pub fn folder_of(path: &Path) -> &Path {
 /// Where a path leads.
 #[derive(Debug)]
 pub struct Place {
-    /// The path, whose last name is no link.
+    /// The path, whose last name is no link. Of an open file, it may be the name that it once had.
     pub path: PathBuf,
     /// What is there; `None` if nothing is.
     pub there: Option<Metadata>,
+    /// It is an open file of a process, as behind `/dev/stdout`: whoever has it open writes to it as well, and
+    /// would go on with one that nobody sees if another took its name. So it is written in place.
+    pub is_open: bool,
 }
 
 /// Follows the links at the end of a path, also to a file that does not exist yet, as a redirection of the
@@ -49,20 +52,18 @@ pub fn to_end(path: &Path) -> io::Result<Place> {
     };
     if let Some(data) = kernel.as_ref().filter(|data| !data.is_file()) {
         // Devices, and pipes behind links of /proc, whose text leads nowhere.
-        return Ok(Place { path: path.to_owned(), there: Some(data.clone()) });
+        return Ok(Place { path: path.to_owned(), there: Some(data.clone()), is_open: false });
     }
-    let Way { path, is_by_proc, .. } = behind_links(path, is_protected())?;
-    let there = match path.symlink_metadata() {
+    let Way { path: end, is_by_proc, .. } = behind_links(path, is_protected())?;
+    if is_by_proc && kernel.is_some() {
+        return Ok(Place { path: end, there: kernel, is_open: true });
+    }
+    let there = match end.symlink_metadata() {
         Ok(data) => Some(data),
         Err(e) if e.kind() == io::ErrorKind::NotFound => None,
         Err(e) => return Err(e),
     };
-    let file = |data: &Option<Metadata>| data.as_ref().map(|data| (data.dev(), data.ino()));
-    // The text of a link in /proc may be the name that a removed file had.
-    if is_by_proc && file(&kernel) != file(&there) {
-        return Err(io::Error::other("it leads to a file that has no name, or that is replaced now"));
-    }
-    Ok(Place { path, there })
+    Ok(Place { path: end, there, is_open: false })
 }
 
 /// Opens a regular file to read it, with the owners of all that leads to it: of the links, and of the file.
@@ -157,6 +158,20 @@ fn of_another_user() -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, text)
 }
 
+/// Opens an open file of a process once more, to write it from its beginning, as a shell does.
+///
+/// # Errors
+/// It cannot be opened.
+pub fn open_again(path: &Path) -> io::Result<File> {
+    File::options().write(true).truncate(true).open(path)
+}
+
+/// Whether this is what stdout is.
+#[must_use]
+pub fn is_stdout(there: &Metadata) -> bool {
+    rustix::fs::fstat(io::stdout()).is_ok_and(|own| (own.st_dev, own.st_ino) == (there.dev(), there.ino()))
+}
+
 /// Opens what is no regular file and is written in place. As with a shell, the kernel may refuse a pipe that
 /// another user put into a folder where everyone may write (`fs.protected_fifos`), which it does only if the
 /// file would be created.
@@ -236,10 +251,15 @@ mod tests {
         assert!(to_end(home.path()).unwrap().there.unwrap().is_dir());
         assert!(to_end(&at("no/file")).unwrap().there.is_none());
         let device = to_end(Path::new("/dev/null")).unwrap();
-        assert!(!device.there.unwrap().is_file());
+        assert!(!device.there.as_ref().unwrap().is_file());
         let nameless = tempfile::tempfile().unwrap();
         let by_number = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&nameless));
-        assert!(to_end(Path::new(&by_number)).is_err());
+        let open = to_end(Path::new(&by_number)).unwrap();
+        assert!(open.is_open && open.there.unwrap().is_file() && !device.is_open);
+        let named = File::create(at("named")).unwrap();
+        let by_number = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&named));
+        symlink(&by_number, at("through")).unwrap();
+        assert!(to_end(&at("through")).unwrap().is_open && !to_end(&at("named")).unwrap().is_open);
         assert!(open_special(Path::new("/dev/null")).is_ok() && open_special(&at("file")).is_err());
     }
 }

@@ -52,6 +52,9 @@ pub fn write_private(path: &Path, bytes: &[u8]) -> Result<()> {
 fn write(path: &Path, bytes: &[u8], mode: Option<u32>) -> Result<()> {
     let cannot = || format!("cannot write {}", path.display());
     let place = follow::to_end(path).with_context(cannot)?;
+    if place.is_open {
+        return follow::open_again(path).and_then(|mut file| file.write_all(bytes)).with_context(cannot);
+    }
     let permissions = match place.there {
         Some(data) if !data.is_file() => {
             return follow::open_special(path).and_then(|mut file| file.write_all(bytes)).with_context(cannot);

@@ -177,6 +177,11 @@ impl Listed {
         ends.chain([path.len()]).rfind(|end| self.paths.contains_key(&path[..*end])).unwrap_or(0)
     }
 
+    /// Whether this path is listed for nothing but what is below it.
+    pub(crate) fn is_only_above(&self, path: &[u8]) -> bool {
+        self.paths.get(path) == Some(&Depth::Above)
+    }
+
     /// Whether an entry with this path may come.
     pub(crate) fn allows(&self, path: &[u8]) -> bool {
         let above = |at: usize| if at == 0 { &path[..0] } else { &path[..at] };

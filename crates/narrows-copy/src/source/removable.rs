@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use super::seen::Seen;
 use super::{Content, File};
 use crate::scan::Root;
-use crate::spelling::are_one;
+use crate::spelling::{are_one, fold_hash};
 use crate::tree::Tree;
 use crate::{e_text, meta, shown};
 
@@ -24,6 +24,9 @@ pub(super) struct Removable {
     entries: HashMap<u64, Entry>,
     /// Numbers of the entries that the other end did not store.
     failed: HashSet<u64>,
+    /// Hashes of their paths, the same for all spellings. If the target takes two names for one, both stay:
+    /// the next copy would replace the content of the one that is gone by that of the other.
+    alike: HashSet<u64>,
 }
 
 struct Entry {
@@ -75,6 +78,13 @@ impl Removable {
     /// The other end did not store it.
     pub(super) fn failed(&mut self, id: u64) {
         self.failed.insert(id);
+        self.alike.extend(self.entries.get(&id).map(|entry| fold_hash(&entry.path)));
+    }
+
+    /// The other end refused it, or has a newer one.
+    pub(super) fn refused(&mut self, file: &File) {
+        self.failed.insert(file.id);
+        self.alike.insert(fold_hash(&file.place()));
     }
 
     /// It is sent once more.
@@ -107,6 +117,13 @@ impl Removable {
                 was => was,
             };
             if !is_stored(id) {
+                continue;
+            }
+            if self.alike.contains(&fold_hash(path)) {
+                on_failure(&format!(
+                    "the source {} stays, since another one of this name, in whatever spelling, is not stored",
+                    shown(path)
+                ));
                 continue;
             }
             let tree = &mut roots[*root].tree;

@@ -55,7 +55,11 @@ impl Permitted {
     pub fn allows(&self, entry: &Entry) -> bool {
         let (names, patterns, root, folders) = match self {
             Self::Anything => return true,
-            Self::Listed(listed) => return listed.allows(&entry.path),
+            // What is only above a listed path is a folder: anything else would lead others elsewhere.
+            Self::Listed(listed) => {
+                return listed.allows(&entry.path)
+                    && (entry.kind == EntryKind::Folder || !listed.is_only_above(&entry.path));
+            }
             Self::Tops { names, patterns, root, folders } => (names, patterns, root, folders),
         };
         let top = entry.path.split(|b| *b == b'/').next().unwrap_or_default();
@@ -164,6 +168,11 @@ mod tests {
             [("x/.ssh/listed", true), ("x/.ssh/listed/.ssh", false), ("y/a", true), ("y/.ssh/a", false), ("z", false)]
         {
             assert_eq!(check(&mut plain, &listed, &file(path)), is_good, "{path}");
+        }
+        for (path, is_good) in [("", false), ("x", false), ("x/.ssh", false), ("x/.ssh/listed", true), ("y", true)] {
+            let link = entry(path, EntryKind::Symlink { target: b"/elsewhere".to_vec() });
+            assert_eq!(listed.allows(&link), is_good, "{path}");
+            assert_eq!(listed.allows(&entry(path, EntryKind::Folder)), !path.is_empty(), "{path}");
         }
         let link = entry("l", EntryKind::Symlink { target: b"x".to_vec() });
         assert!(check(&mut plain, &tops, &link) && !check(&mut asked(false, true), &tops, &link));

@@ -28,6 +28,7 @@ use crate::filter::Filter;
 use crate::frames::Form;
 use crate::hello::{Backup, Confirmed, Delete, NameSet, StoreOptions};
 use crate::partial_name::{is_own, looks_partial};
+use crate::spelling::fold_hash;
 use crate::tree::{open_on_same_device, split};
 use crate::{e_text, shown};
 use narrows_host::signals;
@@ -301,16 +302,26 @@ impl<'a> Sweep<'a> {
     /// Those of the `others` in a folder that are not what was stored there in another spelling. `known`: the
     /// names that are listed as they came.
     fn unstored(&mut self, folder: &[u8], known: &[OsString], mut others: Vec<OsString>) -> io::Result<Vec<OsString>> {
-        let before = others.len();
-        others.retain(|name| !self.target.is_stored(&join(folder, name)));
-        let respelt = (before - others.len()) as u64;
+        let mut respelt = Vec::new();
+        others.retain(|name| {
+            let path = join(folder, name);
+            let stays = self.target.is_stored(&path);
+            if stays {
+                respelt.push(fold_hash(&path));
+            }
+            !stays
+        });
         if !self.target.options.dry_run && !others.is_empty() {
             let hash = xxh3_64(folder);
             // Folders that are in the way are gone by now.
             let waiting = self.target.waiting.iter().filter(|w| xxh3_64(split(&w.path).0) == hash).count() as u64;
-            let listed = known.iter().filter(|name| self.target.names.has(&join(folder, name))).count() as u64;
+            let known = known.iter().map(|name| join(folder, name)).filter(|path| self.target.names.has(path));
+            let known: Vec<u64> = known.map(|path| fold_hash(&path)).collect();
+            // A name that stays beside one that is listed as it came says nothing of any other.
+            let beside: HashSet<u64> = known.iter().copied().collect();
+            let respelt: HashSet<u64> = respelt.into_iter().filter(|fold| !beside.contains(fold)).collect();
             let held = self.removal.held.get(&hash).copied().unwrap_or(0);
-            if held > listed + respelt + waiting {
+            if held > (known.len() + respelt.len()) as u64 + waiting {
                 return Err(io::Error::other("it does not list all that was stored in it under the names that it got"));
             }
         }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::report;
+use crate::{packs, report};
 use narrows::{ErrorKind, Result};
 use narrows_file::check::Report;
 use narrows_file::{File, OpenOptions, ReadAt};
@@ -81,6 +81,10 @@ pub(super) fn check<R: ReadAt>(
         return Ok(Some(Found { fault: Some(fault.to_string()), ..Found::default() }));
     }
     match read_trailer(file) {
+        Ok(None) if report.damaged.is_empty() && packs::lacks_directory(file)? => {
+            let fault = format!("its directory is missing, as of a pack that was cut; {}", packs::HELP);
+            return Ok(Some(Found { fault: Some(fault), ..Found::default() }));
+        }
         Ok(None) => return Ok(None),
         Err(e) if e.source.is_some() => return Err(e),
         // The block with the trailer is damaged, which the report has, or the trailer itself.

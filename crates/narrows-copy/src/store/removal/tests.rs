@@ -50,13 +50,16 @@ impl Peer {
     }
 }
 
+/// A root with this name in it is one that takes different spellings for one name.
+const FOLDS: &str = "folds";
+
 /// Takes what a peer sends into `root`; before the end something happens to that.
 fn store(root: &Path, sources: &[&str], bytes: &[u8], happens: impl FnOnce()) -> (Stored, Vec<String>) {
     store_as(root, sources, bytes, options(), happens, |_| ())
 }
 
 fn options() -> StoreOptions {
-    let delete = Delete { exclude: vec!["/kept".into()], max: None, names: true, confirmed: None };
+    let delete = Delete { exclude: vec!["/kept".into(), "/folds".into()], max: None, names: true, confirmed: None };
     StoreOptions {
         fsync: Fsync::None,
         devices: false,
@@ -91,6 +94,9 @@ fn store_as(
         Observers { on_failure, on_skipped: None, on_file: Box::new(|_| ()), on_removed: Some(Box::new(on_removed)) };
     let tree = Tree::open(root).unwrap();
     let mut store = EntryStore::new(tree, None, permitted, options, Notes::default(), observers).unwrap();
+    if root.join(FOLDS).exists() {
+        store.lock().target.names.folds(b"", |_| true);
+    }
     store.write_all(bytes).unwrap();
     happens();
     // After an interrupted copy this is an error.
@@ -249,4 +255,24 @@ fn where_a_folder_does_not_list_what_was_stored_in_it_nothing_goes() {
         assert_eq!(told.iter().any(|text| text.contains("does not list all")), is_renamed, "{told:?}");
         assert!(!dir.path().join("in/old").exists(), "other folders list what they have");
     }
+}
+
+#[test]
+fn a_name_that_stays_beside_a_stored_one_does_not_stand_for_another_that_is_not_listed() {
+    // Some file system tells `x.` from `x`, so it stays; `y` is listed as something that nobody knows.
+    for there in [&["x.", FOLDS][..], &[FOLDS], &["other", FOLDS]] {
+        let root = folder_with(there);
+        let at = |name: &str| root.path().join(name);
+        let sent = Peer::default().folder("").file("x").file("y").content(1, EndState::Whole);
+        let sent = sent.content(2, EndState::Whole).finish();
+        let (stored, told) = store(root.path(), &["d/"], &sent, || fs::rename(at("y"), at("unknown")).unwrap());
+        assert!(at("unknown").exists(), "{there:?}: {told:?}");
+        assert!(told.iter().any(|text| text.contains("does not list all")), "{there:?}: {told:?}");
+        assert_eq!(stored.removed, 0, "{there:?}");
+    }
+    let root = folder_with(&["x.", "other", FOLDS]);
+    let sent = Peer::default().folder("").file("x").content(1, EndState::Whole).finish();
+    let (stored, told) = store(root.path(), &["d/"], &sent, || ());
+    assert!(root.path().join("x.").exists() && !root.path().join("other").exists(), "{told:?}");
+    assert_eq!(stored.removed, 1);
 }
