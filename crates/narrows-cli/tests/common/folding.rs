@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 use fuser::{
     BackgroundSession, BsdFileFlags, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
     INodeNo, LockOwner, MountOption, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyEmpty, ReplyEntry, ReplyWrite, ReplyXattr, Request, Session, SessionACL, TimeOrNow, WriteFlags,
+    ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, ReplyXattr, Request, Session, SessionACL, TimeOrNow, WriteFlags,
 };
 
 const ROOT: u64 = 1;
@@ -87,6 +87,8 @@ struct All {
     spelt: HashMap<(u64, OsString), u64>,
     /// The node of each number.
     real: HashMap<u64, u64>,
+    /// How many names each reader of a folder was given.
+    listed: HashMap<u64, usize>,
 }
 
 impl All {
@@ -372,8 +374,17 @@ impl Filesystem for View {
         }
     }
 
-    fn readdir(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+    fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         let mut all = self.lock();
+        let number = all.number();
+        all.listed.insert(number, 0);
+        reply.opened(FileHandle(number), FopenFlags::empty());
+    }
+
+    /// As lowntfs-3g: it goes on after all the names that it gave, not after those that were read.
+    fn readdir(&self, _: &Request, ino: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let mut all = self.lock();
+        let offset = if offset == 0 { 0 } else { all.listed.get(&handle.0).copied().unwrap_or_default() };
         let names = match all.node(ino) {
             Ok((_, node)) => node.children.values().map(|(listed, child)| (listed.clone(), *child)).collect::<Vec<_>>(),
             Err(e) => return reply.error(e),
@@ -383,6 +394,7 @@ impl Filesystem for View {
                 break;
             }
         }
+        all.listed.insert(handle.0, next);
         reply.ok();
     }
 
