@@ -1,5 +1,6 @@
 //! A file system in memory that takes names for one which differ only in case, and keeps the first
-//! spelling, as those of Windows and macOS do.
+//! spelling, as those of Windows and macOS do. As many file systems of FUSE, it sets no time, and reports
+//! success, where the access time is left as it is.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
@@ -260,7 +261,7 @@ impl Filesystem for View {
         _: Option<u32>,
         _: Option<u32>,
         size: Option<u64>,
-        _: Option<TimeOrNow>,
+        atime: Option<TimeOrNow>,
         mtime: Option<TimeOrNow>,
         _: Option<SystemTime>,
         _: Option<FileHandle>,
@@ -274,7 +275,8 @@ impl Filesystem for View {
         let set = all.node(ino).map(|(_, node)| {
             node.mode = mode.map_or(node.mode, |mode| mode & 0o7777);
             size.iter().for_each(|size| node.data.resize(*size as usize, 0));
-            node.mtime = match mtime {
+            // As libfuse 2 has it: no time is set if one of the two is left out.
+            node.mtime = match mtime.filter(|_| atime.is_some()) {
                 Some(TimeOrNow::SpecificTime(time)) => time,
                 Some(TimeOrNow::Now) => SystemTime::now(),
                 None => node.mtime,
