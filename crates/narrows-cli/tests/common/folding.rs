@@ -189,6 +189,11 @@ impl View {
         let mut all = self.lock();
         let (folder, child) = all.child(from.0, from.1)?;
         let there = all.child(to.0, to.1).ok().map(|(_, there)| there);
+        let is_other_name = (from.0.0, folded(from.1)) != (to.0.0, folded(to.1));
+        if there == Some(child) && is_other_name {
+            // POSIX: renaming one name of a file to another name of it does nothing.
+            return Ok(());
+        }
         if let Some(there) = there.filter(|there| *there != child) {
             if flags.contains(RenameFlags::RENAME_NOREPLACE) {
                 return Err(Errno::EEXIST);
@@ -311,6 +316,20 @@ impl Filesystem for View {
         }
     }
 
+    fn link(&self, _: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let mut all = self.lock();
+        let real = all.node(ino).map(|(real, _)| real);
+        let made = real.and_then(|real| {
+            if all.child(parent, name).is_ok() {
+                return Err(Errno::EEXIST);
+            }
+            let (folder, above) = all.node(parent)?;
+            above.children.insert(folded(name), (name.to_owned(), real));
+            Ok(self.spelt(&mut all, folder, name, real))
+        });
+        entry(made, reply);
+    }
+
     fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         empty(self.take(parent, name, false), reply);
     }
@@ -391,8 +410,10 @@ impl Filesystem for View {
             Ok((_, node)) => node.children.values().map(|(listed, child)| (listed.clone(), *child)).collect::<Vec<_>>(),
             Err(e) => return reply.error(e),
         };
-        for (at, (name, child)) in names.iter().enumerate().skip(offset as usize) {
+        let mut next = names.len();
+        for (at, (name, child)) in names.iter().enumerate().skip(offset) {
             if reply.add(INodeNo(*child), at as u64 + 1, all.nodes[child].kind, name) {
+                next = at;
                 break;
             }
         }

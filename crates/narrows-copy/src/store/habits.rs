@@ -110,11 +110,11 @@ impl Target {
                 rustix::fs::linkat(&folder, &name, &to, partial, AtFlags::empty())
             });
             if let Ok(partial) = linked {
-                let renamed = partial::rename(&to, &partial, &to_name, true);
+                let renamed = partial::rename_link(&to, &partial, &to_name, true);
                 if renamed.is_err() {
                     let _ = rustix::fs::unlinkat(&to, &partial, AtFlags::empty());
                 }
-                return renamed.map_err(cannot);
+                return renamed.map(drop).map_err(cannot);
             }
         }
         match (moves, is_kept) {
