@@ -278,6 +278,38 @@ fn names_of_one_socket_are_names_of_one_copy() {
     }
 }
 
+/// A program that has it open goes on with the one it knows; a copy of its own makes none anew.
+#[test]
+fn a_fifo_or_socket_that_is_there_stays_the_one_it_is() {
+    let home = home();
+    let (h, a) = (home.path(), home.path().join("a"));
+    write(&a, &["f"]);
+    let make = |path: &Path| rustix::fs::mkfifoat(rustix::fs::CWD, path, rustix::fs::Mode::from_raw_mode(0o640));
+    make(&a.join("fifo")).unwrap();
+    fs::hard_link(a.join("fifo"), a.join("other name")).unwrap();
+    let _socket = UnixListener::bind(a.join("socket")).unwrap();
+    for way in WAYS {
+        let b = h.join(format!("{way:?}"));
+        let data = |name: &str| b.join(name).symlink_metadata().unwrap();
+        let all = || ["fifo", "other name", "socket"].map(|name| data(name).ino());
+        assert_eq!(code(&delete(h, way, &["-D"], &a.join(""), &b)), 0, "{way:?}");
+        let made = all();
+        for flags in [&["-D", "-i"][..], &["-D", "-n"], &["-D", "--backup"]] {
+            let output = delete(h, way, flags, &a.join(""), &b);
+            assert!(code(&output) == 0 && stdout(&output).is_empty(), "{way:?} {flags:?}: {}", stdout(&output));
+            assert_eq!(all(), made, "{way:?} {flags:?}");
+            assert_eq!(entries(&b).len(), 4, "{way:?} {flags:?}: {:?}", entries(&b));
+        }
+        // What differs is set, and another kind is replaced.
+        fs::set_permissions(b.join("fifo"), fs::Permissions::from_mode(0o600)).unwrap();
+        fs::remove_file(b.join("socket")).unwrap();
+        make(&b.join("socket")).unwrap();
+        assert_eq!(code(&delete(h, way, &["-D"], &a.join(""), &b)), 0, "{way:?}");
+        assert_eq!(data("fifo").permissions().mode(), a.join("fifo").symlink_metadata().unwrap().permissions().mode());
+        assert!(data("socket").file_type().is_socket() && data("fifo").ino() == made[0], "{way:?}");
+    }
+}
+
 /// Only what is stored at the other end may go.
 #[test]
 fn what_is_passed_over_is_not_removed_from_the_source() {

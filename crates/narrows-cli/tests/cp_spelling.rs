@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
@@ -198,6 +198,104 @@ fn what_a_copy_left_is_gone_on_with_where_there_are_no_attributes_too() {
         assert!(!left.exists(), "{xattrs}");
         assert_eq!(fs::read_to_string(to.join(theirs)).unwrap(), "precious");
     }
+}
+
+/// Where a file system sets no time if the access time is left out, and says that it did.
+#[test]
+fn times_are_set_where_none_of_the_two_may_be_left_out() {
+    let home = home();
+    let from = home.path().join("from");
+    fs::create_dir_all(from.join("folder")).unwrap();
+    fs::write(from.join("folder/file"), "of a while ago").unwrap();
+    fs::write(from.join("long"), random(300_000)).unwrap();
+    symlink("file", from.join("folder/link")).unwrap();
+    let names = ["folder/file", "folder/link", "folder", "long"];
+    for (i, name) in names.iter().enumerate() {
+        let time = rustix::fs::Timespec { tv_sec: 1_000_000_000 + i as i64, tv_nsec: 0 };
+        let times = rustix::fs::Timestamps { last_access: time, last_modification: time };
+        let flags = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
+        rustix::fs::utimensat(rustix::fs::CWD, from.join(name), &times, flags).unwrap();
+    }
+    let pack = home.path().join("times.nrw");
+    let made = run(home.path(), &[os("pack"), from.join("").as_os_str(), os("-o"), pack.as_os_str()]);
+    assert_eq!(code(&made), 0, "{}", stderr(&made));
+    let Some(folding) = Folding::mount(home.path(), true, true) else { return };
+    for way in ["local", "put", "get", "unpack"] {
+        let to = folding.path().join(way);
+        fs::create_dir(&to).unwrap();
+        let source = from.join("");
+        let output = match way {
+            "local" => cp(home.path(), &[os("-r"), source.as_os_str(), to.as_os_str()]),
+            "put" => cp(home.path(), &[os("-r"), source.as_os_str(), &remote(&to)]),
+            "get" => cp(home.path(), &[os("-r"), &remote(&source), to.as_os_str()]),
+            _ => run(home.path(), &[os("unpack"), pack.as_os_str(), os("-C"), to.as_os_str()]),
+        };
+        assert_eq!(code(&output), 0, "{way}: {}", stderr(&output));
+        assert!(!stderr(&output).contains("not kept"), "{way}: {}", stderr(&output));
+        for (i, name) in names.iter().enumerate() {
+            let time = to.join(name).symlink_metadata().unwrap().mtime();
+            assert_eq!(time, 1_000_000_000 + i as i64, "{way} {name}");
+        }
+    }
+}
+
+/// Where each name has a number of its own, nothing shows that two are names of one file.
+#[test]
+fn a_second_copy_of_names_of_one_file_leaves_nothing() {
+    let home = home();
+    let from = home.path().join("from");
+    fs::create_dir_all(from.join("folder")).unwrap();
+    fs::write(from.join("first"), "of three names").unwrap();
+    for name in ["folder/second", "third"] {
+        fs::hard_link(from.join("first"), from.join(name)).unwrap();
+    }
+    for stable in [true, false] {
+        let Some(folding) = Folding::mount(home.path(), stable, stable) else { return };
+        for way in ["local", "put"] {
+            let to = folding.path().join(way);
+            fs::create_dir(&to).unwrap();
+            for flags in [&["-i", "-c"][..], &["-i", "-c"], &["-i", "-c", "-b"], &["-i", "-c", "-b"]] {
+                let target = if way == "put" { remote(&to) } else { to.clone().into() };
+                let source = from.join("");
+                let args = [&[os("-r")], &flags.iter().map(|f| os(f)).collect::<Vec<_>>()[..]].concat();
+                let output = cp(home.path(), &[&args[..], &[source.as_os_str(), &target]].concat());
+                assert_eq!(code(&output), 0, "{way} {stable}: {}", stderr(&output));
+                let all = files(&to);
+                let partials: Vec<_> = all.keys().filter(|path| path.to_string_lossy().contains("partial")).collect();
+                assert!(partials.is_empty(), "{way} {stable} {flags:?}: {partials:?}");
+                let names = ["first", "folder/second", "third"];
+                assert!(names.iter().all(|name| all[Path::new(name)] == "of three names"), "{way} {stable}: {all:?}");
+            }
+            fs::write(to.join("first"), "changed").unwrap();
+            assert_eq!(fs::read_to_string(to.join("third")).unwrap(), "changed", "{way} {stable}: they are two files");
+        }
+    }
+}
+
+/// A file system may pass over what does not fit where the names of a folder are read: every program reads
+/// as much at a time as the C library does.
+#[test]
+fn all_names_are_copied_where_a_short_read_loses_some() {
+    let home = home();
+    let Some(folding) = Folding::mount(home.path(), true, true) else { return };
+    let from = folding.path().join("many");
+    fs::create_dir(&from).unwrap();
+    for i in 0..300 {
+        fs::write(from.join(format!("name {i}")), format!("{i}")).unwrap();
+    }
+    assert_eq!(entries(&from).len(), 300, "as the C library lists them");
+    let (to, pack) = (home.path().join("to"), home.path().join("many.nrw"));
+    let output = cp(home.path(), &[os("-r"), from.join("").as_os_str(), to.join("").as_os_str()]);
+    assert_eq!((code(&output), entries(&to).len()), (0, 300), "{}", stderr(&output));
+    let output = run(home.path(), &[os("pack"), from.join("").as_os_str(), os("-o"), pack.as_os_str()]);
+    assert!(code(&output) == 0 && stderr(&output).contains("300 files"), "{}", stderr(&output));
+    // At the target too, where everything else is to go.
+    fs::remove_dir_all(&to).unwrap();
+    fs::create_dir(&to).unwrap();
+    fs::write(to.join("one"), "1").unwrap();
+    let output = cp(home.path(), &[os("-r"), os("--delete"), to.join("").as_os_str(), from.join("").as_os_str()]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert_eq!(entries(&from).len(), 1, "{:?}", entries(&from));
 }
 
 /// A host without narrows.

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use narrows::entry::check_path;
-use rustix::fs::{AtFlags, FileType, Mode, Stat, Timespec, Timestamps};
+use rustix::fs::{AtFlags, FileType, Mode, Stat};
 use rustix::io::Errno;
 
 use crate::meta;
@@ -215,12 +215,9 @@ impl Arriving {
         if let Some(mode) = attributes.mode.filter(|_| self.is_private) {
             note("mode", rustix::fs::fchmod(file, Mode::from_raw_mode(mode & 0o7777)));
         }
-        if let Some((s, ns)) = attributes.mtime {
-            let times = Timestamps {
-                last_access: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
-                last_modification: Timespec { tv_sec: s, tv_nsec: ns.into() },
-            };
-            note("times", rustix::fs::futimens(file, &times));
+        if let Some(mtime) = attributes.mtime {
+            let now = rustix::fs::fstat(file).ok();
+            note("times", rustix::fs::futimens(file, &meta::stamps(mtime, now.as_ref())));
         }
         if fsync {
             rustix::fs::fsync(file)?;

@@ -13,6 +13,7 @@ mod hash;
 pub mod hello;
 pub mod holes;
 pub mod landing;
+mod listing;
 pub mod measure;
 mod meta;
 pub mod outlet;

@@ -18,6 +18,8 @@ use crate::partial_name::MARK;
 const XATTR_NAMES_MAX: usize = 64 << 10;
 /// Maximum length of one attribute value, in bytes; the limit of Linux.
 const XATTR_VALUE_MAX: usize = 64 << 10;
+/// Coarsest known resolution of times, in seconds.
+pub(crate) const COARSEST_S: u64 = 2;
 const SETID: u32 = 0o6000;
 const CAPABILITY: &[u8] = b"security.capability";
 const TRUSTED: &[u8] = b"trusted.";
@@ -210,6 +212,11 @@ pub(crate) fn xattrs(parent: &OwnedFd, name: &OsStr) -> Vec<(Vec<u8>, Vec<u8>)> 
     found
 }
 
+/// Whether a file has the attributes of an entry that a copy preserves, and no others.
+pub(crate) fn has_xattrs(parent: &OwnedFd, name: &OsStr, entry: &Entry) -> bool {
+    xattrs(parent, name).iter().eq(entry.xattrs.iter().filter(|(name, _)| is_kept(name)))
+}
+
 /// A path to a name in an open folder, wherever that folder has moved. The `l` calls do not follow
 /// its last component.
 fn by_descriptor(parent: &OwnedFd, name: &OsStr) -> Vec<u8> {
@@ -219,10 +226,12 @@ fn by_descriptor(parent: &OwnedFd, name: &OsStr) -> Vec<u8> {
 }
 
 /// Whether a copy preserves an attribute: user attributes, access control lists, capabilities, and
-/// as root trusted attributes. Labels of security modules belong to the host and are not preserved.
+/// as root trusted attributes. Labels of security modules belong to the host and are not preserved. XFS
+/// shows root its access control lists a second time, as trusted attributes: a file system that is
+/// none keeps these beside its own lists, and they would replace those on the way back.
 fn is_kept(name: &[u8]) -> bool {
     name.starts_with(b"user.") && name != MARK
-        || name.starts_with(TRUSTED)
+        || name.starts_with(TRUSTED) && !name.starts_with(b"trusted.SGI_ACL_")
         || matches!(name, b"system.posix_acl_access" | b"system.posix_acl_default" | b"security.capability")
 }
 
@@ -341,12 +350,23 @@ pub(crate) fn apply(fd: BorrowedFd<'_>, entry: &Entry, ownership: Ownership, los
         losses.note("set-id bits", Err::<(), _>(Errno::PERM));
     }
     // Always: a new file has the mode of its creation, and a change of owner clears bits.
-    losses.note("mode", rustix::fs::fchmod(fd, Mode::from_raw_mode(mode)));
+    let moded = rustix::fs::fchmod(fd, Mode::from_raw_mode(mode));
+    losses.note("mode", moded);
     remove_others(fd, entry, losses);
     for (name, value) in entry.xattrs.iter().filter(|(name, _)| is_kept(name)) {
         losses.note("extended attributes", rustix::fs::fsetxattr(fd, name, value, XattrFlags::empty()));
     }
-    losses.note("times", rustix::fs::futimens(fd, &times(entry)));
+    let timed = rustix::fs::futimens(fd, &times(entry, now.ok().as_ref()));
+    // Some file systems have no modes or times, and report success.
+    match rustix::fs::fstat(fd) {
+        Ok(is) => {
+            if moded.is_ok() && is.st_mode & 0o7777 != mode & 0o7777 {
+                losses.count("mode");
+            }
+            losses.note("times", timed.and_then(|()| about_same_time(&is, entry)));
+        }
+        Err(_) => losses.note("times", timed),
+    }
 }
 
 /// The user with a number that somebody else may have written. The highest one means to the kernel that the
@@ -428,13 +448,58 @@ pub(crate) fn apply_by_name(parent: &OwnedFd, name: &OsStr, entry: &Entry, owner
     for (name, value) in entry.xattrs.iter().filter(|(name, _)| is_kept(name)) {
         losses.note("extended attributes", rustix::fs::lsetxattr(&path[..], name, value, XattrFlags::empty()));
     }
-    losses.note("times", rustix::fs::utimensat(parent.as_fd(), name, &times(entry), AtFlags::SYMLINK_NOFOLLOW));
+    let stamps = times(entry, now.ok().as_ref());
+    let set = rustix::fs::utimensat(parent.as_fd(), name, &stamps, AtFlags::SYMLINK_NOFOLLOW);
+    let is = set.and_then(|()| rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW));
+    losses.note("times", is.and_then(|is| about_same_time(&is, entry)));
 }
 
-/// The modification time of an entry, for system calls that leave the access time unchanged.
-pub(crate) fn times(entry: &Entry) -> Timestamps {
+/// The modification time of an entry, for system calls that set the times of a file which `now` shows.
+pub(crate) fn times(entry: &Entry, now: Option<&Stat>) -> Timestamps {
+    stamps((entry.mtime_s, entry.mtime_ns), now)
+}
+
+/// A modification time, and the access time that the file has. Many file systems of FUSE set no time, and
+/// report success, if one of the two is left out.
+pub(crate) fn stamps((s, ns): (i64, u32), now: Option<&Stat>) -> Timestamps {
+    let omitted = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
     Timestamps {
-        last_access: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
-        last_modification: Timespec { tv_sec: entry.mtime_s, tv_nsec: entry.mtime_ns.into() },
+        last_access: now.map_or(omitted, |is| Timespec { tv_sec: is.st_atime, tv_nsec: is.st_atime_nsec as _ }),
+        last_modification: Timespec { tv_sec: s, tv_nsec: ns.into() },
+    }
+}
+
+/// An error if a file does not have the time that was set, as its file system rounds it.
+fn about_same_time(is: &Stat, entry: &Entry) -> Result<(), Errno> {
+    if is.st_mtime.abs_diff(entry.mtime_s) <= COARSEST_S { Ok(()) } else { Err(Errno::OVERFLOW) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn access_control_lists_are_kept_once() {
+        for name in [&b"user.a"[..], b"trusted.a", b"system.posix_acl_access", CAPABILITY] {
+            assert!(is_kept(name), "{}", name.escape_ascii());
+        }
+        // As XFS lists them for root, beside the attributes that all programs see.
+        for name in [&b"trusted.SGI_ACL_FILE"[..], b"trusted.SGI_ACL_DEFAULT", b"security.selinux", MARK] {
+            assert!(!is_kept(name), "{}", name.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn a_time_that_was_not_set_is_noticed_and_a_rounded_one_is_not() {
+        let file = tempfile::tempfile().unwrap();
+        let mut is = rustix::fs::fstat(&file).unwrap();
+        let path = b"a".to_vec();
+        let (kind, xattrs) = (EntryKind::Folder, Vec::new());
+        let entry =
+            Entry { path, kind, mode: 0, uid: 0, gid: 0, mtime_s: 1_000_000_001, mtime_ns: 999_999_999, xattrs };
+        for (time, is_noticed) in [(1_000_000_001, false), (1_000_000_000, false), (999_999_000, true)] {
+            is.st_mtime = time;
+            assert_eq!(about_same_time(&is, &entry).is_err(), is_noticed, "{time}");
+        }
     }
 }

@@ -4,7 +4,8 @@
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::ops::ControlFlow;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -15,6 +16,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::filter::Filter;
+use super::listing::each_name;
 use super::partial_name::is_own;
 use super::tree::Tree;
 use super::{e_text, meta, shown};
@@ -539,14 +541,12 @@ fn names(tree: &mut Tree, path: &[u8]) -> io::Result<Vec<OsString>> {
         tree.open_below(path, flags)?
     };
     let mut names = Vec::new();
-    let files = rustix::fs::Dir::read_from(&folder)?;
-    for entry in files {
-        let entry = entry?;
-        let name = entry.file_name().to_bytes();
-        if name != b"." && name != b".." && !is_own(&folder, OsStr::from_bytes(name)) {
-            names.push(OsString::from_vec(name.to_vec()));
+    each_name(&folder, |name| {
+        if !is_own(&folder, name) {
+            names.push(name.to_owned());
         }
-    }
+        ControlFlow::Continue(())
+    })?;
     names.sort_unstable();
     Ok(names)
 }

@@ -9,6 +9,7 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::io;
+use std::ops::ControlFlow;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
@@ -17,6 +18,7 @@ use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
+use crate::listing::each_name;
 use crate::partial_name::{PREFIX, SUFFIX, hash, mark};
 use crate::tree::{Tree, split};
 
@@ -198,21 +200,18 @@ fn is_one(folder: &OwnedFd, end: &str, other: &str) -> Option<bool> {
 
 /// The same by a name that is there: what is found by another spelling, and is not listed so, is that.
 fn folds_listed(folder: &OwnedFd) -> io::Result<bool> {
-    let list = || -> io::Result<rustix::fs::Dir> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        Ok(rustix::fs::Dir::read_from(rustix::fs::openat(folder, ".", flags, Mode::empty())?)?)
-    };
-    for entry in list()? {
-        let name = entry?.file_name().to_bytes().to_vec();
-        let other = swapped(&name);
-        if other != name {
-            let is_listed = || -> io::Result<bool> {
-                Ok(list()?.any(|entry| entry.is_ok_and(|e| e.file_name().to_bytes() == other)))
-            };
-            return Ok(is_found(folder, &other) && !is_listed()?);
-        }
-    }
-    Ok(false)
+    let mut other = None;
+    each_name(folder, |name| {
+        other = Some(swapped(name.as_bytes())).filter(|other| other != name.as_bytes());
+        if other.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })?;
+    let Some(other) = other.filter(|other| is_found(folder, other)) else { return Ok(false) };
+    let mut is_listed = false;
+    each_name(folder, |name| {
+        is_listed = name.as_bytes() == other;
+        if is_listed { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })?;
+    Ok(!is_listed)
 }
 
 fn is_found(folder: impl AsFd, name: &[u8]) -> bool {

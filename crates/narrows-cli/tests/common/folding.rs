@@ -1,5 +1,6 @@
 //! A file system in memory that takes names for one which differ only in case, and keeps the first
-//! spelling, as those of Windows and macOS do.
+//! spelling, as those of Windows and macOS do. As many file systems of FUSE, it sets no time, and reports
+//! success, where the access time is left as it is.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
@@ -12,7 +13,7 @@ use std::time::{Duration, SystemTime};
 use fuser::{
     BackgroundSession, BsdFileFlags, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
     INodeNo, LockOwner, MountOption, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyEmpty, ReplyEntry, ReplyWrite, ReplyXattr, Request, Session, SessionACL, TimeOrNow, WriteFlags,
+    ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, ReplyXattr, Request, Session, SessionACL, TimeOrNow, WriteFlags,
 };
 
 const ROOT: u64 = 1;
@@ -87,6 +88,8 @@ struct All {
     spelt: HashMap<(u64, OsString), u64>,
     /// The node of each number.
     real: HashMap<u64, u64>,
+    /// How many names each reader of a folder was given.
+    listed: HashMap<u64, usize>,
 }
 
 impl All {
@@ -186,6 +189,11 @@ impl View {
         let mut all = self.lock();
         let (folder, child) = all.child(from.0, from.1)?;
         let there = all.child(to.0, to.1).ok().map(|(_, there)| there);
+        let is_other_name = (from.0.0, folded(from.1)) != (to.0.0, folded(to.1));
+        if there == Some(child) && is_other_name {
+            // POSIX: renaming one name of a file to another name of it does nothing.
+            return Ok(());
+        }
         if let Some(there) = there.filter(|there| *there != child) {
             if flags.contains(RenameFlags::RENAME_NOREPLACE) {
                 return Err(Errno::EEXIST);
@@ -258,7 +266,7 @@ impl Filesystem for View {
         _: Option<u32>,
         _: Option<u32>,
         size: Option<u64>,
-        _: Option<TimeOrNow>,
+        atime: Option<TimeOrNow>,
         mtime: Option<TimeOrNow>,
         _: Option<SystemTime>,
         _: Option<FileHandle>,
@@ -272,7 +280,8 @@ impl Filesystem for View {
         let set = all.node(ino).map(|(_, node)| {
             node.mode = mode.map_or(node.mode, |mode| mode & 0o7777);
             size.iter().for_each(|size| node.data.resize(*size as usize, 0));
-            node.mtime = match mtime {
+            // As libfuse 2 has it: no time is set if one of the two is left out.
+            node.mtime = match mtime.filter(|_| atime.is_some()) {
                 Some(TimeOrNow::SpecificTime(time)) => time,
                 Some(TimeOrNow::Now) => SystemTime::now(),
                 None => node.mtime,
@@ -305,6 +314,20 @@ impl Filesystem for View {
             Ok(attr) => reply.created(&TTL, &attr, Generation(0), FileHandle(0), FopenFlags::empty()),
             Err(e) => reply.error(e),
         }
+    }
+
+    fn link(&self, _: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let mut all = self.lock();
+        let real = all.node(ino).map(|(real, _)| real);
+        let made = real.and_then(|real| {
+            if all.child(parent, name).is_ok() {
+                return Err(Errno::EEXIST);
+            }
+            let (folder, above) = all.node(parent)?;
+            above.children.insert(folded(name), (name.to_owned(), real));
+            Ok(self.spelt(&mut all, folder, name, real))
+        });
+        entry(made, reply);
     }
 
     fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -372,17 +395,29 @@ impl Filesystem for View {
         }
     }
 
-    fn readdir(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+    fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         let mut all = self.lock();
+        let number = all.number();
+        all.listed.insert(number, 0);
+        reply.opened(FileHandle(number), FopenFlags::empty());
+    }
+
+    /// As lowntfs-3g: it goes on after all the names that it gave, not after those that were read.
+    fn readdir(&self, _: &Request, ino: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let mut all = self.lock();
+        let offset = if offset == 0 { 0 } else { all.listed.get(&handle.0).copied().unwrap_or_default() };
         let names = match all.node(ino) {
             Ok((_, node)) => node.children.values().map(|(listed, child)| (listed.clone(), *child)).collect::<Vec<_>>(),
             Err(e) => return reply.error(e),
         };
-        for (at, (name, child)) in names.iter().enumerate().skip(offset as usize) {
+        let mut next = names.len();
+        for (at, (name, child)) in names.iter().enumerate().skip(offset) {
             if reply.add(INodeNo(*child), at as u64 + 1, all.nodes[child].kind, name) {
+                next = at;
                 break;
             }
         }
+        all.listed.insert(handle.0, next);
         reply.ok();
     }
 

@@ -311,7 +311,7 @@ impl Target {
 
     fn bring_up_to_date(&mut self, entry: &Entry, stat: &Stat, folder: &OwnedFd, name: &OsStr) {
         if !self.options.dry_run
-            && (!meta::is_applied(stat, entry, self.ownership) || meta::xattrs(folder, name) != entry.xattrs)
+            && (!meta::is_applied(stat, entry, self.ownership) || !meta::has_xattrs(folder, name, entry))
         {
             match self.tree.open_below(&entry.path, OFlags::RDONLY | OFlags::NONBLOCK) {
                 Ok(file) => meta::apply(file.as_fd(), entry, self.ownership, &mut self.losses),

@@ -9,8 +9,6 @@ use rustix::fs::{AtFlags, Mode, OFlags, Stat};
 use super::partial;
 use crate::meta;
 
-/// Coarsest known resolution of times, in seconds.
-const COARSEST_S: i64 = 2;
 /// Finest rounding of times, in nanoseconds: file systems that round to less than a second round to
 /// multiples of this.
 const FINEST_NS: u32 = 100;
@@ -36,7 +34,9 @@ impl Clocks {
             self.0.len() - 1
         });
         self.0[at].1.as_ref().is_some_and(|file| {
-            let set = rustix::fs::futimens(file, &meta::times(entry)).and_then(|()| rustix::fs::fstat(file));
+            let now = rustix::fs::fstat(file).ok();
+            let set =
+                rustix::fs::futimens(file, &meta::times(entry, now.as_ref())).and_then(|()| rustix::fs::fstat(file));
             set.is_ok_and(|s| (s.st_mtime, s.st_mtime_nsec) == (stat.st_mtime, stat.st_mtime_nsec))
         })
     }
@@ -44,7 +44,7 @@ impl Clocks {
 
 /// Whether a test is worth it, which it is for almost no file that differs from its source.
 fn may_be_rounded(there: (i64, u32), wanted: (i64, u32)) -> bool {
-    there.1.is_multiple_of(FINEST_NS) && there < wanted && wanted.0.saturating_sub(there.0) < COARSEST_S
+    there.1.is_multiple_of(FINEST_NS) && there < wanted && wanted.0.abs_diff(there.0) < meta::COARSEST_S
 }
 
 /// A temporary file on the file system of the folder that vanishes when it is closed.

@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io;
+use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 
@@ -13,6 +14,7 @@ use super::answers::Answers;
 use super::habits::{item, name_of};
 use super::{Target, partial};
 use crate::delta::DELTA_MIN;
+use crate::listing::each_name;
 use crate::meta;
 use crate::partial_name::is_partial;
 use narrows_host::words::shown;
@@ -106,12 +108,15 @@ impl Target {
     fn reuse_folder(&mut self, path: &[u8], stat: &Stat) -> io::Result<()> {
         let folder = self.tree.open_own(path, stat)?;
         self.note_mount(&folder, stat);
-        for entry in rustix::fs::Dir::read_from(&folder)?.flatten() {
-            let name = entry.file_name().to_bytes();
-            if is_partial(name) {
-                self.stale(&folder, OsStr::from_bytes(name));
+        let mut left = Vec::new();
+        let listed = each_name(&folder, |name| {
+            if is_partial(name.as_bytes()) {
+                left.push(name.to_owned());
             }
-        }
+            ControlFlow::Continue(())
+        });
+        left.iter().for_each(|name| self.stale(&folder, name));
+        listed?;
         self.home.sweep(&folder);
         Ok(())
     }

@@ -50,7 +50,7 @@ impl Target {
             let is_same = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
                 && stat.st_size as u64 == len
                 && meta::is_applied(&stat, entry, ownership)
-                && meta::xattrs(&folder, &name) == entry.xattrs;
+                && meta::has_xattrs(&folder, &name, entry);
             let mut content = || {
                 let opened = tree.open_below(&entry.path, OFlags::RDONLY | OFlags::NONBLOCK);
                 opened.and_then(|file| hash::of_file(file, compared)).is_ok_and(|own| Some(&own) == digest)
@@ -110,11 +110,11 @@ impl Target {
                 rustix::fs::linkat(&folder, &name, &to, partial, AtFlags::empty())
             });
             if let Ok(partial) = linked {
-                let renamed = partial::rename(&to, &partial, &to_name, true);
+                let renamed = partial::rename_link(&to, &partial, &to_name, true);
                 if renamed.is_err() {
                     let _ = rustix::fs::unlinkat(&to, &partial, AtFlags::empty());
                 }
-                return renamed.map_err(cannot);
+                return renamed.map(drop).map_err(cannot);
             }
         }
         match (moves, is_kept) {
@@ -173,7 +173,7 @@ impl Target {
             flag(group, 'g'),
             '.',
             '.',
-            flag(meta::xattrs(folder, name) != entry.xattrs, 'x'),
+            flag(!meta::has_xattrs(folder, name, entry), 'x'),
         ]
         .iter()
         .collect()

@@ -3,6 +3,7 @@
 
 use std::ffi::OsStr;
 use std::io;
+use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use rustix::io::Errno;
 
 use super::partial::{self, hold_stale, remove_stale};
 use crate::hello::PartialDir;
+use crate::listing::each_name;
 use crate::partial_name::is_partial;
 use crate::shown;
 use crate::tree::split;
@@ -123,12 +125,16 @@ impl Home {
     pub(super) fn sweep(&self, to: &OwnedFd) {
         let Self::Below(path) = self else { return };
         let Ok(folder) = open(to, path) else { return };
-        let Ok(entries) = rustix::fs::Dir::read_from(&folder) else { return };
-        for entry in entries.flatten() {
-            let name = entry.file_name().to_bytes();
-            if is_partial(name) {
-                remove_stale(&folder, OsStr::from_bytes(name));
+        let mut left = Vec::new();
+        // Whatever cannot be listed stays.
+        let _ = each_name(&folder, |name| {
+            if is_partial(name.as_bytes()) {
+                left.push(name.to_owned());
             }
+            ControlFlow::Continue(())
+        });
+        for name in &left {
+            remove_stale(&folder, name);
         }
         self.tidy(to);
     }

@@ -3,6 +3,7 @@
 
 use std::ffi::OsStr;
 use std::io;
+use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 
@@ -15,6 +16,7 @@ use super::Target;
 use super::announced::is_there;
 use super::answers::Answers;
 use super::batch::WholeFile;
+use crate::listing::each_name;
 use crate::tree::split;
 use crate::{e_text, shown};
 
@@ -80,8 +82,11 @@ impl Target {
         if self.options.dry_run {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let there = rustix::fs::openat(folder, name, flags, Mode::empty())?;
-            let mut names = rustix::fs::Dir::read_from(there)?;
-            let is_empty = names.all(|entry| entry.is_ok_and(|e| matches!(e.file_name().to_bytes(), b"." | b"..")));
+            let mut is_empty = true;
+            each_name(there, |_| {
+                is_empty = false;
+                ControlFlow::Break(())
+            })?;
             return if is_empty { Ok(()) } else { Err(in_way()) };
         }
         // The system refuses one that is not empty, whatever came into it meanwhile.

@@ -305,6 +305,13 @@ fn rename_to(folder: &OwnedFd, from: &OsStr, new: &OwnedFd, to: &OsStr, replaces
     }
 }
 
+/// Gives a new link to a file its name; false if that was a name of the same file, and renaming did
+/// nothing. Where the numbers of files say nothing, as in file systems of FUSE, nothing else shows it.
+pub(super) fn rename_link(folder: &OwnedFd, partial: &OsStr, to: &OsStr, replaces: bool) -> io::Result<bool> {
+    rename(folder, partial, to, replaces)?;
+    Ok(rustix::fs::unlinkat(folder, partial, AtFlags::empty()).is_err())
+}
+
 /// Reads until the buffer is full or the file ends.
 fn pread_all(file: &OwnedFd, buffer: &mut [u8], at: u64) -> io::Result<usize> {
     let mut n = 0;

@@ -13,8 +13,9 @@
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 
 use narrows::entry::Answer;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
@@ -27,6 +28,7 @@ use crate::error::Result;
 use crate::filter::Filter;
 use crate::frames::Form;
 use crate::hello::{Backup, Confirmed, Delete, NameSet, StoreOptions};
+use crate::listing::each_name;
 use crate::partial_name::{is_own, looks_partial};
 use crate::spelling::fold_hash;
 use crate::tree::{open_on_same_device, split};
@@ -500,13 +502,12 @@ fn join(folder: &[u8], name: &OsStr) -> Vec<u8> {
 /// sending end.
 fn names(folder: &OwnedFd, wanted: impl Fn(&OsStr) -> bool) -> io::Result<Vec<OsString>> {
     let mut names = Vec::new();
-    for entry in rustix::fs::Dir::read_from(folder)? {
-        let entry = entry?;
-        let name = OsStr::from_bytes(entry.file_name().to_bytes());
-        if name != "." && name != ".." && wanted(name) {
-            names.push(OsString::from_vec(name.as_bytes().to_vec()));
+    each_name(folder, |name| {
+        if wanted(name) {
+            names.push(name.to_owned());
         }
-    }
+        ControlFlow::Continue(())
+    })?;
     names.sort_unstable();
     Ok(names)
 }

@@ -77,7 +77,7 @@ impl Target {
     }
 
     /// Creates the entry under a temporary name and renames it, so that an existing one is replaced
-    /// atomically; false if the same symbolic link existed.
+    /// atomically; false if the same one existed.
     pub(super) fn make_special(&mut self, entry: &Entry) -> io::Result<bool> {
         let (folder, name) = match self.tree.parent(&entry.path) {
             Err(e) if self.would_be_made(&e) => return Ok(true),
@@ -92,10 +92,18 @@ impl Target {
             return Ok(false);
         }
         let there = rustix::fs::statat(&folder, &name, AtFlags::SYMLINK_NOFOLLOW);
-        let there = there.map(|s| FileType::from_raw_mode(s.st_mode));
         if self.keeps_existing && there.is_ok() {
             return Err(is_there());
         }
+        // A program that has opened a fifo or listens on a socket goes on with the one it knows.
+        if self.options.devices && there.is_ok_and(|is| is_node(&is, entry)) && meta::has_xattrs(&folder, &name, entry)
+        {
+            if !self.options.dry_run {
+                meta::apply_by_name(&folder, &name, entry, self.ownership, &mut self.losses);
+            }
+            return Ok(false);
+        }
+        let there = there.map(|s| FileType::from_raw_mode(s.st_mode));
         if matches!(there, Ok(FileType::CharacterDevice | FileType::BlockDevice)) && !self.options.devices {
             return Err(self.device_in_way());
         }
@@ -180,14 +188,32 @@ impl Target {
             rustix::fs::linkat(&from, &from_name, &to, partial, AtFlags::empty())
         })?;
         let kept = self.set_aside(path, false);
-        let renamed = kept.and_then(|()| partial::rename(&to, &partial, &name, !self.keeps_existing));
+        let renamed = kept.and_then(|()| partial::rename_link(&to, &partial, &name, !self.keeps_existing));
         self.has_named = true;
-        if renamed.is_err() {
-            let _ = rustix::fs::unlinkat(&to, &partial, AtFlags::empty());
-        } else {
-            self.made('h', 'f', format!("{} => {}", shown(path), shown(&first)), shown(path), answers);
+        match renamed {
+            Ok(true) => self.made('h', 'f', format!("{} => {}", shown(path), shown(&first)), shown(path), answers),
+            Ok(false) => {}
+            Err(_) => {
+                let _ = rustix::fs::unlinkat(&to, &partial, AtFlags::empty());
+            }
         }
-        renamed
+        renamed.map(drop)
+    }
+}
+
+/// Whether something is the fifo, socket or device that an entry is.
+fn is_node(is: &Stat, entry: &Entry) -> bool {
+    let kind = FileType::from_raw_mode(is.st_mode);
+    match &entry.kind {
+        EntryKind::CharDevice { major, minor } => {
+            kind == FileType::CharacterDevice && is.st_rdev == rustix::fs::makedev(*major, *minor)
+        }
+        EntryKind::BlockDevice { major, minor } => {
+            kind == FileType::BlockDevice && is.st_rdev == rustix::fs::makedev(*major, *minor)
+        }
+        EntryKind::Fifo if meta::is_socket(entry) => kind == FileType::Socket,
+        EntryKind::Fifo => kind == FileType::Fifo,
+        _ => false,
     }
 }
 

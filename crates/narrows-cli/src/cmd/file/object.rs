@@ -162,7 +162,8 @@ fn keep(file: &std::fs::File, meta: &FileMeta) -> io::Result<()> {
     let whole =
         if s < 0 { SystemTime::UNIX_EPOCH.checked_sub(since) } else { SystemTime::UNIX_EPOCH.checked_add(since) };
     match whole.and_then(|time| time.checked_add(Duration::from_nanos(ns.into()))) {
-        Some(time) => file.set_times(FileTimes::new().set_modified(time)),
+        // Both: many file systems of FUSE set no time if one of the two is left out.
+        Some(time) => file.set_times(FileTimes::new().set_modified(time).set_accessed(file.metadata()?.accessed()?)),
         None => Ok(()),
     }
 }
