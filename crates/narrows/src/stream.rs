@@ -18,6 +18,7 @@ use crate::receiver::{DecodeDone, DecodeJob, RecvSummary};
 use crate::sender::{Done, Job, Summary};
 use crate::sys;
 
+mod compression;
 mod notes;
 mod options;
 mod receive;
@@ -25,12 +26,15 @@ mod repeats;
 mod send;
 mod source;
 mod stored;
+mod workers;
 
+pub use compression::{Compression, MEMORY_TOTAL, MESSAGE_HISTORY, RECEIVED_MAX};
 pub use notes::Notes;
 pub use options::{OnNote, ReceiveOptions, SendOptions};
 pub use receive::{receive, receive_then};
 pub use send::{send, send_blocks};
 pub use source::BlockSource;
+pub use workers::{Alone, Timed, Told, Workers};
 
 /// Shorter jobs run on the thread that got them if nothing else waits: handing a job over takes
 /// about this long (D2).
