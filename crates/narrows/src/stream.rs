@@ -36,9 +36,6 @@ pub use send::{send, send_blocks};
 pub use source::BlockSource;
 pub use workers::{Alone, Timed, Told, Workers};
 
-/// Shorter jobs run on the thread that got them if nothing else waits: handing a job over takes
-/// about this long (D2).
-const INLINE_NS: u64 = 50_000;
 /// Frames and raw data up to this length are written by the thread that made them.
 const DIRECT_MAX: usize = 16 << 10;
 /// With fewer cores than this, which both ends and the link may share, one thread that reads and
