@@ -4,6 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use narrows::block::BufferPool;
+use narrows::flow::Encoding;
 use narrows::frame::{ControlKind, Preface, Role, control_frame};
 use narrows::monitor::cost::Prior;
 use narrows::policy::{PolicySetup, PolicySpec};
@@ -14,7 +15,7 @@ fuzz_target!(|data: &[u8]| {
     let policy = PolicySpec::balance().build(&PolicySetup::new(2, Prior::shipped()));
     let (notes, relayed) = (mode & 8 == 8, mode & 16 == 16);
     let config = SenderConfig { duplex: true, cores: 2, notes, relayed, ..SenderConfig::default() };
-    let mut sender = Sender::new(config, policy, BufferPool::default());
+    let mut sender = Encoding::new(Sender::new(config, policy, BufferPool::default()));
     let mut bytes = Vec::new();
     if mode & 1 == 1 {
         let preface = Preface {
@@ -44,7 +45,7 @@ fuzz_target!(|data: &[u8]| {
     }
     for (i, piece) in bytes.chunks(1 + usize::from(mode >> 3)).enumerate() {
         sender.write(&[i as u8; 300], i as u64 * 1000);
-        while sender.poll_job(i as u64 * 1000).is_some() {}
+        while sender.next_job(i as u64 * 1000).is_some() {}
         sender.on_link(LinkSample { end_ns: i as u64 * 1000, accepted: 300, ..LinkSample::default() });
         let _ = sender.next_wakeup();
         if sender.receive(piece, i as u64 * 1000).is_err() {

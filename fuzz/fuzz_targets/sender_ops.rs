@@ -5,6 +5,7 @@
 use libfuzzer_sys::fuzz_target;
 use narrows::block::{Block, BufferPool};
 use narrows::codec::{Contexts, DEFAULT_METHODS, Method};
+use narrows::flow::{Budget, Decoding, Encoding, Here};
 use narrows::monitor::View;
 use narrows::policy::{Choice, Outcome, Policy, Rescue};
 use narrows::receiver::{Receiver, ReceiverConfig};
@@ -60,11 +61,11 @@ fuzz_target!(|data: &[u8]| {
         ..SenderConfig::default()
     };
     let pool = BufferPool::default();
-    let mut sender = Sender::new(config, Box::new(Dice(ops.to_vec(), 0)), pool.clone());
+    let mut sender = Encoding::new(Sender::new(config, Box::new(Dice(ops.to_vec(), 0)), pool.clone()));
     // Half of the duplex receivers keep less than the sender would refer to.
     let reach_max = if ops.len() % 2 == 0 && cores == 2 { 1 << 12 } else { 1 << 16 };
-    let mut receiver =
-        Receiver::new(ReceiverConfig { duplex: cores % 2 == 0, reach_max, ..ReceiverConfig::default() }, pool.clone());
+    let config = ReceiverConfig { duplex: cores % 2 == 0, reach_max, ..ReceiverConfig::default() };
+    let mut receiver = Decoding::new(Receiver::new(config, pool.clone()));
     let mut contexts = Contexts::default();
     let (mut jobs, mut sent, mut got): (Vec<Job>, Vec<u8>, Vec<u8>) = Default::default();
     let (mut now, mut unsent) = (0u64, 0u64);
@@ -84,7 +85,7 @@ fuzz_target!(|data: &[u8]| {
                 let taken = sender.write(&raw, now);
                 sent.extend(&raw[..taken]);
             }
-            2 => jobs.extend(sender.poll_job(now)),
+            2 => jobs.extend(sender.next_job(now)),
             3 if !jobs.is_empty() => {
                 let job = jobs.swap_remove(arg as usize % jobs.len());
                 let done = job.run(&mut contexts, &pool);
@@ -104,7 +105,7 @@ fuzz_target!(|data: &[u8]| {
                     delivery_bytes_per_s: None,
                     rtt_ns: None,
                 });
-                jobs.extend(sender.on_link_dry(now));
+                jobs.extend(sender.late(now));
             }
             6 if arg == 31 => {
                 sender.close(now);
@@ -119,7 +120,7 @@ fuzz_target!(|data: &[u8]| {
             break;
         }
         now += 10_000;
-        jobs.extend(sender.poll_job(now));
+        jobs.extend(sender.next_job(now));
         for job in jobs.drain(..) {
             let done = job.run(&mut contexts, &pool);
             sender.finish(done, now);
@@ -129,6 +130,7 @@ fuzz_target!(|data: &[u8]| {
         sender.on_link(LinkSample { begin_ns: now, end_ns: now, ..LinkSample::default() });
     }
     assert!(receiver.is_finished(), "no end");
+    assert_eq!(sender.jobs(), jobs.len());
     assert!(got == sent);
     if cores % 2 == 0 {
         let close = receiver.close_message(None);
@@ -138,8 +140,8 @@ fuzz_target!(|data: &[u8]| {
 });
 
 fn drain(
-    sender: &mut Sender,
-    receiver: &mut Receiver,
+    sender: &mut Encoding,
+    receiver: &mut Decoding,
     contexts: &mut Contexts,
     pool: &BufferPool,
     got: &mut Vec<u8>,
@@ -162,10 +164,7 @@ fn drain(
             rtt_ns: None,
         });
         receiver.receive(Block::from_vec(wire)).expect("our own frame");
-        while let Some(job) = receiver.poll_job() {
-            let done = job.run(contexts, pool);
-            receiver.finish(done).expect("our own block");
-        }
+        receiver.work(Budget::ALL, &mut Here { contexts, buffers: pool }).expect("our own block");
         while let Some(raw) = receiver.read() {
             got.extend_from_slice(&raw);
         }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use narrows::ErrorKind;
 use narrows::block::{Block, BufferPool};
 use narrows::codec::Contexts;
+use narrows::flow::{Budget, Decoding, Here};
 use narrows::receiver::{Receiver, ReceiverConfig};
 use narrows::stored::Stored;
 
@@ -38,7 +39,7 @@ pub fn receive(stream: &[u8], cut: usize) {
 /// Returns the raw bytes, and the kind of the error.
 fn receive_from(stream: &[u8], cut: usize, shelf: Option<Arc<Shelf>>) -> (Vec<u8>, Option<ErrorKind>) {
     let config = ReceiverConfig { memory_max: 1 << 20, reach_max: 1 << 20, ..ReceiverConfig::default() };
-    let mut receiver = Receiver::new(config, BufferPool::default());
+    let mut receiver = Decoding::new(Receiver::new(config, BufferPool::default()));
     if let Some(shelf) = &shelf {
         receiver.read_back(shelf.clone(), 1 << 20);
     }
@@ -49,11 +50,8 @@ fn receive_from(stream: &[u8], cut: usize, shelf: Option<Arc<Shelf>>) -> (Vec<u8
         if let Err(e) = receiver.receive(Block::from_vec(piece.to_vec())) {
             return (delivered, Some(e.kind));
         }
-        while let Some(job) = receiver.poll_job() {
-            let done = job.run(&mut contexts, &pool);
-            if let Err(e) = receiver.finish(done) {
-                return (delivered, Some(e.kind));
-            }
+        if let Err(e) = receiver.work(Budget::ALL, &mut Here { contexts: &mut contexts, buffers: &pool }) {
+            return (delivered, Some(e.kind));
         }
         while let Some(raw) = receiver.read() {
             delivered.extend_from_slice(&raw);

@@ -4,10 +4,11 @@ use std::time::Instant;
 
 use narrows::block::{Block, BufferPool};
 use narrows::codec::Contexts;
+use narrows::flow::{Budget, Decoding, Encoding, Here};
 use narrows::frame::Frame;
 use narrows::receiver::{Receiver, ReceiverConfig};
-use narrows::sender::{JobKind, LinkSample, Sender};
-use narrows::stream;
+use narrows::sender::LinkSample;
+use narrows::stream::Alone;
 
 use crate::handles::{Held, Table};
 use crate::memory::Room;
@@ -26,7 +27,7 @@ pub(crate) enum Mode {
 }
 
 pub(crate) struct Encoder {
-    sender: Sender,
+    encoding: Encoding,
     contexts: Contexts,
     pool: BufferPool,
     /// The frame being written to the output, and how many of its bytes already were.
@@ -36,8 +37,6 @@ pub(crate) struct Encoder {
     /// Nanoseconds by which the flow's clock is ahead of the real one: the link times that the
     /// caller reported.
     ahead_ns: u64,
-    /// Raw bytes consumed and not yet cut into blocks.
-    gathered: usize,
     /// Output bytes of the last call, which the caller is passing on; since when; and how long the
     /// link took, if the caller reported it.
     passing: usize,
@@ -54,16 +53,14 @@ impl Encoder {
 
     fn with(options: &StreamOptions, contexts: Contexts, pool: BufferPool) -> Result<Self> {
         options.check("encoder", NO_CHECK | INDEX, true)?;
-        let (config, policy) = options.sender(1)?;
         Ok(Self {
-            sender: Sender::new(config, policy, pool.clone()),
+            encoding: options.encoding(&pool)?,
             contexts,
             pool,
             frame: None,
             given: 0,
             begun: Instant::now(),
             ahead_ns: 0,
-            gathered: 0,
             passing: 0,
             since_ns: 0,
             told_ns: None,
@@ -73,7 +70,12 @@ impl Encoder {
     }
 
     fn now_ns(&self) -> u64 {
-        self.begun.elapsed().as_nanos() as u64 + self.ahead_ns
+        self.clock()()
+    }
+
+    fn clock(&self) -> impl Fn() -> u64 + use<> {
+        let (begun, ahead_ns) = (self.begun, self.ahead_ns);
+        move || begun.elapsed().as_nanos() as u64 + ahead_ns
     }
 
     /// Reports how long the link took for the output of the last call, if not the time until the
@@ -92,7 +94,7 @@ impl Encoder {
         let now_ns = self.now_ns();
         let end_ns = told_ns.map_or(now_ns, |ns| self.since_ns.saturating_add(ns));
         self.ahead_ns = self.ahead_ns.saturating_add(end_ns.saturating_sub(now_ns));
-        self.sender.on_link(LinkSample { begin_ns: self.since_ns, end_ns, accepted, ..LinkSample::default() });
+        self.encoding.on_link(LinkSample { begin_ns: self.since_ns, end_ns, accepted, ..LinkSample::default() });
     }
 
     /// Consumes what it can of `input` and writes what it has. Returns the bytes consumed and a
@@ -110,24 +112,25 @@ impl Encoder {
             }
             let rest = &input[taken..];
             if !rest.is_empty() {
-                let n = self.sender.write(rest, self.now_ns());
+                let now_ns = self.now_ns();
+                let n = self.encoding.write(rest, now_ns);
                 taken += n;
-                self.gathered += n;
-                if n > 0 && self.sender.room() > 0 || self.work() {
+                if n > 0 && self.encoding.room() > 0 || self.work() {
                     continue;
                 }
-                break self.gathered.max(1);
+                break self.encoding.gathered().max(1);
             }
-            if mode == Mode::Continue && self.sender.room() > 0 {
+            if mode == Mode::Continue && self.encoding.room() > 0 {
                 break 0;
             }
             if mode == Mode::End && !std::mem::replace(&mut self.ending, true) {
-                self.sender.close(self.now_ns());
+                let now_ns = self.now_ns();
+                self.encoding.close(now_ns);
             }
-            if self.work() || self.sender.has_frame() {
+            if self.work() || self.encoding.has_frame() {
                 continue;
             }
-            break self.gathered;
+            break self.encoding.gathered();
         };
         self.passing = before - room.len();
         self.since_ns = self.now_ns();
@@ -138,7 +141,7 @@ impl Encoder {
     /// Writes frames until there are no more, or no room for the rest of one.
     fn give(&mut self, room: &mut Room) {
         loop {
-            let Some(frame) = self.frame.take().or_else(|| self.sender.poll_transmit()) else { return };
+            let Some(frame) = self.frame.take().or_else(|| self.encoding.poll_transmit()) else { return };
             let head = frame.header.len();
             if self.given < head {
                 self.given += room.put(&frame.header[self.given..]);
@@ -156,15 +159,9 @@ impl Encoder {
 
     /// Encodes a block. `false` if the sender has none before its output has left.
     fn work(&mut self) -> bool {
-        let now_ns = self.now_ns();
-        let Some(job) = self.sender.poll_job(now_ns) else { return false };
-        let done = stream::encode(job, &mut self.contexts, &self.pool);
-        if done.kind == JobKind::Encode {
-            self.gathered = self.gathered.saturating_sub(done.raw_len);
-        }
-        let now_ns = self.now_ns();
-        self.sender.finish(done, now_ns);
-        true
+        let clock = self.clock();
+        let alone = &mut Alone { contexts: &mut self.contexts, buffers: &self.pool };
+        self.encoding.work(clock, Budget::ONE, alone)
     }
 
     /// Begins a new stream. The codecs' contexts and the buffers are kept, which is what makes a
@@ -177,7 +174,7 @@ impl Encoder {
     }
 
     pub(crate) fn totals(&self) -> (u64, u64) {
-        let summary = self.sender.summary();
+        let summary = self.encoding.summary();
         (summary.raw_bytes, summary.wire_bytes)
     }
 }
@@ -192,7 +189,7 @@ impl Held for Encoder {
 }
 
 pub(crate) struct Decoder {
-    receiver: Receiver,
+    decoding: Decoding,
     contexts: Contexts,
     pool: BufferPool,
     /// Decoded bytes for which the output had no room yet.
@@ -207,8 +204,8 @@ impl Decoder {
     }
 
     fn with(contexts: Contexts, pool: BufferPool) -> Self {
-        let receiver = Receiver::new(ReceiverConfig::default(), pool.clone());
-        Self { receiver, contexts, pool, raw: Block::default(), failure: None }
+        let decoding = Decoding::new(Receiver::new(ReceiverConfig::default(), pool.clone()));
+        Self { decoding, contexts, pool, raw: Block::default(), failure: None }
     }
 
     /// Expects a new stream, whatever became of the last one. The codecs' contexts and the buffers
@@ -223,7 +220,7 @@ impl Decoder {
         let mut taken = 0;
         let result = self.alive().and_then(|()| self.advance(input, &mut taken, room));
         let result = result.inspect_err(|e| self.failure = Some(e.clone()));
-        (taken, result.map(|()| self.receiver.is_finished() && self.raw.is_empty()))
+        (taken, result.map(|()| self.decoding.is_finished() && self.raw.is_empty()))
     }
 
     fn alive(&self) -> Result<()> {
@@ -237,27 +234,26 @@ impl Decoder {
             if !self.raw.is_empty() {
                 return Ok(());
             }
-            if let Some(raw) = self.receiver.read() {
+            if let Some(raw) = self.decoding.read() {
                 self.raw = raw;
                 continue;
             }
-            if let Some(job) = self.receiver.poll_job() {
-                let done = stream::decode(job, &mut self.contexts, &self.pool);
-                self.receiver.finish(done)?;
+            let here = &mut Here { contexts: &mut self.contexts, buffers: &self.pool };
+            if self.decoding.work(Budget::ONE, here)? {
                 continue;
             }
-            if self.receiver.has_unparsed() && self.receiver.room() > 0 {
-                self.receiver.resume()?;
-                if !self.receiver.has_unparsed() {
+            if self.decoding.has_unparsed() && self.decoding.room() > 0 {
+                self.decoding.resume()?;
+                if !self.decoding.has_unparsed() {
                     continue;
                 }
             }
             let rest = &input[*taken..];
-            let len = rest.len().min(PIECE_LEN).min(self.receiver.room());
-            if len == 0 || self.receiver.has_unparsed() {
+            let len = rest.len().min(PIECE_LEN).min(self.decoding.room());
+            if len == 0 || self.decoding.has_unparsed() {
                 return Ok(());
             }
-            self.receiver.receive(Block::from_vec(rest[..len].to_vec()))?;
+            self.decoding.receive(Block::from_vec(rest[..len].to_vec()))?;
             *taken += len;
         }
     }
@@ -265,14 +261,14 @@ impl Decoder {
     /// States that no more input will come. An error if the stream is incomplete.
     pub(crate) fn end(&mut self) -> Result<()> {
         self.alive()?;
-        if self.receiver.has_unparsed() || self.receiver.has_raw() || !self.raw.is_empty() {
+        if self.decoding.has_unparsed() || self.decoding.has_raw() || !self.raw.is_empty() {
             return Err(Failure::misuse("output is pending: call narrows_decode until it consumes and writes nothing"));
         }
-        self.receiver.close().map_err(|e| self.failure.insert(e.into()).clone())
+        self.decoding.close().map_err(|e| self.failure.insert(e.into()).clone())
     }
 
     pub(crate) fn totals(&self) -> (u64, u64) {
-        let summary = self.receiver.summary();
+        let summary = self.decoding.summary();
         (summary.raw_bytes, summary.wire_bytes)
     }
 }

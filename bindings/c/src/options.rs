@@ -3,10 +3,11 @@
 use std::fs;
 use std::time::Duration;
 
+use narrows::block::BufferPool;
+use narrows::flow::Encoding;
 use narrows::frame::BASELINE_HISTORY;
 use narrows::monitor::cost::Prior;
 use narrows::policy::{Policy, PolicySetup, PolicySpec};
-use narrows::sender::SenderConfig;
 use narrows::stream::{self, ReceiveOptions, SendOptions};
 
 use crate::status::{Failure, Result, Status};
@@ -63,9 +64,9 @@ impl StreamOptions {
         Ok(self.options()?.threads(threads).stall_timeout(self.stall_timeout()))
     }
 
-    /// Configuration and policy for encoding on the caller's thread.
-    pub(crate) fn sender(&self, threads: usize) -> Result<(SenderConfig, Box<dyn Policy>)> {
-        Ok(self.options()?.threads(threads).into_engine())
+    /// A flow that is encoded on the caller's thread.
+    pub(crate) fn encoding(&self, pool: &BufferPool) -> Result<Encoding> {
+        Ok(self.options()?.threads(1).encoding(pool))
     }
 
     fn options(&self) -> Result<SendOptions> {

@@ -2,6 +2,7 @@
 
 use narrows::block::{Block, BufferPool};
 use narrows::codec::Contexts;
+use narrows::flow::{Budget, Decoding, Here};
 use narrows::frame::{HISTORY_MAX_HARD, feature};
 use narrows::receiver::{Receiver, ReceiverConfig};
 use narrows::{Error, Result};
@@ -14,7 +15,7 @@ pub(crate) struct Cursor {
     pub(crate) run: usize,
     /// Number of the next block.
     pub(crate) next: usize,
-    receiver: Receiver,
+    decoding: Decoding,
 }
 
 /// Most bytes that a reader takes: [`OpenOptions`](crate::OpenOptions).
@@ -45,7 +46,7 @@ impl Cursor {
             ..ReceiverConfig::default()
         };
         let receiver = Receiver::within(config, pool.clone(), &member.preface, entry.raw_begin, entry.wire_begin)?;
-        Ok(Self { member: number, run, next: run, receiver })
+        Ok(Self { member: number, run, next: run, decoding: Decoding::new(receiver) })
     }
 
     /// Whether what follows needs what it holds.
@@ -70,19 +71,11 @@ impl Cursor {
     }
 
     fn decode_next(&mut self, entry: &Entry, wire: Block, contexts: &mut Contexts, pool: &BufferPool) -> Result<Block> {
-        let mut raw = None;
-        self.receiver.receive(wire)?;
-        while let Some(job) = self.receiver.poll_job() {
-            let done = job.run(contexts, pool);
-            self.receiver.finish(done)?;
-            if let Some(block) = self.receiver.read()
-                && raw.replace(block).is_some()
-            {
-                return Err(mismatch());
-            }
-        }
-        let raw = raw.ok_or_else(mismatch)?;
-        if raw.len() as u64 != entry.raw_end - entry.raw_begin || self.receiver.is_within_item() {
+        self.decoding.receive(wire)?;
+        self.decoding.work(Budget::ALL, &mut Here { contexts, buffers: pool })?;
+        let raw = self.decoding.read().ok_or_else(mismatch)?;
+        let is_entry = raw.len() as u64 == entry.raw_end - entry.raw_begin;
+        if !is_entry || self.decoding.read().is_some() || self.decoding.is_within_item() {
             return Err(mismatch());
         }
         self.next += 1;

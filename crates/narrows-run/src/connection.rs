@@ -289,7 +289,7 @@ impl Connection {
             self.up.count(self.down.plain_waiting());
             self.down.count();
             if self.is_encrypted() {
-                self.up.give_up_compressing(context);
+                self.up.give_up_compressing();
             }
             if let Some(over) = self.over(context.now_ns()) {
                 return over;

@@ -15,16 +15,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-use narrows::frame::NAMED_CODECS;
+use narrows::frame::{BASELINE_HISTORY, NAMED_CODECS};
 use narrows::policy::PolicySpec;
-use narrows::stream::{self, Control, ReceiveOptions, SendOptions};
+use narrows::stream::{self, Control, MESSAGE_HISTORY, ReceiveOptions, SendOptions};
 use narrows::transport::Link;
 use narrows::upgrade::gateway::{NO_PLACE, answer};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 
 use crate::agent_watch::Watched;
-use crate::compressor::{HISTORY_MAX, MESSAGE_HISTORY};
 use narrows_host::shares::{Share, Shares};
 
 /// Maximum connections at a time, over all hosts. Each has seven threads.
@@ -171,7 +170,7 @@ fn carry_both(client: TcpStream, server: TcpStream, spec: PolicySpec, control: A
     let (write, read) = Link::tcp(client.try_clone()?)?.split();
     let ends = Arc::new(Ends { client, server, failed: AtomicBool::new(false), control });
     let there = direction(&ends, move |ends| {
-        let options = ReceiveOptions::default().memory_max(MEMORY_MAX).history_max(HISTORY_MAX).threads(1);
+        let options = ReceiveOptions::default().memory_max(MEMORY_MAX).history_max(BASELINE_HISTORY).threads(1);
         stream::receive(ToServer(Arc::clone(ends)), read, options.control(&ends.control))?;
         Ok(ends.server.shutdown(Shutdown::Write)?)
     })?;

@@ -4,18 +4,18 @@ use std::os::fd::OwnedFd;
 
 use narrows::Result;
 use narrows::block::Block;
-use narrows::codec::Contexts;
+use narrows::flow::{Budget, Decoding, MEMORY_MIN, Share};
 use narrows::frame::{PREFACE_LEN, Scan};
 use narrows::pool::Queue;
-use narrows::receiver::{DecodeDone, DecodeJob, Receiver, RecvSummary};
-use narrows::stream;
+use narrows::receiver::{DecodeDone, RecvSummary};
+use narrows::stream::RECEIVED_MAX;
 use narrows_host::encrypted::FirstBytes;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
 use super::allowance::Reading;
 use super::behind::{Behind, Told};
-use super::compressor::{INLINE_NS, MEMORY_MIN, MESSAGE_LEN, RECEIVED_MAX, Share};
+use super::compressor::is_exhausted;
 use super::shared::{Order, PumpContext};
 use super::socket::{self, Waiting};
 
@@ -27,10 +27,6 @@ const READ_LEN_FIRST: usize = 16 << 10;
 /// Longest read. Frames inside a buffer are not copied; the longer the buffer, the fewer frames
 /// straddle two.
 const READ_LEN: usize = 256 << 10;
-/// Time budget for decoding short blocks that came together on this thread, while other connections
-/// wait.
-const HERE_NS: u64 = 200_000;
-
 /// Interval at which exhausted memory is checked again.
 const LOOK_AGAIN_NS: u64 = 20_000_000;
 /// A program that reads nothing for this long while the shared memory is used up blocks all others,
@@ -69,7 +65,7 @@ enum Stage {
 
 /// State of the direction since its marker.
 struct Frames {
-    receiver: Receiver,
+    decoding: Decoding,
     scan: Scan,
     /// What the peer says of the direction to it.
     told: Told,
@@ -81,8 +77,6 @@ struct Frames {
     raw: Block,
     queue: Queue,
     share: Share,
-    /// Jobs with the workers.
-    jobs: usize,
     reading: Reading,
     /// Bytes that the program had taken at the last look, and the time since when that has not
     /// changed.
@@ -154,15 +148,15 @@ impl Incoming {
     /// Whether received bytes are still on their way to the program.
     pub fn is_pending(&self) -> bool {
         let framed = self.frames.as_ref().is_some_and(|f| {
-            let working = !f.failed && (f.jobs > 0 || f.has_undecoded());
-            working || !f.raw.is_empty() || f.receiver.has_raw()
+            let working = !f.failed && (f.decoding.jobs() > 0 || f.has_undecoded());
+            working || !f.raw.is_empty() || f.decoding.has_raw()
         });
         !self.discards && (self.waiting.len() > 0 || framed)
     }
 
     /// Whether more may be read. Received frames are decoded first.
     pub fn has_room(&self) -> bool {
-        let full = |f: &Frames| f.failed || f.receiver.room() == 0 || f.has_undecoded();
+        let full = |f: &Frames| f.failed || f.decoding.room() == 0 || f.has_undecoded();
         self.discards || !self.frames.as_ref().is_some_and(|f| full(f))
     }
 
@@ -188,7 +182,7 @@ impl Incoming {
 
     /// Whether it holds memory that others need while its program reads nothing.
     pub fn keeps_others_waiting(&self, now_ns: u64) -> bool {
-        let idle = |f: &Frames| f.is_hoard() && f.share.is_exhausted() && now_ns >= f.taken.1 + HOARD_NS;
+        let idle = |f: &Frames| f.is_hoard() && is_exhausted(&f.share) && now_ns >= f.taken.1 + HOARD_NS;
         self.is_blocked() && self.live().is_some_and(idle)
     }
 
@@ -197,7 +191,7 @@ impl Incoming {
         self.waiting.clear();
         if let Some(frames) = &mut self.frames {
             frames.failed = true;
-            frames.receiver = context.shared.compressor.receiver(&context.buffers);
+            frames.decoding = context.shared.compressor.receive_options().decoding(&context.buffers);
             frames.raw = Block::default();
             frames.behind = Behind::default();
             frames.count();
@@ -224,17 +218,15 @@ impl Incoming {
     pub fn switch(&mut self, marker_len: usize, serial: u64, context: &PumpContext) {
         self.plain_bytes += marker_len as u64;
         let compressor = &context.shared.compressor;
-        let inlet = context.inlet.clone();
         let mut frames = Box::new(Frames {
-            receiver: compressor.receiver(&context.buffers),
+            decoding: compressor.receive_options().decoding(&context.buffers),
             scan: Scan::default(),
             told: Told::default(),
             behind: Behind::default(),
             plain_len: self.bytes,
             raw: Block::default(),
-            queue: compressor.decoding(move || inlet.send(Order::Failed { serial })),
-            share: compressor.share(),
-            jobs: 0,
+            queue: compressor.decoders(context.on_panic(serial)),
+            share: compressor.memory.share(),
             reading: Reading::default(),
             taken: (0, context.now_ns()),
             gated: false,
@@ -259,7 +251,7 @@ impl Incoming {
         let Some(frames) = &mut self.frames else { return Ok(true) };
         loop {
             if frames.raw.is_empty() {
-                let Some(raw) = frames.receiver.read() else { return Ok(true) };
+                let Some(raw) = frames.decoding.read() else { return Ok(true) };
                 self.bytes += raw.len() as u64;
                 self.first.look(&raw);
                 frames.raw = raw;
@@ -319,12 +311,12 @@ impl Incoming {
             return Ok(());
         }
         frames.count();
-        if frames.has_undecoded() || frames.receiver.room() == 0 {
+        if frames.has_undecoded() || frames.decoding.room() == 0 {
             frames.behind.push(&wire);
             frames.count();
             return Ok(());
         }
-        let received = frames.receiver.receive(wire).and_then(|()| frames.work(serial, context));
+        let received = frames.decoding.receive(wire).and_then(|()| frames.work(serial, context));
         frames.count();
         frames.note(received)
     }
@@ -334,7 +326,7 @@ impl Incoming {
         let discards = self.discards;
         let Some(frames) = self.frames.as_mut().filter(|f| !discards && !f.failed) else { return Ok(false) };
         frames.count();
-        if !frames.has_undecoded() || frames.receiver.room() == 0 {
+        if !frames.has_undecoded() || frames.decoding.room() == 0 {
             return Ok(false);
         }
         let resumed = frames.resume().and_then(|()| frames.work(serial, context));
@@ -345,11 +337,10 @@ impl Incoming {
     /// Takes the result of a worker's job.
     pub fn decoded(&mut self, done: DecodeDone, serial: u64, context: &mut PumpContext) -> Result<()> {
         let Some(frames) = &mut self.frames else { return Ok(()) };
-        frames.jobs -= 1;
         if frames.failed {
             return Ok(());
         }
-        let finished = frames.receiver.finish(done).and_then(|()| frames.work(serial, context));
+        let finished = frames.decoding.finish(done).and_then(|()| frames.work(serial, context));
         frames.note(finished)
     }
 
@@ -357,8 +348,8 @@ impl Incoming {
     pub fn finish(&mut self) -> Result<()> {
         let discards = self.discards;
         let Some(frames) = self.frames.as_mut().filter(|f| !discards && !f.failed) else { return Ok(()) };
-        let closed = frames.receiver.close().and_then(|()| match frames.receiver.read() {
-            None if frames.receiver.is_finished() => Ok(()),
+        let closed = frames.decoding.close().and_then(|()| match frames.decoding.read() {
+            None if frames.decoding.is_finished() => Ok(()),
             _ => Err(narrows::Error::misuse("frames are left behind the end; this is a bug")),
         });
         frames.note(closed)
@@ -383,17 +374,20 @@ impl Incoming {
     }
 
     pub fn summary(&self) -> Option<&RecvSummary> {
-        self.frames.as_ref().map(|f| f.receiver.summary())
+        self.frames.as_ref().map(|f| f.decoding.summary())
     }
 }
 
 impl Frames {
     /// Updates the memory accounted to this direction, and its limit.
     fn count(&mut self) {
-        self.share.count(self.receiver.held() + self.raw.len() + self.behind.len());
+        let beside = self.raw.len() + self.behind.len();
         let max = self.reading.max().unwrap_or(RECEIVED_MAX).min(RECEIVED_MAX);
-        self.gated = self.share.is_exhausted();
-        self.receiver.set_memory_max(if self.gated { 0 } else { self.share.memory_max().min(max) });
+        self.decoding.count(&mut self.share, beside, max);
+        self.gated = is_exhausted(&self.share);
+        if self.gated {
+            self.decoding.set_memory_max(0);
+        }
     }
 
     /// Whether it holds more than the minimum that every direction may have.
@@ -402,7 +396,7 @@ impl Frames {
     }
 
     fn wire_bytes(&self) -> u64 {
-        self.receiver.summary().wire_bytes + self.behind.len() as u64 + self.discarded
+        self.decoding.summary().wire_bytes + self.behind.len() as u64 + self.discarded
     }
 
     fn note(&mut self, result: Result<()>) -> Result<()> {
@@ -410,45 +404,9 @@ impl Frames {
         result
     }
 
-    /// Decodes received blocks: a few short ones, and stored ones, of which only the checksum is
-    /// compared, on this thread; the workers do the rest.
+    /// Decodes received blocks: a few short ones here, the workers do the rest.
     fn work(&mut self, serial: u64, context: &mut PumpContext) -> Result<()> {
-        let mut here_ns = 0;
-        while let Some(job) = self.receiver.poll_job() {
-            let short = job.estimate_ns < INLINE_NS && here_ns + job.estimate_ns < HERE_NS && self.jobs == 0;
-            if job.is_stored() {
-                // Not timed: reading the thread's clock is a system call, and this is only a
-                // comparison.
-                let done = job.run(&mut context.contexts, &context.buffers);
-                self.receiver.finish(done)?;
-            } else if short && job.raw_len_max() <= MESSAGE_LEN {
-                here_ns += job.estimate_ns;
-                let done = job.run(&mut context.contexts, &context.buffers);
-                self.receiver.finish(done)?;
-            } else if short {
-                here_ns += job.estimate_ns;
-                let done = stream::decode(job, &mut context.contexts, &context.buffers);
-                self.receiver.finish(done)?;
-            } else {
-                self.submit(job, serial, context);
-            }
-        }
-        Ok(())
-    }
-
-    fn submit(&mut self, job: DecodeJob, serial: u64, context: &mut PumpContext) {
-        let (inlet, buffers) = (context.inlet.clone(), context.buffers.clone());
-        let at_work = context.shared.compressor.at_work();
-        let task = Box::new(move |contexts: &mut Contexts| {
-            let _at_work = at_work;
-            let done = Box::new(stream::decode(job, contexts, &buffers));
-            inlet.send(Order::Decoded { serial, done });
-        });
-        self.jobs += 1;
-        if let Err(task) = self.queue.submit(task) {
-            // The queue holds more than the engine gives out at a time; should that ever fail, the
-            // block must not be lost.
-            task(&mut context.contexts);
-        }
+        let mut workers = context.workers(&self.queue, move |done| Order::Decoded { serial, done });
+        self.decoding.work(Budget::FEW, &mut workers).map(drop)
     }
 }

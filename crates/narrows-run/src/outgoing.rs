@@ -4,16 +4,14 @@ use std::os::fd::OwnedFd;
 
 use narrows::ahead::{Ahead, Reports};
 use narrows::block::Block;
-use narrows::codec::{Contexts, Method};
+use narrows::flow::{Budget, Encoding, Share};
 use narrows::pool::Queue;
-use narrows::sender::{Done, Job, LinkSample, Sender, Summary};
-use narrows::stream;
+use narrows::sender::{Done, LinkSample, Summary};
 use narrows::transport::{Meter, Outbox};
 use narrows_host::encrypted::FirstBytes;
 use rustix::io::Errno;
 
 use super::allowance::{Allowance, Buffer};
-use super::compressor::{INLINE_LEN, INLINE_NS, MESSAGE_LEN, MESSAGE_NS, Share};
 use super::shared::{Order, PumpContext};
 use super::socket::Waiting;
 use super::sys;
@@ -36,9 +34,6 @@ const BUFFER_EVERY_NS: u64 = 20_000_000;
 /// Blocks in what may be ahead of the peer's reader, at least: one is read, one decoded, one sent and
 /// one encoded.
 const WINDOW_BLOCKS: usize = 4;
-/// A job that re-encodes a late block runs on this thread if it is at most this long: the engine
-/// wants it at once, but the other connections of the thread want their turn.
-const RESCUE_INLINE_NS: u64 = 500_000;
 
 #[derive(Default)]
 pub struct Outgoing {
@@ -77,7 +72,7 @@ enum Stage {
 
 /// State of the direction since its marker.
 struct Frames {
-    sender: Sender,
+    encoding: Encoding,
     allowance: Allowance,
     ahead: Ahead,
     /// Of the other direction.
@@ -95,8 +90,6 @@ struct Frames {
     share: Share,
     /// Start of the engine's clock, which begins with the flow.
     begun_ns: u64,
-    /// Jobs with the workers.
-    jobs: usize,
     closed: bool,
     /// False if the data is known not to compress, or does not leave this host.
     compresses: bool,
@@ -155,8 +148,8 @@ impl Outgoing {
                 let held = self.held();
                 let may_hold = frames.share.memory_max().min(frames.allowance.beside(queued));
                 let ahead = if self.hears { frames.ahead.room() } else { usize::MAX };
-                let room = frames.sender.room().min(may_hold.saturating_sub(held)).min(ahead);
-                let crumb = ROOM_MIN.min(frames.sender.segment_len()).min(may_hold / ROOM_SHARE);
+                let room = frames.encoding.room().min(may_hold.saturating_sub(held)).min(ahead);
+                let crumb = ROOM_MIN.min(frames.encoding.segment_len()).min(may_hold / ROOM_SHARE);
                 if room < crumb { 0 } else { room }
             }
             None if self.waiting.len() > 0 && !self.discards() => 0,
@@ -181,15 +174,12 @@ impl Outgoing {
 
     /// Length for a read of bulk that will go into frames.
     pub fn segment_len(&self) -> Option<usize> {
-        self.frames.as_ref().filter(|_| !self.discards()).map(|f| f.sender.segment_len())
+        self.frames.as_ref().filter(|_| !self.discards()).map(|f| f.encoding.segment_len())
     }
 
     /// Bytes from the program that the network has not taken yet.
     pub fn held(&self) -> usize {
-        let framed = self.frames.as_ref().map_or(0, |f| {
-            let raw = self.bytes.saturating_sub(self.plain_bytes).saturating_sub(f.sender.summary().raw_bytes);
-            raw as usize + f.outbox.len()
-        });
+        let framed = self.frames.as_ref().map_or(0, |f| f.encoding.pending() as usize + f.outbox.len());
         self.waiting.len() + framed
     }
 
@@ -201,9 +191,8 @@ impl Outgoing {
     /// Switches to frames: the marker, then a frame stream.
     pub fn switch(&mut self, marker: &[u8], same_host: bool, stores: bool, serial: u64, context: &PumpContext) {
         let compressor = &context.shared.compressor;
-        let inlet = context.inlet.clone();
         self.frames = Some(Box::new(Frames {
-            sender: compressor.sender(&context.buffers, stores),
+            encoding: compressor.send_options(stores).tells_delivered(true).encoding(&context.buffers),
             allowance: Allowance::default(),
             ahead: Ahead::default(),
             reports: Reports::default(),
@@ -213,27 +202,26 @@ impl Outgoing {
             outbox: Outbox::behind(marker),
             marker_len: marker.len() as u64,
             meter: Meter::new(same_host),
-            queue: compressor.encoding(move || inlet.send(Order::Failed { serial })),
-            share: compressor.share(),
+            queue: compressor.encoders(context.on_panic(serial)),
+            share: compressor.memory.share(),
             begun_ns: context.now_ns(),
-            jobs: 0,
             closed: false,
             compresses: !stores,
         }));
     }
 
-    fn look(&mut self, input: &[u8], context: &PumpContext) {
+    fn look(&mut self, input: &[u8]) {
         self.first.look(input);
         if self.first.are_encrypted() {
-            self.give_up_compressing(context);
+            self.give_up_compressing();
         }
     }
 
     /// Stops compressing: the data does not shrink.
-    pub fn give_up_compressing(&mut self, context: &PumpContext) {
+    pub fn give_up_compressing(&mut self) {
         if let Some(frames) = self.frames.as_mut().filter(|f| f.compresses) {
             frames.compresses = false;
-            context.shared.compressor.give_up_on(&mut frames.sender);
+            frames.encoding.give_up();
         }
     }
 
@@ -265,7 +253,7 @@ impl Outgoing {
         context: &mut PumpContext,
     ) -> Result<(), Errno> {
         self.bytes += input.len() as u64;
-        self.look(input, context);
+        self.look(input);
         if self.discards() {
             return Ok(());
         }
@@ -295,7 +283,7 @@ impl Outgoing {
         context: &mut PumpContext,
     ) -> Result<(), Errno> {
         self.bytes += block.len() as u64;
-        self.look(&block, context);
+        self.look(&block);
         let discards = self.discards();
         if let Some(frames) = self.frames.as_mut().filter(|_| !discards) {
             frames.push(block, serial, context);
@@ -316,28 +304,27 @@ impl Outgoing {
         if let Some(frames) = self.frames.as_mut().filter(|f| !f.closed && !discards) {
             frames.closed = true;
             let now_ns = frames.now_ns(context);
-            frames.sender.close(now_ns);
-            frames.work(true, serial, context);
+            frames.encoding.close(now_ns);
+            frames.work(Budget::BULK, serial, context);
         }
         let all = self.flush(network, serial, context)?;
-        let drained = self.frames.as_ref().is_none_or(|f| f.sender.is_drained() && f.outbox.is_empty());
+        let drained = self.frames.as_ref().is_none_or(|f| f.encoding.is_drained() && f.outbox.is_empty());
         Ok(discards || all && drained)
     }
 
     /// Takes the result of a worker's job.
     pub fn encoded(&mut self, done: Done, serial: u64, context: &mut PumpContext) {
         if let Some(frames) = &mut self.frames {
-            frames.jobs -= 1;
             let now_ns = frames.now_ns(context);
-            frames.sender.finish(done, now_ns);
-            frames.work(true, serial, context);
+            frames.encoding.finish(done, now_ns);
+            frames.work(Budget::BULK, serial, context);
         }
     }
 
     /// The time at which [`Outgoing::on_time`] is due, on the pump's clock.
     pub fn next_wakeup_ns(&self, now_ns: u64) -> Option<u64> {
         let frames = self.frames.as_ref().filter(|_| self.still_sends())?;
-        let at_ns = frames.sender.next_wakeup()?.saturating_add(frames.begun_ns);
+        let at_ns = frames.encoding.next_wakeup()?.saturating_add(frames.begun_ns);
         Some(at_ns.max(now_ns + LOOK_AGAIN_MIN_NS))
     }
 
@@ -350,11 +337,11 @@ impl Outgoing {
 
     /// Bytes sent to the network, plain and framed.
     pub fn wire_bytes(&self) -> u64 {
-        self.plain_bytes + self.frames.as_ref().map_or(0, |f| f.marker_len + f.sender.summary().wire_bytes)
+        self.plain_bytes + self.frames.as_ref().map_or(0, |f| f.marker_len + f.encoding.summary().wire_bytes)
     }
 
     pub fn summary(&self) -> Option<&Summary> {
-        self.frames.as_ref().map(|f| f.sender.summary())
+        self.frames.as_ref().map(|f| f.encoding.summary())
     }
 }
 
@@ -363,69 +350,31 @@ impl Frames {
         context.now_ns() - self.begun_ns
     }
 
+    /// The clock of the flow, which also goes on while a job runs.
+    fn clock(&self, context: &PumpContext) -> impl Fn() -> u64 + use<> {
+        let (begun, begun_ns) = (context.shared.begun, self.begun_ns);
+        move || begun.elapsed().as_nanos() as u64 - begun_ns
+    }
+
     fn push(&mut self, block: Block, serial: u64, context: &mut PumpContext) {
         self.ahead.sent(block.len(), context.now_ns());
-        let bulk = block.len() > INLINE_LEN;
-        let now_ns = self.now_ns(context);
-        self.sender.push(block, now_ns);
-        self.work(bulk, serial, context);
+        let (now_ns, budget) = (self.now_ns(context), Budget::for_piece(block.len()));
+        self.encoding.push(block, now_ns);
+        self.work(budget, serial, context);
     }
 
-    /// Cuts as many blocks as the window allows. A short block that is alone is encoded here, so
-    /// that a small message needs no other thread; the rest goes to the workers.
-    fn work(&mut self, bulk: bool, serial: u64, context: &mut PumpContext) {
-        loop {
-            let now_ns = self.now_ns(context);
-            let Some(job) = self.sender.poll_job(now_ns) else { return };
-            let short = job.raw.len() <= INLINE_LEN && job.estimate_ns < INLINE_NS;
-            let message = job.raw.len() <= MESSAGE_LEN && job.estimate_ns < MESSAGE_NS;
-            if job.method == Method::STORE || message || short && !bulk && self.jobs == 0 {
-                self.run(job, context);
-            } else {
-                self.submit(job, serial, context);
-            }
-        }
-    }
-
-    fn run(&mut self, job: Job, context: &mut PumpContext) {
-        let quick = job.method == Method::STORE || job.raw.len() <= MESSAGE_LEN;
-        let begun_ns = self.now_ns(context);
-        let mut done = if quick {
-            // Reading the thread's CPU clock is a system call, and two of them take longer than
-            // storing or linking a message.
-            job.run(&mut context.contexts, &context.buffers)
-        } else {
-            stream::encode(job, &mut context.contexts, &context.buffers)
-        };
-        let now_ns = self.now_ns(context);
-        if quick {
-            (done.wall_ns, done.cpu_ns) = (now_ns - begun_ns, now_ns - begun_ns);
-        }
-        self.sender.finish(done, now_ns);
-    }
-
-    fn submit(&mut self, job: Job, serial: u64, context: &mut PumpContext) {
-        let (inlet, buffers) = (context.inlet.clone(), context.buffers.clone());
-        let at_work = context.shared.compressor.at_work();
-        let task = Box::new(move |contexts: &mut Contexts| {
-            let _at_work = at_work;
-            let done = Box::new(stream::encode(job, contexts, &buffers));
-            inlet.send(Order::Encoded { serial, done });
-        });
-        self.jobs += 1;
-        if let Err(task) = self.queue.submit(task) {
-            // The queue holds two windows, so this does not happen; if it did, the block must not
-            // be lost.
-            task(&mut context.contexts);
-        }
+    fn work(&mut self, budget: Budget, serial: u64, context: &mut PumpContext) {
+        let clock = self.clock(context);
+        let mut workers = context.workers(&self.queue, move |done| Order::Encoded { serial, done });
+        self.encoding.work(clock, budget, &mut workers);
     }
 
     /// Writes frames until none are left or the network is full. True if none are left.
     fn write(&mut self, network: &OwnedFd, serial: u64, context: &mut PumpContext) -> Result<bool, Errno> {
         loop {
-            let rate = self.sender.summary().rate_bytes_per_s;
+            let rate = self.encoding.summary().rate_bytes_per_s;
             let len = Outbox::write_len(rate);
-            self.outbox.fill(&mut self.sender, len);
+            self.outbox.fill(&mut self.encoding, len);
             if self.outbox.is_empty() {
                 return Ok(true);
             }
@@ -437,22 +386,22 @@ impl Frames {
             if sample.accepted == 0 {
                 return Ok(false);
             }
-            self.work(true, serial, context);
+            self.work(Budget::BULK, serial, context);
         }
     }
 
     fn on_link(&mut self, sample: LinkSample) {
-        self.sender.on_link(sample);
+        self.encoding.on_link(sample);
         self.taken += sample.accepted;
-        let summary = self.sender.summary();
+        let summary = self.encoding.summary();
         self.allowance.encoded(summary.raw_bytes, summary.wire_bytes);
         let unconfirmed = sample.unacked.unwrap_or(0);
-        let waits = sample.unsent_after > 0 || self.sender.has_work();
+        let waits = sample.unsent_after > 0 || self.encoding.has_work();
         self.allowance.sent(sample.end_ns, self.taken, unconfirmed, waits);
-        if self.sender.has_work() {
+        if self.encoding.has_work() {
             self.allowance.saw(sample.unsent_before > 0);
         }
-        self.sender.limit_blocks(self.allowance.block_max().min(self.ahead.window() / WINDOW_BLOCKS));
+        self.encoding.limit_blocks(self.allowance.block_max().min(self.ahead.window() / WINDOW_BLOCKS));
     }
 
     /// Asks the kernel how much TCP would hold.
@@ -470,13 +419,9 @@ impl Frames {
         let now_ns = self.now_ns(context);
         let sample = self.meter.look(network, now_ns);
         self.on_link(sample);
-        if let Some(job) = self.sender.on_link_dry(now_ns) {
-            if job.method == Method::STORE || job.estimate_ns < RESCUE_INLINE_NS {
-                self.run(job, context);
-            } else {
-                self.submit(job, serial, context);
-            }
-        }
-        self.work(false, serial, context);
+        let clock = self.clock(context);
+        let mut workers = context.workers(&self.queue, move |done| Order::Encoded { serial, done });
+        self.encoding.rescue(&clock, Budget::RESCUE, &mut workers);
+        self.encoding.work(clock, Budget::LONE, &mut workers);
     }
 }

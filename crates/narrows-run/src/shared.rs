@@ -9,8 +9,10 @@ use std::time::Instant;
 
 use narrows::block::BufferPool;
 use narrows::codec::Contexts;
+use narrows::pool::Queue;
 use narrows::receiver::DecodeDone;
 use narrows::sender::Done;
+use narrows::stream::{Told, Workers};
 use narrows::upgrade::Event;
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -68,6 +70,29 @@ impl PumpContext {
     pub fn next_serial(&mut self) -> u64 {
         self.serial += 1;
         self.serial
+    }
+
+    /// What a worker calls that panicked over a block of this connection.
+    pub fn on_panic(&self, serial: u64) -> impl Fn() + Send + Sync + use<> {
+        let inlet = self.inlet.clone();
+        move || inlet.send(Order::Failed { serial })
+    }
+
+    /// Runs the jobs of a direction, here or on the workers of this queue, of whose results `order` tells.
+    pub fn workers<'a, D: Send + 'static>(
+        &'a mut self,
+        queue: &'a Queue,
+        order: impl Fn(Box<D>) -> Order + Copy + Send + 'static,
+    ) -> Workers<'a, impl FnMut() -> Told<D>> {
+        let Self { contexts, buffers, inlet, shared, .. } = self;
+        let tell = move || -> Told<D> {
+            let (inlet, at_work) = (inlet.clone(), shared.compressor.at_work());
+            Box::new(move |done| {
+                let _at_work = at_work;
+                inlet.send(order(Box::new(done)));
+            })
+        };
+        Workers { contexts, buffers, queue, tell }
     }
 }
 

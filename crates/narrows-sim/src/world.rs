@@ -11,6 +11,7 @@ use std::collections::{HashMap, VecDeque};
 
 use narrows::block::BufferPool;
 use narrows::codec::Method;
+use narrows::flow::{Encoding, INLINE_NS};
 use narrows::frame::{Preface, Role, codecs_of_this_build};
 use narrows::monitor::expectation::{Kind, PeerLink};
 use narrows::oracle::{Machine, Speed};
@@ -42,9 +43,8 @@ use receiver::Receiver;
 const NOISE: f64 = 0.05;
 /// Delay of a report to the sender: short, because the simulated link has no propagation delay.
 const REPORT_DELAY_NS: u64 = 5_000;
-/// As in the engine's driver: the thread that writes also runs jobs shorter than this, as long as it
-/// has not read more bytes than that.
-const INLINE_NS: u64 = 50_000;
+/// As in the engine's driver: the thread that writes also runs short jobs, as long as it has not read more
+/// bytes than that.
 const SHORT_BYTES: usize = 128 << 10;
 /// More events than any cell needs: an engine that loops without progress fails instead of hanging.
 const STEPS_MAX: u64 = 50_000_000;
@@ -155,7 +155,7 @@ fn play(mut world: World<'_>) -> Run {
         world.advance();
     }
     let summary = world.sender.summary().clone();
-    let policy = world.sender.into_policy();
+    let policy = world.sender.into_sender().into_policy();
     Run {
         seconds: world.receiver.delivered_s,
         cpu_s: world.cpu_ns * 1e-9,
@@ -174,7 +174,7 @@ fn play(mut world: World<'_>) -> Run {
 struct World<'a> {
     table: &'a Table,
     conditions: &'a Conditions,
-    sender: Sender,
+    sender: Encoding,
     rng: Rng,
     now_ns: u64,
     pushed: usize,
@@ -225,7 +225,7 @@ impl<'a> World<'a> {
         Self {
             table,
             conditions,
-            sender: Sender::new(config, policy, BufferPool::default()),
+            sender: Encoding::new(Sender::new(config, policy, BufferPool::default())),
             rng: Rng(conditions.seed),
             now_ns: 0,
             pushed: 0,
@@ -290,7 +290,7 @@ impl<'a> World<'a> {
             progress |= self.transmit();
             self.look();
             while self.may_poll()
-                && let Some(job) = self.sender.poll_job(self.now_ns)
+                && let Some(job) = self.sender.next_job(self.now_ns)
             {
                 let here = self.is_short() && job.estimate_ns < INLINE_NS;
                 self.start(job, self.conditions.decision_ns, here);
@@ -301,7 +301,7 @@ impl<'a> World<'a> {
             self.read();
             if !self.cores.io_is_busy()
                 && self.sender.next_wakeup().is_some_and(|t| t <= self.now_ns)
-                && let Some(job) = self.sender.on_link_dry(self.now_ns)
+                && let Some(job) = self.sender.late(self.now_ns)
             {
                 // A rescue needs no new decision, as its block's method was chosen before; a block
                 // that the I/O thread cuts itself does.

@@ -7,18 +7,17 @@ use std::io::IoSlice;
 use std::rc::Rc;
 
 use narrows::block::Block;
+use narrows::flow::{Budget, Decoding, Share};
 use narrows::pool::Queue;
-use narrows::receiver::{DecodeDone, DecodeJob, Receiver, RecvSummary};
-use narrows::stream;
+use narrows::receiver::{DecodeDone, RecvSummary};
+use narrows::stream::RECEIVED_MAX;
 use narrows::{Error, Result};
 use narrows_watch::account::Account;
 
-use super::engine::{self, Engine, INLINE_NS, Key, MESSAGE_LEN, Share};
-use super::limits::{PIECES_MAX, RECEIVED_MAX};
+use super::engine::{self, Engine, Key};
+use super::limits::PIECES_MAX;
 use super::socket::SLICES_MAX;
 
-/// Time for decoding short blocks on this thread, while other connections wait.
-const HERE_NS: u64 = 200_000;
 /// Pieces that wait are put together up to this length, so that tiny ones cost no more than their
 /// bytes. Longer ones than the other length are not copied while they wait for a moment only.
 const JOIN_MAX: usize = 16 << 10;
@@ -103,17 +102,15 @@ fn alone(bytes: &Block) -> Option<Block> {
 }
 
 struct Stream {
-    receiver: Receiver,
+    decoding: Decoding,
     queue: Queue,
-    /// Jobs with the workers.
-    jobs: usize,
     /// Where it tells how long decoding took, when it is over.
     account: Rc<RefCell<Account>>,
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        self.account.borrow_mut().times.decode_cpu_ns += self.receiver.summary().decode_cpu_ns;
+        self.account.borrow_mut().times.decode_cpu_ns += self.decoding.summary().decode_cpu_ns;
     }
 }
 
@@ -174,12 +171,12 @@ impl Incoming {
 
     /// Whether nothing more can be got out of it without further bytes of the peer.
     pub(super) fn is_exhausted(&self) -> bool {
-        self.pieces.is_empty() && self.ready.is_empty() && self.stream.as_ref().is_none_or(|s| s.jobs == 0)
+        self.pieces.is_empty() && self.ready.is_empty() && self.stream.as_ref().is_none_or(|s| s.decoding.jobs() == 0)
     }
 
     /// What its receivers did.
     pub(super) fn summary(&self) -> Option<RecvSummary> {
-        let live = self.stream.as_ref().map(|stream| stream.receiver.summary());
+        let live = self.stream.as_ref().map(|stream| stream.decoding.summary());
         match (self.past.as_deref(), live) {
             (Some(past), Some(live)) => {
                 let mut all = past.clone();
@@ -192,17 +189,22 @@ impl Incoming {
 
     /// CPU time of decoding a live stream, of which the engine's account does not know yet.
     pub(super) fn live_decode_cpu_ns(&self) -> u64 {
-        self.stream.as_ref().map_or(0, |stream| stream.receiver.summary().decode_cpu_ns)
+        self.stream.as_ref().map_or(0, |stream| stream.decoding.summary().decode_cpu_ns)
     }
 
     #[cfg(test)]
     pub(super) fn is_working(&self) -> bool {
-        self.stream.as_ref().is_some_and(|s| s.jobs > 0)
+        self.stream.as_ref().is_some_and(|s| s.decoding.jobs() > 0)
     }
 
-    /// Bytes that it holds.
+    /// Bytes that it holds beside its receiver.
+    fn beside(&self) -> usize {
+        self.short * PIECE_COST + self.waiting + self.ready_len
+    }
+
+    #[cfg(test)]
     pub(super) fn held(&self) -> usize {
-        self.short * PIECE_COST + self.waiting + self.ready_len + self.stream.as_ref().map_or(0, |s| s.receiver.held())
+        self.beside() + self.stream.as_ref().map_or(0, |s| s.decoding.held())
     }
 
     /// Prepares bytes for the local connection, enough for one write. `took` grows by the received
@@ -225,21 +227,21 @@ impl Incoming {
     fn gather(&mut self, took: &mut usize, key: Key, engine: &mut Engine) -> Result<()> {
         while self.ready.len() < SLICES_MAX && self.ready_len < READY_MAX {
             if let Some(stream) = &mut self.stream {
-                if let Some(bytes) = stream.receiver.read() {
+                if let Some(bytes) = stream.decoding.read() {
                     // What was read made room.
                     let worked = stream.work(key, engine);
                     self.add_ready(bytes, false);
                     worked?;
                     continue;
                 }
-                if stream.receiver.is_finished() && stream.jobs == 0 {
-                    self.past.get_or_insert_default().merge(stream.receiver.summary());
+                if stream.decoding.is_finished() && stream.decoding.jobs() == 0 {
+                    self.past.get_or_insert_default().merge(stream.decoding.summary());
                     self.stream = None;
                     engine.stream_ended();
                     self.unparted = true;
                     continue;
                 }
-                if stream.jobs > 0 || stream.receiver.room() == 0 {
+                if stream.decoding.jobs() > 0 || stream.decoding.room() == 0 {
                     return Ok(());
                 }
             }
@@ -270,10 +272,11 @@ impl Incoming {
                 return Err(Error::corrupt("two streams without raw bytes between them"));
             }
             let stream = self.stream.get_or_insert_with(|| {
-                let (receiver, queue) = (engine.receiver(), engine.decoding(key));
-                Box::new(Stream { receiver, queue, jobs: 0, account: engine.account() })
+                let decoding = engine.compression.receive_options().ends_at_frame(true).decoding(&engine.buffers);
+                let queue = engine.compression.decoders(engine.on_panic(key));
+                Box::new(Stream { decoding, queue, account: engine.account() })
             });
-            stream.receiver.receive(bytes)?;
+            stream.decoding.receive(bytes)?;
             stream.work(key, engine)?;
         }
         Ok(())
@@ -360,23 +363,21 @@ impl Incoming {
     /// As for [`Incoming::next`].
     pub(super) fn decoded(&mut self, done: DecodeDone, key: Key, engine: &mut Engine) -> Result<()> {
         let Some(stream) = &mut self.stream else { return Ok(()) };
-        stream.jobs -= 1;
-        stream.receiver.finish(done)?;
+        stream.decoding.finish(done)?;
         stream.work(key, engine)
     }
 
     /// Records the memory that it holds, and limits what its receiver may.
     pub(super) fn count(&mut self, engine: &Engine) {
-        let held = self.held();
-        if held == 0 && self.stream.is_none() {
+        let beside = self.beside();
+        if beside == 0 && self.stream.is_none() {
             self.share = None;
             return;
         }
-        let share = self.share.get_or_insert_with(|| engine.share());
-        share.count(held);
-        let max = share.memory_max().min(RECEIVED_MAX);
-        if let Some(stream) = &mut self.stream {
-            stream.receiver.set_memory_max(max);
+        let share = self.share.get_or_insert_with(|| engine.compression.memory.share());
+        match &mut self.stream {
+            Some(stream) => stream.decoding.count(share, beside, RECEIVED_MAX),
+            None => share.count(beside),
         }
     }
 }
@@ -384,29 +385,7 @@ impl Incoming {
 impl Stream {
     /// Decodes short blocks here, and lets workers do the others.
     fn work(&mut self, key: Key, engine: &mut Engine) -> Result<()> {
-        let mut here_ns = 0;
-        while let Some(job) = self.receiver.poll_job() {
-            let short = job.estimate_ns < INLINE_NS && here_ns + job.estimate_ns < HERE_NS && self.jobs == 0;
-            if job.is_stored() || short && job.raw_len_max() <= MESSAGE_LEN {
-                here_ns += if job.is_stored() { 0 } else { job.estimate_ns };
-                let done = job.run(&mut engine.contexts, &engine.buffers);
-                self.receiver.finish(done)?;
-            } else if short {
-                here_ns += job.estimate_ns;
-                let done = stream::decode(job, &mut engine.contexts, &engine.buffers);
-                self.receiver.finish(done)?;
-            } else {
-                self.submit(job, key, engine);
-            }
-        }
-        Ok(())
-    }
-
-    fn submit(&mut self, job: DecodeJob, key: Key, engine: &mut Engine) {
-        self.jobs += 1;
-        let buffers = engine.buffers.clone();
-        engine.submit(&self.queue, key, move |contexts| {
-            engine::Result::Decoded(Box::new(stream::decode(job, contexts, &buffers)))
-        });
+        let mut workers = engine.workers(&self.queue, key, engine::Result::Decoded);
+        self.decoding.work(Budget::FEW, &mut workers).map(drop)
     }
 }

@@ -1,5 +1,7 @@
 //! Limits of the protocol and of a process. Those of the protocol are in docs/format.md, section 21.
 
+use narrows::stream::MEMORY_TOTAL;
+
 /// Carriers of a session. Further ones gained nothing in copies, and each has windows of its own in
 /// the kernels of both ends.
 pub const CARRIERS_MAX: usize = 4;
@@ -30,12 +32,6 @@ pub const CALM_SHARE: u32 = 8;
 /// Short pieces of a direction that wait to be read or for a move: raw and coded ones that alternate
 /// cannot be joined, and each costs some 70 bytes beside its own. A writer changes once in 5 s.
 pub const PIECES_MAX: usize = 1024;
-/// Memory that all flows of a process may hold together, unless [`Limits`] says otherwise. Beyond it each
-/// may still hold [`MEMORY_MIN`], so that all make progress.
-pub const MEMORY_TOTAL: usize = 512 << 20;
-pub const MEMORY_MIN: usize = 64 << 10;
-/// Most that one direction holds of what its receiver has decoded or not yet, as in `run`.
-pub const RECEIVED_MAX: usize = 8 << 20;
 /// Connections whose handshake is under way: each costs a descriptor and a TLS state, and many more
 /// clients than use one server come back at once when it has restarted. At the limit the oldest of the
 /// host that has most of them makes room.

@@ -10,15 +10,14 @@ use std::fmt::Write;
 use std::rc::Rc;
 
 use narrows::block::Block;
-use narrows::codec::Method;
+use narrows::flow::{Budget, Encoding, Share};
 use narrows::pool::Queue;
-use narrows::sender::{Done, Job, LinkSample, Sender};
-use narrows::stream;
+use narrows::sender::{Done, LinkSample};
 use narrows::transport::Outbox;
 use narrows_host::encrypted::FirstBytes;
 use narrows_watch::account::Account;
 
-use super::engine::{self, Engine, INLINE_LEN, INLINE_NS, Key, MESSAGE_LEN, MESSAGE_NS, Share};
+use super::engine::{self, Engine, Key};
 use super::limits::QUEUE_MAX;
 use super::marks::{Marks, Progress};
 use super::session::{FlowId, Session};
@@ -47,8 +46,6 @@ const BLOCK_SHARE: usize = 4;
 const RATIO_MAX: f64 = 16.0;
 /// Trace of a flow that waits to be fetched, in bytes; it is fetched after every turn.
 const TRACE_MAX: usize = 256 << 10;
-/// A late block is encoded again on this thread if that is short.
-const RESCUE_NS: u64 = 500_000;
 
 /// State of the direction.
 #[derive(Default)]
@@ -77,13 +74,9 @@ pub(super) struct Outgoing {
 struct Trace(String);
 
 struct Stream {
-    sender: Sender,
+    encoding: Encoding,
     queue: Queue,
     marks: Marks,
-    /// Raw bytes pushed.
-    pushed: u64,
-    /// Jobs with the workers.
-    jobs: usize,
     /// Start of the sender's clock.
     begun_ns: u64,
     /// When the last raw bytes came.
@@ -100,7 +93,7 @@ struct Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        self.account.borrow_mut().add(self.sender.summary());
+        self.account.borrow_mut().add(self.encoding.summary());
     }
 }
 
@@ -116,7 +109,7 @@ pub(super) struct Context<'a> {
 impl Outgoing {
     /// Bytes that may be read from the local connection now.
     pub(super) fn room(&self, session: &Session, flow: FlowId, engine: &Engine) -> usize {
-        let memory_max = self.share.as_ref().map_or_else(|| engine.memory_max(), Share::memory_max);
+        let memory_max = self.share.as_ref().map_or_else(|| engine.compression.memory.max_for(0), Share::memory_max);
         let Some(stream) = &self.stream else {
             let room = session.room(flow).min(memory_max.saturating_sub(session.queued(flow)));
             return room.min(session.raw_room(flow));
@@ -125,9 +118,9 @@ impl Outgoing {
             return 0;
         }
         let may_hold = stream.may_hold().min(memory_max);
-        let room = stream.sender.room().min(may_hold.saturating_sub(stream.held(session, flow)));
+        let room = stream.encoding.room().min(may_hold.saturating_sub(stream.held(session, flow)));
         let room = room.min(session.raw_room(flow));
-        let crumb = ROOM_MIN.min(stream.sender.segment_len()).min(may_hold / BLOCK_SHARE);
+        let crumb = ROOM_MIN.min(stream.encoding.segment_len()).min(may_hold / BLOCK_SHARE);
         if room < crumb { 0 } else { room }
     }
 
@@ -137,7 +130,7 @@ impl Outgoing {
 
     /// Length for the next read of bulk: a block, or what a session queues of raw bytes.
     pub(super) fn read_len(&self) -> usize {
-        self.stream.as_ref().map_or(QUEUE_MAX, |s| s.sender.segment_len())
+        self.stream.as_ref().map_or(QUEUE_MAX, |s| s.encoding.segment_len())
     }
 
     /// Takes bytes of the local connection; not while there is no room.
@@ -148,7 +141,7 @@ impl Outgoing {
         if let Some(stream) = self.stream.as_mut().filter(|s| s.compresses && self.first.are_encrypted()) {
             // It began plain (STARTTLS).
             stream.compresses = false;
-            context.engine.give_up_on(&mut stream.sender);
+            stream.encoding.give_up();
         }
         if self.stream.is_none() {
             let plain = if self.first.are_encrypted() || self.plain + bytes.len() <= PLAIN_MAX {
@@ -168,12 +161,11 @@ impl Outgoing {
                 return self.count(context);
             }
             let mut stream = Stream::new(context);
-            stream.sender.set_trace(self.trace.is_some());
+            stream.encoding.set_trace(self.trace.is_some());
             self.stream = Some(Box::new(stream));
         }
         if let Some(stream) = &mut self.stream {
-            let bulk = bytes.len() > INLINE_LEN;
-            stream.push(bytes, bulk, context);
+            stream.push(bytes, context);
         }
         self.fill(context);
     }
@@ -186,11 +178,11 @@ impl Outgoing {
     /// Gives the session frames that are ready, a few at a time, so that methods are chosen late.
     fn fill(&mut self, context: &mut Context<'_>) {
         while let Some(stream) = &mut self.stream {
-            let len = Outbox::write_len(stream.sender.summary().rate_bytes_per_s);
+            let len = Outbox::write_len(stream.encoding.summary().rate_bytes_per_s);
             if context.session.queued(context.flow) >= len {
                 break;
             }
-            let Some(frame) = stream.sender.poll_transmit() else { break };
+            let Some(frame) = stream.encoding.poll_transmit() else { break };
             self.give(Block::from_vec(frame.header.to_vec()), true, context);
             self.give(frame.body, true, context);
         }
@@ -207,15 +199,15 @@ impl Outgoing {
         if held == 0 && self.stream.is_none() {
             self.share = None;
         } else {
-            self.share.get_or_insert_with(|| context.engine.share()).count(held);
+            self.share.get_or_insert_with(|| context.engine.compression.memory.share()).count(held);
         }
     }
 
     fn end_if_drained(&mut self) -> bool {
-        let ends = self.stream.as_ref().is_some_and(|s| s.closing && s.jobs == 0 && s.sender.is_drained());
+        let ends = self.stream.as_ref().is_some_and(|s| s.closing && s.encoding.jobs() == 0 && s.encoding.is_drained());
         if ends {
             if let Some(stream) = self.stream.take() {
-                self.past.get_or_insert_default().add(stream.sender.summary());
+                self.past.get_or_insert_default().add(stream.encoding.summary());
                 self.keep_trace(stream);
             }
             (self.plain, self.parts) = (0, true);
@@ -227,8 +219,8 @@ impl Outgoing {
         if let Some(stream) = self.stream.as_mut().filter(|s| !s.closing) {
             stream.closing = true;
             let now_ns = stream.now_ns(context.now_ns);
-            stream.sender.close(now_ns);
-            stream.work(true, context);
+            stream.encoding.close(now_ns);
+            stream.work(Budget::BULK, context);
         }
         self.fill(context);
     }
@@ -242,10 +234,9 @@ impl Outgoing {
     /// A worker has encoded a block.
     pub(super) fn encoded(&mut self, done: Done, context: &mut Context<'_>) {
         if let Some(stream) = &mut self.stream {
-            stream.jobs -= 1;
             let now_ns = stream.now_ns(context.now_ns);
-            stream.sender.finish(done, now_ns);
-            stream.work(true, context);
+            stream.encoding.finish(done, now_ns);
+            stream.work(Budget::BULK, context);
         }
         self.fill(context);
     }
@@ -258,7 +249,7 @@ impl Outgoing {
                 stream.marks.restart();
             }
             stream.on_carrier(len, look, context);
-            stream.work(false, context);
+            stream.work(Budget::LONE, context);
         }
         self.fill(context);
     }
@@ -269,7 +260,7 @@ impl Outgoing {
         let stream = self.stream.as_ref()?;
         let rest_ns = (stream.fed_ns + REST_AFTER_NS).max(stream.begun_ns + stream.looked_ns + REST_AGAIN_NS);
         let look_ns =
-            stream.sender.next_wakeup().map(|at| stream.look_again_ns().max(at.saturating_add(stream.begun_ns)));
+            stream.encoding.next_wakeup().map(|at| stream.look_again_ns().max(at.saturating_add(stream.begun_ns)));
         let rest_ns = (!stream.closing).then_some(rest_ns);
         rest_ns.into_iter().chain(look_ns.filter(|_| !waits)).min()
     }
@@ -279,13 +270,12 @@ impl Outgoing {
         self.on_carrier(0, carrier, look, context);
         let Some(stream) = &mut self.stream else { return };
         let now_ns = stream.now_ns(context.now_ns);
-        if let Some(job) = stream.sender.on_link_dry(now_ns) {
-            if job.method == Method::STORE || job.estimate_ns < RESCUE_NS {
-                stream.run(job, context);
-            } else {
-                stream.submit(job, context);
-            }
-            stream.work(false, context);
+        let late = {
+            let mut workers = context.engine.workers(&stream.queue, context.key, engine::Result::Encoded);
+            stream.encoding.rescue(|| now_ns, Budget::RESCUE, &mut workers)
+        };
+        if late {
+            stream.work(Budget::LONE, context);
         }
         if context.now_ns >= stream.fed_ns + REST_AFTER_NS && stream.held(context.session, context.flow) == 0 {
             return self.close_stream(context);
@@ -300,7 +290,7 @@ impl Outgoing {
     /// Forgets what was not sent, since the flow is over. What it did so far stays known.
     pub(super) fn abandon(&mut self) {
         if let Some(stream) = self.stream.take() {
-            self.past.get_or_insert_default().add(stream.sender.summary());
+            self.past.get_or_insert_default().add(stream.encoding.summary());
         }
         let Self { past, bytes, wire, .. } = std::mem::take(self);
         *self = Self { past, bytes, wire, ..Self::default() };
@@ -309,13 +299,13 @@ impl Outgoing {
     /// What its streams did so far.
     pub(super) fn account(&self) -> Account {
         let mut account = self.past.as_deref().cloned().unwrap_or_default();
-        self.stream.iter().for_each(|stream| account.add(stream.sender.summary()));
+        self.stream.iter().for_each(|stream| account.add(stream.encoding.summary()));
         account
     }
 
     /// What a live stream did, of which the engine's account does not know yet.
     pub(super) fn live(&self) -> Option<&narrows::sender::Summary> {
-        self.stream.as_ref().map(|stream| stream.sender.summary())
+        self.stream.as_ref().map(|stream| stream.encoding.summary())
     }
 
     pub(super) fn is_encrypted(&self) -> bool {
@@ -326,7 +316,7 @@ impl Outgoing {
     pub(super) fn set_trace(&mut self, on: bool) {
         self.trace = on.then(Box::default);
         if let Some(stream) = &mut self.stream {
-            stream.sender.set_trace(on);
+            stream.encoding.set_trace(on);
         }
     }
 
@@ -335,7 +325,7 @@ impl Outgoing {
         let Some(trace) = &mut self.trace else { return String::new() };
         let mut lines = std::mem::take(&mut trace.0);
         if let Some(stream) = &mut self.stream {
-            lines += &stream.sender.take_trace();
+            lines += &stream.encoding.take_trace();
         }
         lines
     }
@@ -349,7 +339,7 @@ impl Outgoing {
 
     fn keep_trace(&mut self, mut stream: Box<Stream>) {
         if let Some(trace) = self.trace.as_mut().filter(|trace| trace.0.len() < TRACE_MAX) {
-            trace.0 += &stream.sender.take_trace();
+            trace.0 += &stream.encoding.take_trace();
         }
     }
 }
@@ -365,19 +355,18 @@ pub(super) struct Look {
 
 impl Stream {
     fn new(context: &Context<'_>) -> Self {
+        let engine = &*context.engine;
         Self {
-            sender: context.engine.sender(),
-            queue: context.engine.encoding(context.key),
+            encoding: engine.compression.send_options(false).encoding(&engine.buffers),
+            queue: engine.compression.encoders(engine.on_panic(context.key)),
             marks: Marks::default(),
-            pushed: 0,
-            jobs: 0,
             begun_ns: context.now_ns,
             fed_ns: context.now_ns,
             looked_ns: 0,
             foreign: context.session.queued(context.flow),
             compresses: true,
             closing: false,
-            account: context.engine.account(),
+            account: engine.account(),
         }
     }
 
@@ -392,53 +381,28 @@ impl Stream {
 
     /// Bytes that no carrier has taken.
     fn held(&self, session: &Session, flow: FlowId) -> usize {
-        self.pushed.saturating_sub(self.sender.summary().raw_bytes) as usize + session.queued(flow)
+        self.encoding.pending() as usize + session.queued(flow)
     }
 
     fn may_hold(&self) -> usize {
-        let summary = self.sender.summary();
+        let summary = self.encoding.summary();
         let ratio = if summary.wire_bytes > 0 { summary.ratio().clamp(1.0, RATIO_MAX) } else { 1.0 };
         let by_rate = (summary.rate_bytes_per_s * ratio * HOLD_S) as usize;
         let by_rate = if summary.rate_bytes_per_s == 0.0 { HOLD_MAX } else { by_rate };
         by_rate.clamp(HOLD_MIN, HOLD_MAX)
     }
 
-    fn push(&mut self, bytes: Block, bulk: bool, context: &mut Context<'_>) {
+    fn push(&mut self, bytes: Block, context: &mut Context<'_>) {
         self.fed_ns = context.now_ns;
-        self.pushed += bytes.len() as u64;
+        let (now_ns, budget) = (self.now_ns(context.now_ns), Budget::for_piece(bytes.len()));
+        self.encoding.push(bytes, now_ns);
+        self.work(budget, context);
+    }
+
+    fn work(&mut self, budget: Budget, context: &mut Context<'_>) {
         let now_ns = self.now_ns(context.now_ns);
-        self.sender.push(bytes, now_ns);
-        self.work(bulk, context);
-    }
-
-    /// Cuts as many blocks as the window allows. A short block that is alone is encoded here.
-    fn work(&mut self, bulk: bool, context: &mut Context<'_>) {
-        loop {
-            let now_ns = self.now_ns(context.now_ns);
-            let Some(job) = self.sender.poll_job(now_ns) else { return };
-            let short = job.raw.len() <= INLINE_LEN && job.estimate_ns < INLINE_NS;
-            let message = job.raw.len() <= MESSAGE_LEN && job.estimate_ns < MESSAGE_NS;
-            if job.method == Method::STORE || message || short && !bulk && self.jobs == 0 {
-                self.run(job, context);
-            } else {
-                self.submit(job, context);
-            }
-        }
-    }
-
-    fn run(&mut self, job: Job, context: &mut Context<'_>) {
-        let Engine { contexts, buffers, .. } = &mut *context.engine;
-        let done = stream::encode(job, contexts, buffers);
-        let now_ns = self.now_ns(context.now_ns);
-        self.sender.finish(done, now_ns);
-    }
-
-    fn submit(&mut self, job: Job, context: &mut Context<'_>) {
-        self.jobs += 1;
-        let buffers = context.engine.buffers.clone();
-        context.engine.submit(&self.queue, context.key, move |contexts| {
-            engine::Result::Encoded(Box::new(stream::encode(job, contexts, &buffers)))
-        });
+        let mut workers = context.engine.workers(&self.queue, context.key, engine::Result::Encoded);
+        self.encoding.work(|| now_ns, budget, &mut workers);
     }
 
     fn on_carrier(&mut self, len: usize, look: &Look, context: &Context<'_>) {
@@ -451,9 +415,10 @@ impl Stream {
         }
         let (unsent_after, unacked) = self.marks.look(&look.progress);
         let end_ns = self.now_ns(context.now_ns);
+        let begin_ns = self.now_ns(look.begin_ns).min(end_ns);
         self.looked_ns = end_ns;
-        self.sender.on_link(LinkSample {
-            begin_ns: self.now_ns(look.begin_ns).min(end_ns),
+        self.encoding.on_link(LinkSample {
+            begin_ns,
             end_ns,
             unsent_before,
             unsent_after,
@@ -464,7 +429,7 @@ impl Stream {
             rtt_ns: look.rtt_ns,
         });
         let block_max = self.may_hold().min(context.session.raw_window(context.flow)) / BLOCK_SHARE;
-        self.sender.limit_blocks(block_max);
+        self.encoding.limit_blocks(block_max);
     }
 }
 

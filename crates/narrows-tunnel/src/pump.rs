@@ -209,7 +209,7 @@ pub(super) fn start(settings: Settings, reports: Teller, counters: Arc<Counters>
         let engine =
             Engine::new(settings.engine.clone(), Box::new(move |key, done| tell.send(Order::Worker(key, done))));
         let (flows_max, limits) = (settings.flows_max, settings.limits);
-        engine.set_memory(limits.memory);
+        engine.compression.memory.set_total(limits.memory);
         let mut pump = Pump {
             watch,
             bell,
@@ -445,8 +445,8 @@ impl Pump {
             self.tick();
         }
         self.send_traces();
-        self.counters.bytes_held.set(self.engine.held() as u64);
-        let left = self.engine.memory_left();
+        self.counters.bytes_held.set(self.engine.compression.memory.held() as u64);
+        let left = self.engine.compression.memory.left();
         if left == 0 && !self.is_full {
             self.counters.memory_full.add(1);
         }

@@ -35,6 +35,7 @@
 //! | module | what it is |
 //! | --- | --- |
 //! | [`sender`], [`receiver`] | the two ends of a flow |
+//! | [`flow`] | each of them with its jobs, as drivers use them |
 //! | [`policy`] | rules: `balance`, `messages`, `fixed`, or your own [`Policy`](policy::Policy) |
 //! | [`monitor`] | measurements for policies: data, link, CPU, costs, receiver |
 //! | [`codec`] | codecs of blocks, and their registry |
@@ -69,6 +70,7 @@ pub mod calibration;
 pub mod codec;
 pub mod entry;
 pub mod error;
+pub mod flow;
 pub mod frame;
 pub mod hint;
 mod history;

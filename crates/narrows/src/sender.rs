@@ -246,6 +246,16 @@ impl Sender {
         self.link.in_memory()
     }
 
+    /// Raw bytes that are in no block yet.
+    pub fn gathered(&self) -> usize {
+        self.input.raw_len()
+    }
+
+    /// Raw bytes whose frames were not handed to the driver.
+    pub fn pending(&self) -> u64 {
+        self.raw_offset + self.input.raw_len() as u64 - self.summary.raw_bytes
+    }
+
     /// Number of workers.
     pub fn cores(&self) -> usize {
         self.config.cores

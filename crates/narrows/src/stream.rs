@@ -18,6 +18,7 @@ use crate::receiver::{DecodeDone, DecodeJob, RecvSummary};
 use crate::sender::{Done, Job, Summary};
 use crate::sys;
 
+mod compression;
 mod notes;
 mod options;
 mod receive;
@@ -25,16 +26,16 @@ mod repeats;
 mod send;
 mod source;
 mod stored;
+mod workers;
 
+pub use compression::{Compression, MEMORY_TOTAL, MESSAGE_HISTORY, RECEIVED_MAX};
 pub use notes::Notes;
 pub use options::{OnNote, ReceiveOptions, SendOptions};
 pub use receive::{receive, receive_then};
 pub use send::{send, send_blocks};
 pub use source::BlockSource;
+pub use workers::{Alone, Timed, Told, Workers};
 
-/// Shorter jobs run on the thread that got them if nothing else waits: handing a job over takes
-/// about this long (D2).
-const INLINE_NS: u64 = 50_000;
 /// Frames and raw data up to this length are written by the thread that made them.
 const DIRECT_MAX: usize = 16 << 10;
 /// With fewer cores than this, which both ends and the link may share, one thread that reads and

@@ -34,16 +34,16 @@ impl Incoming {
 impl Frames {
     /// Whether received frames wait for room in the receiver.
     pub(super) fn has_undecoded(&self) -> bool {
-        self.receiver.has_unparsed() || self.behind.len() > 0
+        self.decoding.has_unparsed() || self.behind.len() > 0
     }
 
     pub(super) fn resume(&mut self) -> Result<()> {
-        self.receiver.resume()?;
-        while self.receiver.room() > 0
-            && !self.receiver.has_unparsed()
+        self.decoding.resume()?;
+        while self.decoding.room() > 0
+            && !self.decoding.has_unparsed()
             && let Some(wire) = self.behind.pop()
         {
-            self.receiver.receive(wire)?;
+            self.decoding.receive(wire)?;
         }
         Ok(())
     }

@@ -31,7 +31,7 @@ impl Outgoing {
         let (sends, stuck) = (self.still_sends(), self.is_stuck());
         if let Some(frames) = self.frames.as_mut().filter(|f| sends && !stuck && !f.closed) {
             let told = frames.reports.last();
-            frames.sender.delivered(told);
+            frames.encoding.delivered(told);
         }
         self.flush(network, serial, context).map(drop)
     }
@@ -62,7 +62,7 @@ impl Outgoing {
         }
         frames.report_ns = None;
         frames.reports.told(delivered, now_ns);
-        frames.sender.delivered(delivered);
+        frames.encoding.delivered(delivered);
         self.flush(network, serial, context).map(drop)
     }
 

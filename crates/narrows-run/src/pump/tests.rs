@@ -370,7 +370,7 @@ fn the_network_is_read_no_further_than_the_program_reads() {
 #[test]
 fn nothing_is_decoded_while_the_memory_of_all_is_used_up() {
     let world = World::new();
-    let mut share = world.shared.compressor.share();
+    let mut share = world.shared.compressor.memory.share();
     share.count(1 << 30);
     let mut ends = world.accepted(1);
     ends.peer.write_all(&[opening(), frames(b"hello")].concat()).unwrap();
@@ -393,7 +393,7 @@ fn who_holds_what_others_wait_for_and_reads_nothing_is_reset() {
     idle.peer.write_all(&wire).unwrap();
     // It is decoded, and the program has the beginning.
     idle.program.read_exact(&mut [0; 10]).unwrap();
-    let mut share = world.shared.compressor.share();
+    let mut share = world.shared.compressor.memory.share();
     share.count(1 << 30);
     reads.peer.write_all(&[opening(), frames(b"hello")].concat()).unwrap();
     let reset = Some(ErrorKind::ConnectionReset);

@@ -3,6 +3,7 @@
 use std::sync::mpsc::Receiver;
 
 use narrows::ahead::FIRST;
+use narrows::flow::Here;
 
 use super::*;
 use crate::engine::{Result, test_engine};
@@ -117,11 +118,16 @@ impl Way {
             self.inn.count(&self.engines[1]);
             self.sessions[1].took(self.flow, took, self.now_ns);
             self.sessions[1].delivered(self.flow, self.inn.delivered(), self.now_ns);
-            let busy = self.out.stream.as_ref().is_some_and(|s| s.jobs > 0) || self.inn.is_working();
+            let busy = self.out.stream.as_ref().is_some_and(|s| s.encoding.jobs() > 0) || self.inn.is_working();
             if moved == 0 && took == 0 && !busy {
                 return;
             }
         }
+    }
+
+    /// What all flows of an engine hold.
+    fn held(&self, end: usize) -> usize {
+        self.engines[end].compression.memory.held()
     }
 
     fn send(&mut self, mut bytes: &[u8]) {
@@ -200,7 +206,7 @@ fn a_local_connection_is_read_no_further_than_the_other_one_reads() {
             way.with(|out, context| out.push(Block::from_vec(vec![0; room]), context));
             pushed += room;
         }
-        while way.out.stream.as_ref().is_some_and(|s| s.jobs > 0) {
+        while way.out.stream.as_ref().is_some_and(|s| s.encoding.jobs() > 0) {
             let (_, Result::Encoded(done)) = way.results[0].recv().unwrap() else { panic!("a worker failed") };
             way.with(|out, context| out.encoded(*done, context));
         }
@@ -227,7 +233,7 @@ fn an_idle_flow_holds_nothing_and_goes_on() {
         assert!(way.out.stream.is_some());
         way.rest();
         assert!(way.out.stream.is_none() && way.inn.is_idle());
-        assert_eq!([way.engines[0].held(), way.engines[1].held()], [0, 0]);
+        assert_eq!([way.held(0), way.held(1)], [0, 0]);
         way.send(b"ping");
         all.extend_from_slice(b"ping");
         assert!(way.out.stream.is_none(), "little things stay raw");
@@ -291,25 +297,22 @@ fn judge(pieces: &[(bool, &[u8])]) -> std::result::Result<Vec<u8>, narrows::Erro
 
 /// A whole stream of `raw`.
 fn stream_of(raw: &[u8]) -> Vec<u8> {
-    let (mut engine, results) = test_engine();
-    let mut sender = engine.sender();
-    sender.push(Block::from_vec(raw.to_vec()), 0);
-    sender.close(0);
+    let (mut engine, _results) = test_engine();
+    let Engine { compression, contexts, buffers, .. } = &mut engine;
+    let mut encoding = compression.send_options(false).encoding(buffers);
+    encoding.push(Block::from_vec(raw.to_vec()), 0);
+    encoding.close(0);
     let mut bytes = Vec::new();
     loop {
-        while let Some(job) = sender.poll_job(0) {
-            let done = narrows::stream::encode(job, &mut engine.contexts, &engine.buffers);
-            sender.finish(done, 0);
-        }
+        encoding.work(|| 0, Budget::ALL, &mut Here { contexts, buffers });
         let before = bytes.len();
-        while let Some(frame) = sender.poll_transmit() {
+        while let Some(frame) = encoding.poll_transmit() {
             bytes.extend_from_slice(&frame.header);
             bytes.extend_from_slice(&frame.body);
         }
         let accepted = (bytes.len() - before) as u64;
-        sender.on_link(LinkSample { accepted, unacked: Some(0), ..LinkSample::default() });
-        if sender.is_drained() {
-            drop(results);
+        encoding.on_link(LinkSample { accepted, unacked: Some(0), ..LinkSample::default() });
+        if encoding.is_drained() {
             return bytes;
         }
     }

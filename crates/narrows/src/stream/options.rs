@@ -5,15 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Control, Notes, cores, encoders};
+use crate::block::BufferPool;
 use crate::calibration::Calibration;
 use crate::codec::{DEFAULT_METHODS, Method};
+use crate::flow::{Decoding, Encoding};
 use crate::frame::{Attempt, HISTORY_DEFAULT};
 use crate::jpeg;
 use crate::monitor::cost::Prior;
 use crate::monitor::expectation::{Expectation, Kind};
 use crate::policy::{Policy, PolicySetup, PolicySpec};
-use crate::receiver::ReceiverConfig;
-use crate::sender::SenderConfig;
+use crate::receiver::{Receiver, ReceiverConfig};
+use crate::sender::{Sender, SenderConfig};
 use crate::stored::Stored;
 
 /// Memory that an image of 1 MiB may take while it is recompressed, and how many may take it at once: more
@@ -248,6 +250,12 @@ impl SendOptions {
         Self { gather_ns, rest: SenderConfig { whole_blocks: whole, ..self.rest }, ..self }
     }
 
+    /// Whether the driver tells in this stream how much of the other direction was delivered
+    /// ([`Sender::delivered`]). Default: false.
+    pub fn tells_delivered(self, tells: bool) -> Self {
+        Self { rest: SenderConfig { tells_delivered: tells, ..self.rest }, ..self }
+    }
+
     /// Raw length of the whole flow in bytes, if it is known. Default: unknown.
     pub fn raw_len(self, len: impl Into<Option<u64>>) -> Self {
         Self { raw_len: len.into(), ..self }
@@ -278,6 +286,12 @@ impl SendOptions {
     /// By which other threads see and stop the flow.
     pub fn control(self, control: &Arc<Control>) -> Self {
         Self { control: Arc::clone(control), ..self }
+    }
+
+    /// A flow with these options, for drivers. Link, trace and notes are not set in it.
+    pub fn encoding(self, buffers: &BufferPool) -> Encoding {
+        let (config, policy) = self.into_engine();
+        Encoding::new(Sender::new(config, policy, buffers.clone()))
     }
 
     /// Splits off the parts that an engine needs, for drivers. Link, trace and notes are not set in
@@ -393,6 +407,11 @@ impl ReceiveOptions {
     /// By which other threads see and stop the flow.
     pub fn control(self, control: &Arc<Control>) -> Self {
         Self { control: Arc::clone(control), ..self }
+    }
+
+    /// A flow with these options, for drivers.
+    pub fn decoding(self, buffers: &BufferPool) -> Decoding {
+        Decoding::new(Receiver::new(self.into_engine(), buffers.clone()))
     }
 
     /// The engine's configuration, for drivers.

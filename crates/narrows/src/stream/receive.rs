@@ -9,12 +9,13 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::{
-    Bell, Control, DIRECT_MAX, FailOnPanic, INLINE_NS, LOOK_EVERY, PARALLEL_CORES, ReceiveOptions, Stall, decode, lock,
-    notes, peer_gone,
+    Bell, Control, DIRECT_MAX, FailOnPanic, LOOK_EVERY, PARALLEL_CORES, ReceiveOptions, Stall, decode, lock, notes,
+    peer_gone,
 };
 use crate::block::{BlockMut, BufferPool};
 use crate::codec::Contexts;
 use crate::error::{Error, ErrorKind, Result};
+use crate::flow::{Decoding, INLINE_NS};
 use crate::pool::{Pool, Queue};
 use crate::receiver::{DecodeJob, PartialBody, Receiver, ReceiverConfig, RecvSummary};
 use crate::sys;
@@ -89,7 +90,7 @@ pub fn receive_then(
         });
         ReceiveDriver {
             me: weak.clone(),
-            state: Mutex::new(State { receiver, failure: None, failed: false, closed: false }),
+            state: Mutex::new(State { receiver: Decoding::new(receiver), failure: None, failed: false, closed: false }),
             changed: Bell::default(),
             sink: Mutex::new(Box::new(sink)),
             sink_thread: Mutex::new(None),
@@ -148,7 +149,7 @@ struct ReceiveDriver {
 }
 
 struct State {
-    receiver: Receiver,
+    receiver: Decoding,
     /// The first failure on any thread, until somebody returns it.
     failure: Option<Error>,
     failed: bool,
@@ -391,9 +392,7 @@ impl ReceiveDriver {
     /// this thread, the others on the pool.
     fn decode<'a>(&'a self, mut state: MutexGuard<'a, State>, contexts: &mut Contexts) -> Result<()> {
         let mut waiting: Vec<DecodeJob> = Vec::new();
-        loop {
-            let job = state.receiver.poll_job();
-            let Some(job) = job else { break };
+        while let Some(job) = state.receiver.next_job() {
             if !job.is_stored() {
                 waiting.push(job);
                 continue;
@@ -449,13 +448,18 @@ impl ReceiveDriver {
                 // it has failed already.
                 state.failure.get_or_insert(e);
             }
-            let mut more: Vec<_> = std::iter::from_fn(|| state.receiver.poll_job()).collect();
+            let mut more = jobs(&mut state.receiver);
             drop(state);
             self.changed.ring();
             next = more.pop();
             more.into_iter().for_each(|job| self.submit(job));
         }
     }
+}
+
+/// All jobs that there are.
+fn jobs(receiver: &mut Decoding) -> Vec<DecodeJob> {
+    std::iter::from_fn(|| receiver.next_job()).collect()
 }
 
 /// Whether the received bytes are at fault, and not this host.

@@ -11,12 +11,13 @@ use super::options::Later;
 use super::repeats::Search;
 use super::source::Reading;
 use super::{
-    Bell, BlockSource, Control, DIRECT_MAX, INLINE_NS, LOOK_EVERY, OnNote, PARALLEL_CORES, SendOptions, Stall, encode,
-    lock, peer_gone,
+    Bell, BlockSource, Control, DIRECT_MAX, LOOK_EVERY, OnNote, PARALLEL_CORES, SendOptions, Stall, Timed, lock,
+    peer_gone,
 };
 use crate::block::BufferPool;
-use crate::codec::{Contexts, Method};
+use crate::codec::Contexts;
 use crate::error::{Error, ErrorKind, Result};
+use crate::flow::{Budget, Encoding, Next, Place};
 use crate::policy::Policy;
 use crate::pool::{Pool, Queue};
 use crate::sender::{Job, LinkSample, Sender, SenderConfig, Summary};
@@ -105,7 +106,7 @@ pub fn send_blocks(
         SendDriver {
             me: weak.clone(),
             state: Mutex::new(State {
-                sender: Some(Sender::new(config, policy, buffers.clone())),
+                sender: Some(Encoding::new(Sender::new(config, policy, buffers.clone()))),
                 failure: None,
                 reader_waits: false,
                 part_left: false,
@@ -135,7 +136,7 @@ pub fn send_blocks(
     lock(&flow.state).last = summary.clone();
     let _ = control.send.last.set(summary.clone());
     drop(pool);
-    let policy = sender.map(Sender::into_policy).ok_or_else(|| Error::misuse("the flow is over"))?;
+    let policy = sender.map(|s| s.into_sender().into_policy()).ok_or_else(|| Error::misuse("the flow is over"))?;
     result.map(|()| (summary, policy))
 }
 
@@ -203,7 +204,7 @@ struct SendDriver {
 
 struct State {
     /// `None` once the flow is over.
-    sender: Option<Sender>,
+    sender: Option<Encoding>,
     /// The first failure on any thread.
     failure: Option<Error>,
     /// The reading thread waits for room; it cuts the next blocks when woken.
@@ -233,8 +234,8 @@ impl SendDriver {
 
     fn flush(&self) {
         let mut state = lock(&self.state);
-        state.sender.iter_mut().for_each(Sender::flush);
-        self.work(state, &mut Contexts::default(), true);
+        state.sender.iter_mut().for_each(|s| s.flush());
+        self.work(state, &mut Contexts::default(), Budget::BULK);
     }
 
     fn fail(&self, error: Error) {
@@ -260,7 +261,7 @@ impl SendDriver {
                         sender.close(self.now_ns());
                     }
                     // Bytes that waited for a whole block are sent now.
-                    return self.work(state, &mut contexts, true);
+                    return self.work(state, &mut contexts, Budget::BULK);
                 }
                 Ok(block) => {
                     let n = block.len();
@@ -269,7 +270,8 @@ impl SendDriver {
                     let mut state = lock(&self.state);
                     let Some(sender) = &mut state.sender else { return };
                     search.hand_over(sender, self.now_ns());
-                    self.work(state, &mut contexts, n > DIRECT_MAX);
+                    let budget = if n > DIRECT_MAX { Budget::BULK } else { Budget::SHORT };
+                    self.work(state, &mut contexts, budget);
                     if n <= DIRECT_MAX {
                         self.write_directly();
                     }
@@ -294,37 +296,29 @@ impl SendDriver {
             let (woken, _) = self.room.wait(state, LOOK_EVERY);
             state = woken;
             state.reader_waits = false;
-            self.work(state, contexts, true);
+            self.work(state, contexts, Budget::BULK);
             state = lock(&self.state);
         }
     }
 
     // --- jobs ---
 
-    /// Cuts as many blocks as the window allows. This thread runs `store`, and short jobs unless
-    /// `bulk`; the pool runs the others.
-    fn work<'a>(&'a self, state: MutexGuard<'a, State>, contexts: &mut Contexts, bulk: bool) {
-        self.work_some(state, contexts, bulk, usize::MAX);
-    }
-
-    /// As [`Self::work`], but for at most `most` jobs on this thread.
-    fn work_some<'a>(&'a self, mut state: MutexGuard<'a, State>, contexts: &mut Contexts, bulk: bool, mut most: usize) {
+    /// Cuts as many blocks as the window allows. This thread runs those within the budget; the pool runs
+    /// the others.
+    fn work<'a>(&'a self, mut state: MutexGuard<'a, State>, contexts: &mut Contexts, mut budget: Budget) {
+        let bulk = budget.job_ns == 0;
         let mut waiting = Vec::new();
-        while most > 0
-            && let Some(job) = state.sender.as_mut().and_then(|s| s.poll_job(self.now_ns()))
-        {
-            let here = job.method == Method::STORE || job.estimate_ns < INLINE_NS && !bulk;
-            if !here {
+        while let Some(Next { job, place }) = state.sender.as_mut().and_then(|s| s.next(self.now_ns(), &mut budget)) {
+            if place == Place::Worker {
                 waiting.push(job);
                 continue;
             }
-            most -= 1;
             drop(state);
             if bulk {
                 // The writing thread can send the frames made so far while this thread goes on.
                 self.changed.ring();
             }
-            let done = encode(job, contexts, &self.buffers);
+            let done = job.measured(place == Place::Brief, contexts, &self.buffers);
             state = lock(&self.state);
             if let Some(sender) = &mut state.sender {
                 sender.finish(done, self.now_ns());
@@ -354,7 +348,7 @@ impl SendDriver {
     fn work_on(self: Arc<Self>, first: Job, contexts: &mut Contexts) {
         let mut next = Some(first);
         while let Some(job) = next.take() {
-            let done = encode(job, contexts, &self.buffers);
+            let done = job.measured(false, contexts, &self.buffers);
             self.look_early();
             let mut state = lock(&self.state);
             let Some(sender) = &mut state.sender else { return };
@@ -376,7 +370,7 @@ impl SendDriver {
     /// The next job for this thread; others go to the pool.
     fn take_jobs(&self, mut state: MutexGuard<'_, State>) -> Option<Job> {
         let mut jobs = Vec::new();
-        while let Some(job) = state.sender.as_mut().and_then(|s| s.poll_job(self.now_ns())) {
+        while let Some(job) = state.sender.as_mut().and_then(|s| s.next_job(self.now_ns())) {
             jobs.push(job);
         }
         drop(state);
@@ -433,7 +427,7 @@ impl SendDriver {
             if held > 0 {
                 self.write_once(&mut link, 0)?;
             }
-            let drained = lock(&self.state).sender.as_ref().is_none_or(Sender::is_drained);
+            let drained = lock(&self.state).sender.as_ref().is_none_or(|s| s.is_drained());
             if drained && link.half.held() == 0 {
                 let limited_ns = link.half.receiver_limited_ns();
                 if let Some(sender) = &mut lock(&self.state).sender {
@@ -451,7 +445,7 @@ impl SendDriver {
             }
             drop(link);
             // With nothing to write, the link may still be stalled with frames that it has taken.
-            let left = lock(&self.state).sender.as_ref().map_or(0, Sender::left_host_bytes);
+            let left = lock(&self.state).sender.as_ref().map_or(0, |s| s.left_host_bytes());
             if unsent == 0 || left > left_host {
                 left_host = left;
                 stall.progress();
@@ -505,15 +499,15 @@ impl SendDriver {
         let Some(sender) = &mut state.sender else { return };
         let now_ns = self.now_ns();
         sender.on_link(look.sample(now_ns));
-        if let Some(job) = sender.on_link_dry(now_ns) {
+        if let Some(job) = sender.late(now_ns) {
             drop(state);
-            let done = encode(job, contexts, &self.buffers);
+            let done = job.measured(false, contexts, &self.buffers);
             state = lock(&self.state);
             if let Some(sender) = &mut state.sender {
                 sender.finish(done, self.now_ns());
             }
         }
-        self.work(state, contexts, true);
+        self.work(state, contexts, Budget::BULK);
     }
 
     /// Writes the frame of a small piece on the thread that read it, unless another thread is
@@ -634,13 +628,13 @@ impl SendDriver {
             drop(state);
             self.room.ring();
         } else {
-            self.work(state, contexts, true);
+            self.work(state, contexts, Budget::BULK);
         }
     }
 
     fn save_trace(&self, link: &mut Output) -> Result<()> {
         let Some(out) = &mut link.trace else { return Ok(()) };
-        let lines = lock(&self.state).sender.as_mut().map(Sender::take_trace).unwrap_or_default();
+        let lines = lock(&self.state).sender.as_mut().map(|s| s.take_trace()).unwrap_or_default();
         out.write_all(lines.as_bytes()).and_then(|()| out.flush()).map_err(|e| link_error(e, "cannot write the trace"))
     }
 
@@ -696,7 +690,7 @@ impl Output {
 }
 
 /// How many raw bytes to read, if the engine accepts enough for a read to be worth its while.
-fn readable(sender: &Sender) -> Option<usize> {
+fn readable(sender: &Encoding) -> Option<usize> {
     (!sender.is_full()).then(|| sender.room().min(sender.segment_len()))
 }
 

@@ -91,7 +91,7 @@ impl ReceiveDriver {
             if state.failed {
                 return;
             }
-            let jobs: Vec<_> = std::iter::from_fn(|| state.receiver.poll_job()).collect();
+            let jobs = super::jobs(&mut state.receiver);
             if !jobs.is_empty() {
                 drop(state);
                 jobs.into_iter().for_each(|job| self.submit(job));

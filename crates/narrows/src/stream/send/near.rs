@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 use super::{OnNote, SendDriver};
 use crate::codec::Contexts;
 use crate::error::{Error, ErrorKind, Result};
+use crate::flow::Budget;
 use crate::stream::repeats::Search;
 use crate::stream::{BlockSource, FailOnPanic, PARALLEL_CORES, lock};
 use crate::sys;
@@ -99,14 +100,14 @@ impl<S: BlockSource + 'static> Near<S> {
     pub(super) fn work(&mut self, flow: &SendDriver, contexts: &mut Contexts) -> Result<()> {
         flow.look_early();
         if self.is_short() {
-            flow.work_some(lock(&flow.state), contexts, false, 1);
+            flow.work(lock(&flow.state), contexts, Budget { jobs: 1, ..Budget::SHORT });
             return Ok(());
         }
         let state = lock(&flow.state);
         let parallel = self.duplex
             && self.read > PARALLEL_BYTES
             && state.sender.as_ref().is_some_and(|s| s.is_in_memory() && s.cores() >= PARALLEL_CORES);
-        flow.work(state, contexts, true);
+        flow.work(state, contexts, Budget::BULK);
         if parallel || self.slow_ns > SLOW_ALL_NS {
             self.start_reading(flow)?;
         }
