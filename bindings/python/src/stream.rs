@@ -10,10 +10,10 @@ use std::sync::{Mutex, PoisonError};
 
 use narrows::block::BufferPool;
 use narrows::codec::Contexts;
+use narrows::flow::{Budget, Decoding, Executor};
 use narrows::frame::BASELINE_HISTORY;
 use narrows::policy::PolicySpec;
-use narrows::receiver::{DecodeJob, Receiver};
-use narrows::stream::{self, SendOptions};
+use narrows::stream::{SendOptions, Timed};
 use narrows::{Error, Result};
 use narrows_file::{Mode, WriteOptions};
 use pyo3::prelude::*;
@@ -90,47 +90,72 @@ pub(crate) fn threads(asked: Option<usize>, default: fn() -> usize) -> Result<us
     }
 }
 
-/// Runs the jobs, on several threads if that is worth starting them. Returns their results.
-fn run<J: Send, D: Send>(
+/// Jobs that are run together.
+struct Batch<'a, J> {
+    contexts: &'a mut Vec<Contexts>,
+    buffers: &'a BufferPool,
+    /// Whether their CPU time is measured, which takes longer than a short job.
+    timed: bool,
     jobs: Vec<J>,
-    threads: usize,
-    contexts: &mut Vec<Contexts>,
-    estimate_ns: impl Fn(&J) -> u64,
-    work: impl Fn(J, &mut Contexts) -> D + Sync,
-) -> Vec<D> {
-    let threads = if jobs.iter().map(estimate_ns).sum::<u64>() < ALONE_NS { 1 } else { threads.min(jobs.len()) };
-    contexts.resize_with(contexts.len().max(threads).max(1), Contexts::default);
-    if threads < 2 {
-        return jobs.into_iter().map(|job| work(job, &mut contexts[0])).collect();
+}
+
+impl<J: Timed> Executor<J> for Batch<'_, J> {
+    fn run(&mut self, job: J, brief: bool) -> J::Done {
+        self.contexts.resize_with(self.contexts.len().max(1), Contexts::default);
+        job.measured(brief || !self.timed, &mut self.contexts[0], self.buffers)
     }
-    let jobs = Mutex::new(jobs.into_iter());
-    let worker = |contexts: &mut Contexts| {
-        let next = || jobs.lock().unwrap_or_else(PoisonError::into_inner).next();
-        std::iter::from_fn(next).map(|job| work(job, contexts)).collect::<Vec<_>>()
-    };
-    let (own, others) = contexts.split_at_mut(1);
-    std::thread::scope(|scope| {
-        let worker = &worker;
-        let begin = |contexts| scope.spawn(move || worker(contexts));
-        let others: Vec<_> = others[..threads - 1].iter_mut().map(begin).collect();
-        let mut done = worker(&mut own[0]);
-        for thread in others {
-            done.extend(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+
+    fn submit(&mut self, job: J) -> std::result::Result<(), J> {
+        self.jobs.push(job);
+        Ok(())
+    }
+}
+
+impl<J: Timed<Done: Send>> Batch<'_, J> {
+    /// Runs the jobs, on several threads if that is worth starting them. Returns their results.
+    fn run_all(self, threads: usize) -> Vec<J::Done> {
+        let Self { contexts, buffers, timed, jobs } = self;
+        let work = |job: J, contexts: &mut Contexts| job.measured(!timed, contexts, buffers);
+        let threads = if jobs.iter().map(J::estimate_ns).sum::<u64>() < ALONE_NS { 1 } else { threads.min(jobs.len()) };
+        contexts.resize_with(contexts.len().max(threads).max(1), Contexts::default);
+        if threads < 2 {
+            return jobs.into_iter().map(|job| work(job, &mut contexts[0])).collect();
         }
-        done
-    })
+        let jobs = Mutex::new(jobs.into_iter());
+        let worker = |contexts: &mut Contexts| {
+            let next = || jobs.lock().unwrap_or_else(PoisonError::into_inner).next();
+            std::iter::from_fn(next).map(|job| work(job, contexts)).collect::<Vec<_>>()
+        };
+        let (own, others) = contexts.split_at_mut(1);
+        std::thread::scope(|scope| {
+            let worker = &worker;
+            let begin = |contexts| scope.spawn(move || worker(contexts));
+            let others: Vec<_> = others[..threads - 1].iter_mut().map(begin).collect();
+            let mut done = worker(&mut own[0]);
+            for thread in others {
+                done.extend(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+            }
+            done
+        })
+    }
 }
 
 /// Decodes all available blocks. Returns whether there were any.
-fn decode(receiver: &mut Receiver, contexts: &mut Vec<Contexts>, buffers: &BufferPool) -> Result<bool> {
-    let jobs: Vec<DecodeJob> = std::iter::from_fn(|| receiver.poll_job()).collect();
-    let (any, threads) = (!jobs.is_empty(), jobs.len());
-    for done in
-        run(jobs, threads, contexts, |job| job.estimate_ns, |job, contexts| stream::decode(job, contexts, buffers))
-    {
-        receiver.finish(done)?;
+fn decode(
+    decoding: &mut Decoding,
+    threads: usize,
+    timed: bool,
+    contexts: &mut Vec<Contexts>,
+    buffers: &BufferPool,
+) -> Result<bool> {
+    let mut batch = Batch { contexts, buffers, timed, jobs: Vec::new() };
+    let mut worked = decoding.work(Budget::BULK, &mut batch);
+    for done in batch.run_all(threads) {
+        // After a failure too: what comes before the damage is delivered.
+        let finished = decoding.finish(done);
+        worked = worked.and_then(|any| finished.map(|()| any));
     }
-    Ok(any)
+    worked
 }
 
 /// The clock of flows in memory.

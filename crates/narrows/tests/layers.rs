@@ -57,6 +57,23 @@ fn nothing_below_the_driver_does_io_or_reads_a_clock() {
     check(&io_types, &["io::Read", "io::Write", "io::stdin", "io::stdout", "io::{Read", "io::{Write", "io::prelude"]);
 }
 
+/// Which thread runs which job, and how many are out, is decided in one place for all drivers.
+#[test]
+fn drivers_take_jobs_by_flows_only() {
+    let mut files = engine(|name| !in_module(name, "flow"));
+    for folder in ["crates", "bindings"] {
+        for member in fs::read_dir(workspace().join(folder)).unwrap() {
+            let member = member.unwrap().path();
+            if member.file_name().is_some_and(|name| name != "narrows") {
+                files.extend(sources(&member.join("src")));
+            }
+        }
+    }
+    files.retain(|s| !s.name.ends_with("tests.rs"));
+    assert!(files.len() > 300, "the sources were not found");
+    check(&files, &[".poll_job(", ".on_link_dry("]);
+}
+
 #[test]
 fn threads_are_started_by_the_pool_and_the_driver_only() {
     let others = engine(|name| !["stream", "transport", "pool"].iter().any(|u| in_module(name, u)));

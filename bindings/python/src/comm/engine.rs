@@ -19,10 +19,11 @@ use std::time::{Duration, Instant};
 
 use narrows::block::{Block, BufferPool};
 use narrows::codec::{Contexts, Method};
+use narrows::flow::{Budget, Encoding};
 use narrows::policy::PolicySpec;
 use narrows::pool::Queue;
-use narrows::sender::{Done, Job, LinkSample, Sender, Summary};
-use narrows::stream::{self, SendOptions};
+use narrows::sender::{Done, LinkSample, Summary};
+use narrows::stream::{self, Alone, SendOptions, Told, Workers};
 use narrows::transport::{Meter, Outbox};
 use narrows::{Error, Result};
 
@@ -35,8 +36,6 @@ use crate::sys::{self, Event};
 const PIECE: usize = 2 << 20;
 /// Bytes taken out of the sender at a time: one large vectored write.
 const BATCH: usize = 256 << 10;
-/// Jobs of less run on the thread that cuts them: waking a worker takes as long.
-const INLINE_NS: u64 = 50_000;
 /// Most slices of one write.
 const SLICES: usize = 64;
 /// Plain segments of less leave the kernel's limit as it is: setting it twice takes as long.
@@ -130,11 +129,10 @@ pub(super) struct Engine {
 }
 
 struct Flow {
-    sender: Sender,
+    encoding: Encoding,
     contexts: Contexts,
     queue: Queue,
     finished: Arc<Finished>,
-    under_way: usize,
 }
 
 /// Jobs that workers have finished.
@@ -189,7 +187,7 @@ impl Engine {
     }
 
     pub(super) fn summary(&self) -> (u64, Summary) {
-        (self.plain_bytes, self.flow.as_ref().map(|f| f.sender.summary().clone()).unwrap_or_default())
+        (self.plain_bytes, self.flow.as_ref().map(|f| f.encoding.summary().clone()).unwrap_or_default())
     }
 
     /// Writes without waiting as much as fits of the plain segment that is open, or else of the next
@@ -232,8 +230,8 @@ impl Engine {
         let end_ns = self.now_ns();
         let Some(flow) = &mut self.flow else { return };
         let look = self.meter.look(socket, end_ns);
-        flow.sender.pass(taken);
-        flow.sender.on_link(LinkSample { begin_ns, unsent_before, accepted: taken as u64, ..look });
+        flow.encoding.pass(taken);
+        flow.encoding.on_link(LinkSample { begin_ns, unsent_before, accepted: taken as u64, ..look });
     }
 
     /// Writes the rest of a message, waiting as long as that takes.
@@ -279,20 +277,18 @@ impl Engine {
     }
 
     fn rate_bytes_per_s(&self) -> f64 {
-        self.flow.as_ref().map_or(0.0, |f| f.sender.summary().rate_bytes_per_s)
+        self.flow.as_ref().map_or(0.0, |f| f.encoding.summary().rate_bytes_per_s)
     }
 
     fn begin_flow(&self) -> Result<Flow> {
         let options = SendOptions::new(self.policy.clone()).gather_ns(0).threads(stream::encoders()).history(0);
-        let (config, policy) = options.into_engine();
         let finished = Arc::new(Finished { jobs: Mutex::new(Some(Vec::new())), event: Event::new()? });
         let seen = Arc::clone(&finished);
         Ok(Flow {
-            sender: Sender::new(config, policy, self.buffers.clone()),
+            encoding: options.encoding(&self.buffers),
             contexts: Contexts::default(),
             queue: pools::encoding().flow(move || seen.fail()),
             finished,
-            under_way: 0,
         })
     }
 
@@ -305,52 +301,51 @@ impl Engine {
         message.open(Kind::Flow, len);
         let mut outbox = Outbox::behind(&message.lead);
         message.lead.clear();
-        let (raw_len, wire_before) = (len as f64, frame_bytes(flow.sender.summary()));
-        let before = coded_bytes(flow.sender.summary());
+        let (raw_len, wire_before) = (len as f64, frame_bytes(flow.encoding.summary()));
+        let before = coded_bytes(flow.encoding.summary());
         // The speed counts from the first write to the last one before the workers had nothing to do.
         let (mut first, mut last) = (None, None);
         loop {
-            while len > 0 && flow.sender.room() > 0 {
+            while len > 0 && flow.encoding.room() > 0 {
                 let piece = message.take(usize::try_from(len).unwrap_or(PIECE).min(PIECE));
                 len -= piece.len() as u64;
-                flow.sender.push(piece, self.now_ns());
+                flow.encoding.push(piece, self.now_ns());
             }
             if len == 0 {
-                flow.sender.flush();
+                flow.encoding.flush();
             }
             self.take_jobs(&mut flow);
             for done in flow.finished.take()? {
-                flow.under_way -= 1;
-                flow.sender.finish(done, self.now_ns());
+                flow.encoding.finish(done, self.now_ns());
             }
             self.take_jobs(&mut flow);
-            outbox.fill(&mut flow.sender, BATCH);
+            outbox.fill(&mut flow.encoding, BATCH);
             let mut full = false;
             if !outbox.is_empty() {
-                let write_len = Outbox::write_len(flow.sender.summary().rate_bytes_per_s);
+                let write_len = Outbox::write_len(flow.encoding.summary().rate_bytes_per_s);
                 let begun = self.begun;
                 let clock = || begun.elapsed().as_nanos() as u64;
                 let sample = self.meter.write(socket, &mut outbox, write_len, clock).map_err(link_error)?;
-                flow.sender.on_link(sample);
-                self.meter.set_rate(socket, flow.sender.summary().rate_bytes_per_s);
+                flow.encoding.on_link(sample);
+                self.meter.set_rate(socket, flow.encoding.summary().rate_bytes_per_s);
                 full = sample.accepted == 0;
                 if !full {
-                    let taken = flow.sender.summary().accepted_bytes as f64;
+                    let taken = flow.encoding.summary().accepted_bytes as f64;
                     let outstanding = sample.unacked.unwrap_or(sample.unsent_after) as f64;
                     let mark = (Instant::now(), taken - outstanding);
                     first.get_or_insert(mark);
-                    if flow.under_way > 0 {
+                    if flow.encoding.jobs() > 0 {
                         last = Some(mark);
                     }
                     continue;
                 }
-            } else if len == 0 && !flow.sender.has_work() {
+            } else if len == 0 && !flow.encoding.has_work() {
                 break;
             }
             self.await_change(socket, &mut flow, full)?;
         }
-        let coded = coded_bytes(flow.sender.summary()) > before;
-        let wire = (frame_bytes(flow.sender.summary()) - wire_before) as f64;
+        let coded = coded_bytes(flow.encoding.summary()) > before;
+        let wire = (frame_bytes(flow.encoding.summary()) - wire_before) as f64;
         self.flow = Some(flow);
         if let Some((first, last)) = first.zip(last).filter(|_| coded) {
             let crossed = last.1 - first.1;
@@ -362,42 +357,38 @@ impl Engine {
     /// Waits for room in the socket, a finished job, or the time at which the sender wants to look at
     /// the link.
     fn await_change(&mut self, socket: &TcpStream, flow: &mut Flow, full: bool) -> Result<()> {
-        let due_ns = flow.sender.next_wakeup();
+        let due_ns = flow.encoding.next_wakeup();
         let timeout = due_ns.map_or(WAIT_MAX, |t| Duration::from_nanos(t.saturating_sub(self.now_ns())));
         if !timeout.is_zero() {
             sys::wait(socket.as_fd(), full, Some(flow.finished.event.as_fd()), timeout.min(WAIT_MAX))?;
         }
         let now_ns = self.now_ns();
-        if due_ns.is_some_and(|t| t <= now_ns) || flow.sender.wants_look(now_ns) {
-            flow.sender.on_link(self.meter.look(socket, now_ns));
-            if let Some(job) = flow.sender.on_link_dry(self.now_ns()) {
-                self.run_here(flow, job);
-            }
+        if due_ns.is_some_and(|t| t <= now_ns) || flow.encoding.wants_look(now_ns) {
+            flow.encoding.on_link(self.meter.look(socket, now_ns));
+            let Flow { encoding, contexts, .. } = flow;
+            encoding.rescue(|| self.now_ns(), Budget::ALL, &mut Alone { contexts, buffers: &self.buffers });
         }
         Ok(())
     }
 
     fn take_jobs(&self, flow: &mut Flow) {
-        while let Some(job) = flow.sender.poll_job(self.now_ns()) {
-            if job.method == Method::STORE || job.estimate_ns < INLINE_NS {
-                self.run_here(flow, job);
-                continue;
-            }
-            let (finished, buffers) = (Arc::clone(&flow.finished), self.buffers.clone());
-            let task = Box::new(move |contexts: &mut Contexts| {
-                finished.put(stream::encode(job, contexts, &buffers));
-            });
-            flow.under_way += 1;
-            if let Err(task) = flow.queue.submit(task) {
-                task(&mut flow.contexts);
-            }
-        }
+        let Flow { encoding, contexts, queue, finished } = flow;
+        encoding.work(|| self.now_ns(), Budget::SHORT, &mut workers(contexts, &self.buffers, queue, finished));
     }
+}
 
-    fn run_here(&self, flow: &mut Flow, job: Job) {
-        let done = stream::encode(job, &mut flow.contexts, &self.buffers);
-        flow.sender.finish(done, self.now_ns());
-    }
+/// Runs jobs on this thread, or on a pool.
+fn workers<'a>(
+    contexts: &'a mut Contexts,
+    buffers: &'a BufferPool,
+    queue: &'a Queue,
+    finished: &'a Arc<Finished>,
+) -> Workers<'a, impl FnMut() -> Told<Done>> {
+    let tell = move || -> Told<Done> {
+        let finished = Arc::clone(finished);
+        Box::new(move |done| finished.put(done))
+    };
+    Workers { contexts, buffers, queue, tell }
 }
 
 /// Raw bytes that were sent encoded.

@@ -6,7 +6,7 @@ use narrows::{Error, Result};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
-use super::memory::{Encoding, Kept};
+use super::memory::{self, Kept};
 use super::turn::Turn;
 use super::{sending, threads, totals, with_level};
 use crate::buffer::{self, Bytes, Pinned};
@@ -69,7 +69,7 @@ impl Compressor {
         let threads = self::threads(Some(threads), || 1).map_err(raised)?;
         let policy = with_level(policy, level).map_err(raised)?;
         let options = sending(&policy, threads).map_err(raised)?.whole_blocks(true).index(index).check(check);
-        let encoding = Encoding::new(options, threads, Kept::default());
+        let encoding = memory::Compressing::new(options, threads, Kept::default());
         Ok(Self(Turn::new(Compressing { encoding, gathered: Vec::new(), ended: false })))
     }
 
@@ -107,13 +107,13 @@ impl Compressor {
     /// Totals as those of ``NarrowsFile.stats``: of the bytes returned so far, at the end of the
     /// whole stream.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let summary = self.0.take(py, true, |c| Ok(c.encoding.sender.summary().clone()))?;
+        let summary = self.0.take(py, true, |c| Ok(c.encoding.flow.summary().clone()))?;
         totals::told(py, &summary)
     }
 }
 
 struct Compressing {
-    encoding: Encoding,
+    encoding: memory::Compressing,
     gathered: Vec<u8>,
     ended: bool,
 }
@@ -135,7 +135,7 @@ impl Compressing {
         match goal {
             Goal::Continue => {}
             Goal::FlushBlock => {
-                self.encoding.sender.flush();
+                self.encoding.flow.flush();
                 self.encoding.work();
             }
             Goal::FlushFrame => {
@@ -151,7 +151,7 @@ impl Compressing {
             let taken = self.encoding.take(raw);
             raw = &raw[taken..];
             self.encoding.work();
-            if taken == 0 && self.encoding.sender.room() == 0 {
+            if taken == 0 && self.encoding.flow.room() == 0 {
                 return Err(Error::misuse("the encoder takes no more bytes; this is a bug"));
             }
         }

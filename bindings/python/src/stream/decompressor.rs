@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use narrows::block::{Block, BufferPool};
 use narrows::codec::Contexts;
+use narrows::flow::{Budget, Decoding, Here};
 use narrows::receiver::{Receiver, ReceiverConfig};
 use narrows::{Error, ErrorKind, Result};
 use pyo3::exceptions::PyEOFError;
@@ -46,7 +47,7 @@ impl Decompressor {
         // It also reads links (narrows.aio), whose peers have no use for images.
         let config = ReceiverConfig { memory_max: MEMORY_MAX, keeps_rest: true, ..ReceiverConfig::default() };
         Self(Turn::new(Decompressing {
-            receiver: Receiver::new(config, buffers.clone()),
+            decoding: Decoding::new(Receiver::new(config, buffers.clone())),
             contexts: Contexts::default(),
             buffers,
             raw: Block::default(),
@@ -120,7 +121,7 @@ impl Decompressor {
     /// ``raw_bytes`` returned so far, and ``wire_bytes`` of the stream taken for them.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let (raw, wire) = self.0.take(py, true, |d| {
-            let summary = d.receiver.summary();
+            let summary = d.decoding.summary();
             Ok((summary.raw_bytes - d.raw.len() as u64, summary.wire_bytes))
         })?;
         let stats = PyDict::new(py);
@@ -131,7 +132,7 @@ impl Decompressor {
 }
 
 struct Decompressing {
-    receiver: Receiver,
+    decoding: Decoding,
     contexts: Contexts,
     buffers: BufferPool,
     /// Decoded bytes for which there was no room.
@@ -177,13 +178,13 @@ impl Decompressing {
                 self.needs_input = false;
                 break;
             }
-            if let Some(raw) = self.receiver.read() {
+            if let Some(raw) = self.decoding.read() {
                 self.raw = raw;
                 continue;
             }
-            if self.receiver.is_finished() {
+            if self.decoding.is_finished() {
                 (self.eof, self.needs_input) = (true, false);
-                for rest in self.receiver.take_rest().chain(self.input.drain(..)) {
+                for rest in self.decoding.take_rest().chain(self.input.drain(..)) {
                     self.unused.extend_from_slice(&rest);
                 }
                 self.unused.extend_from_slice(&wire[at..]);
@@ -193,13 +194,13 @@ impl Decompressing {
                 self.needs_input = false;
                 break;
             }
-            if let Some(job) = self.receiver.poll_job() {
-                self.receiver.finish(job.run(&mut self.contexts, &self.buffers))?;
+            let here = &mut Here { contexts: &mut self.contexts, buffers: &self.buffers };
+            if self.decoding.work(Budget::ONE, here)? {
                 continue;
             }
-            if self.receiver.has_unparsed() {
-                self.receiver.resume()?;
-                if self.receiver.has_unparsed() && !self.receiver.has_end() {
+            if self.decoding.has_unparsed() {
+                self.decoding.resume()?;
+                if self.decoding.has_unparsed() && !self.decoding.has_end() {
                     return Err(Error::misuse("the decoder takes no more bytes; this is a bug"));
                 }
                 continue;
@@ -213,12 +214,12 @@ impl Decompressing {
                 }
                 None => {
                     // A failure that was found while there was something to decode.
-                    self.receiver.resume()?;
+                    self.decoding.resume()?;
                     self.needs_input = true;
                     return Ok(found);
                 }
             };
-            self.receiver.receive(piece)?;
+            self.decoding.receive(piece)?;
         }
         self.input.extend(wire[at..].chunks(PIECE).map(|piece| Block::from_vec(piece.to_vec())));
         Ok(found)

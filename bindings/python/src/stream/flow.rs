@@ -9,8 +9,9 @@ use std::time::Instant;
 
 use narrows::block::{Block, BufferPool};
 use narrows::codec::Contexts;
-use narrows::sender::{Job, LinkSample, Sender};
-use narrows::stream;
+use narrows::flow::{Budget, Encoding, Executor};
+use narrows::sender::{Done, Job, LinkSample};
+use narrows::stream::{self, Alone};
 use narrows::transport::{Meter, Outbox};
 use narrows::{Error, Result};
 use pyo3::prelude::*;
@@ -22,7 +23,7 @@ use crate::error::raised;
 use crate::sys;
 
 /// Longer jobs are not for the thread of an event loop. Handing one over takes some 100 us.
-const INLINE_NS: u64 = 500_000;
+const SHORT: Budget = Budget { job_ns: 500_000, ..Budget::ALL };
 
 /// Private: used by ``narrows.aio``. All calls come from the thread of the event loop, except ``run``.
 #[pyclass(frozen, module = "narrows._narrows")]
@@ -36,14 +37,12 @@ pub(crate) struct Flow {
 }
 
 struct State {
-    sender: Sender,
+    encoding: Encoding,
     contexts: Contexts,
     meter: Meter,
     /// The connection; `None` if there is nothing to be asked, or not any more.
     socket: Option<OwnedFd>,
     begun: Instant,
-    /// Raw bytes taken.
-    written: u64,
     /// A job for another thread.
     long: Option<Job>,
     /// Frames that the event loop takes next.
@@ -61,15 +60,13 @@ impl Flow {
     fn new(policy: &str, descriptor: Option<i32>, same_host: bool) -> PyResult<Self> {
         let socket = descriptor.map(sys::file).transpose().map_err(raised)?.map(OwnedFd::from);
         let options = sending(policy, 1).map_err(raised)?.gather_ns(0);
-        let (config, policy) = options.into_engine();
         let buffers = BufferPool::default();
         let state = State {
-            sender: Sender::new(config, policy, buffers.clone()),
+            encoding: options.encoding(&buffers),
             contexts: Contexts::default(),
             meter: Meter::new(same_host),
             socket,
             begun: Instant::now(),
-            written: 0,
             long: None,
             frames: VecDeque::new(),
             len: 0,
@@ -91,16 +88,14 @@ impl Flow {
         let bytes = Bytes::of(data)?;
         let mut state = self.lock()?;
         let now_ns = state.now_ns();
-        let taken = bytes.with(py, |raw| state.sender.write(raw, now_ns));
-        state.written += taken as u64;
-        Ok(taken)
+        Ok(bytes.with(py, |raw| state.encoding.write(raw, now_ns)))
     }
 
     /// No more bytes will come.
     fn end(&self) -> PyResult<()> {
         let mut state = self.lock()?;
         let now_ns = state.now_ns();
-        state.sender.close(now_ns);
+        state.encoding.close(now_ns);
         Ok(())
     }
 
@@ -109,19 +104,13 @@ impl Flow {
     fn work(&self, waiting: u64) -> PyResult<bool> {
         let mut state = self.lock()?;
         let now_ns = state.now_ns();
-        if state.sender.wants_look(now_ns) {
+        if state.encoding.wants_look(now_ns) {
             let look = state.look(waiting);
-            state.sender.on_link(look);
+            state.encoding.on_link(look);
         }
-        while state.long.is_none() {
-            let now_ns = state.now_ns();
-            let Some(job) = state.sender.poll_job(now_ns) else { break };
-            if job.estimate_ns > INLINE_NS {
-                state.long = Some(job);
-            } else {
-                self.encode(&mut state, job);
-            }
-        }
+        let clock = state.clock();
+        let State { encoding, contexts, long, .. } = &mut *state;
+        encoding.work(clock, SHORT, &mut Loop { contexts, buffers: &self.buffers, long });
         Ok(state.long.is_some())
     }
 
@@ -133,7 +122,7 @@ impl Flow {
             let done = stream::encode(job, &mut contexts, &self.buffers);
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             let now_ns = state.now_ns();
-            state.sender.finish(done, now_ns);
+            state.encoding.finish(done, now_ns);
         });
         Ok(())
     }
@@ -144,9 +133,9 @@ impl Flow {
     #[pyo3(signature = (waiting, /))]
     fn take<'py>(&self, py: Python<'py>, waiting: u64) -> PyResult<Bound<'py, PyBytes>> {
         let mut state = self.lock()?;
-        let most = Outbox::write_len(state.sender.summary().rate_bytes_per_s);
+        let most = Outbox::write_len(state.encoding.summary().rate_bytes_per_s);
         while state.len < most {
-            let Some(frame) = state.sender.poll_transmit() else { break };
+            let Some(frame) = state.encoding.poll_transmit() else { break };
             state.len += frame.wire_len();
             state.frames.push_back(Block::from_vec(frame.header.to_vec()));
             state.frames.push_back(frame.body);
@@ -174,8 +163,8 @@ impl Flow {
         let mut state = self.lock()?;
         let (begin_ns, unsent_before) = state.began;
         let look = state.look(waiting);
-        state.sender.on_link(LinkSample { begin_ns, unsent_before, accepted: len, ..look });
-        let rate = state.sender.summary().rate_bytes_per_s;
+        state.encoding.on_link(LinkSample { begin_ns, unsent_before, accepted: len, ..look });
+        let rate = state.encoding.summary().rate_bytes_per_s;
         if let State { meter, socket: Some(socket), .. } = &mut *state {
             meter.set_rate(socket, rate);
         }
@@ -188,11 +177,10 @@ impl Flow {
     fn look(&self, waiting: u64) -> PyResult<()> {
         let mut state = self.lock()?;
         let look = state.look(waiting);
-        state.sender.on_link(look);
-        let now_ns = state.now_ns();
-        if let Some(job) = state.sender.on_link_dry(now_ns) {
-            self.encode(&mut state, job);
-        }
+        state.encoding.on_link(look);
+        let clock = state.clock();
+        let State { encoding, contexts, .. } = &mut *state;
+        encoding.rescue(clock, Budget::ALL, &mut Alone { contexts, buffers: &self.buffers });
         Ok(())
     }
 
@@ -201,21 +189,20 @@ impl Flow {
     fn look_in(&self) -> PyResult<Option<f64>> {
         let state = self.lock()?;
         let now_ns = state.now_ns();
-        Ok(state.sender.next_wakeup().map(|t| t.saturating_sub(now_ns) as f64 / 1e9))
+        Ok(state.encoding.next_wakeup().map(|t| t.saturating_sub(now_ns) as f64 / 1e9))
     }
 
     /// Raw bytes that were written and not taken yet.
     #[getter]
     fn pending(&self) -> PyResult<u64> {
-        let state = self.lock()?;
-        Ok(state.written.saturating_sub(state.sender.summary().raw_bytes))
+        Ok(self.lock()?.encoding.pending())
     }
 
     /// Whether the whole stream was taken.
     #[getter]
     fn is_over(&self) -> PyResult<bool> {
         let state = self.lock()?;
-        Ok(state.sender.is_drained() && state.frames.is_empty())
+        Ok(state.encoding.is_drained() && state.frames.is_empty())
     }
 
     /// Lets go of the connection.
@@ -226,7 +213,7 @@ impl Flow {
     }
 
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let summary = self.lock()?.sender.summary().clone();
+        let summary = self.lock()?.encoding.summary().clone();
         totals::told(py, &summary)
     }
 }
@@ -244,17 +231,34 @@ impl Flow {
         }
         self.state.lock().map_err(|_| Error::misuse("an encoder failed; this is a bug"))
     }
+}
 
-    fn encode(&self, state: &mut State, job: Job) {
-        let done = stream::encode(job, &mut state.contexts, &self.buffers);
-        let now_ns = state.now_ns();
-        state.sender.finish(done, now_ns);
+/// Runs jobs on the thread of the event loop, and keeps one that is too long for it.
+struct Loop<'a> {
+    contexts: &'a mut Contexts,
+    buffers: &'a BufferPool,
+    long: &'a mut Option<Job>,
+}
+
+impl Executor<Job> for Loop<'_> {
+    fn run(&mut self, job: Job, brief: bool) -> Done {
+        Alone { contexts: self.contexts, buffers: self.buffers }.run(job, brief)
+    }
+
+    fn submit(&mut self, job: Job) -> std::result::Result<(), Job> {
+        // A sender with one worker gives out one job at a time.
+        self.long.replace(job).map_or(Ok(()), Err)
     }
 }
 
 impl State {
     fn now_ns(&self) -> u64 {
-        self.begun.elapsed().as_nanos() as u64
+        self.clock()()
+    }
+
+    fn clock(&self) -> impl Fn() -> u64 + use<> {
+        let begun = self.begun;
+        move || begun.elapsed().as_nanos() as u64
     }
 
     /// What the connection says, if it is there, and what waits before it.

@@ -5,15 +5,16 @@ use std::time::Instant;
 
 use narrows::block::{Block, BufferPool};
 use narrows::codec::Contexts;
+use narrows::flow::{Budget, Decoding, Encoding};
 use narrows::frame::{self, ControlKind, END_FRAME_LEN, EndTotals, Header, ReadLimits};
 use narrows::receiver::{Receiver, ReceiverConfig};
-use narrows::sender::{Job, LinkSample, Sender};
+use narrows::sender::LinkSample;
 use narrows::stream::{self, SendOptions};
 use narrows::{Error, Result};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
-use super::{run, sending, threads, with_level};
+use super::{Batch, decode, sending, threads, with_level};
 use crate::buffer::{Bytes, Filling};
 use crate::error::raised;
 
@@ -57,7 +58,7 @@ pub(crate) fn compress<'py>(
     let policy = with_level(policy, level).map_err(raised)?;
     let options = sending(&policy, threads).map_err(raised)?.gather_ns(0).raw_len(bytes.len() as u64);
     let is_brief = bytes.len() <= BRIEF;
-    let mut encoding = Encoding::new(options, threads, Kept::take());
+    let mut encoding = Compressing::new(options, threads, Kept::take());
     // The time means nothing to a fixed method, and looking at clocks takes longer than the rest.
     encoding.timed = !is_brief || !policy.starts_with("fixed:");
     let mut at = 0;
@@ -67,15 +68,15 @@ pub(crate) fn compress<'py>(
         py.check_signals()?;
     }
     aside(py, is_brief, || encoding.end()).map_err(raised)?;
-    let Encoding { sender, kept, wire, .. } = encoding;
-    drop(sender);
+    let Compressing { flow, kept, wire, .. } = encoding;
+    drop(flow);
     kept.keep(is_brief);
     Ok(PyBytes::new(py, &wire))
 }
 
-/// A sender, with what it needs to encode on the calling thread.
-pub(super) struct Encoding {
-    pub(super) sender: Sender,
+/// A flow, with what it needs to be encoded by calls.
+pub(super) struct Compressing {
+    pub(super) flow: Encoding,
     kept: Kept,
     threads: usize,
     begun: Instant,
@@ -83,56 +84,55 @@ pub(super) struct Encoding {
     pub(super) wire: Vec<u8>,
 }
 
-impl Encoding {
+impl Compressing {
     /// `options`: of a stream without a link.
     pub(super) fn new(options: SendOptions, threads: usize, kept: Kept) -> Self {
-        let (config, policy) = options.into_engine();
-        let sender = Sender::new(config, policy, kept.buffers.clone());
-        Self { sender, kept, threads, begun: Instant::now(), timed: true, wire: Vec::new() }
+        let flow = options.encoding(&kept.buffers);
+        Self { flow, kept, threads, begun: Instant::now(), timed: true, wire: Vec::new() }
     }
 
     fn now_ns(&self) -> u64 {
-        if self.timed { self.begun.elapsed().as_nanos() as u64 } else { 0 }
+        self.clock()()
+    }
+
+    fn clock(&self) -> impl Fn() -> u64 + use<> {
+        let (begun, timed) = (self.begun, self.timed);
+        move || if timed { begun.elapsed().as_nanos() as u64 } else { 0 }
     }
 
     /// Takes as many raw bytes as there is room for, and returns how many.
     pub(super) fn take(&mut self, raw: &[u8]) -> usize {
         let now_ns = self.now_ns();
-        self.sender.write(raw, now_ns)
+        self.flow.write(raw, now_ns)
     }
 
     /// Ends the stream. All of it is in `wire` then.
     pub(super) fn end(&mut self) -> Result<()> {
         let now_ns = self.now_ns();
-        self.sender.close(now_ns);
+        self.flow.close(now_ns);
         self.work();
-        if self.sender.is_drained() { Ok(()) } else { Err(stuck()) }
+        if self.flow.is_drained() { Ok(()) } else { Err(stuck()) }
     }
 
     /// Encodes the blocks that are due of everything taken so far.
     pub(super) fn work(&mut self) {
         loop {
-            let now_ns = self.now_ns();
-            let jobs: Vec<Job> = std::iter::from_fn(|| self.sender.poll_job(now_ns)).collect();
-            let any = !jobs.is_empty();
-            let (Kept { contexts, buffers }, timed) = (&mut self.kept, self.timed);
-            let encode = |job: Job, contexts: &mut Contexts| match timed {
-                true => stream::encode(job, contexts, buffers),
-                false => job.run(contexts, buffers),
-            };
-            for done in run(jobs, self.threads, contexts, |job| job.estimate_ns, encode) {
-                let now_ns = self.now_ns();
-                self.sender.finish(done, now_ns);
+            let clock = self.clock();
+            let Kept { contexts, buffers } = &mut self.kept;
+            let mut batch = Batch { contexts, buffers, timed: self.timed, jobs: Vec::new() };
+            let any = self.flow.work(&clock, Budget::BULK, &mut batch);
+            for done in batch.run_all(self.threads) {
+                self.flow.finish(done, clock());
             }
             let begin_ns = self.now_ns();
             let before = self.wire.len();
-            while let Some(frame) = self.sender.poll_transmit() {
+            while let Some(frame) = self.flow.poll_transmit() {
                 self.wire.extend_from_slice(&frame.header);
                 self.wire.extend_from_slice(&frame.body);
             }
             let accepted = (self.wire.len() - before) as u64;
             let end_ns = self.now_ns();
-            self.sender.on_link(LinkSample { begin_ns, end_ns, accepted, ..LinkSample::default() });
+            self.flow.on_link(LinkSample { begin_ns, end_ns, accepted, ..LinkSample::default() });
             if !any && accepted == 0 {
                 return;
             }
@@ -166,8 +166,8 @@ pub(crate) fn decompress<'py>(
     // A single thread takes each block while it is still in the cache.
     let under_way = if threads == 1 { 1 } else { threads * BLOCKS_PER_THREAD };
     let config = ReceiverConfig { cores: under_way, keeps_rest: true, images: true, ..ReceiverConfig::default() };
-    let mut decoding = Decoding {
-        receiver: Receiver::new(config.clone(), kept.buffers.clone()),
+    let mut decoding = Decompressing {
+        flow: Decoding::new(Receiver::new(config.clone(), kept.buffers.clone())),
         config,
         kept,
         threads,
@@ -182,9 +182,9 @@ pub(crate) fn decompress<'py>(
         aside(py, is_brief, || decoding.take(wire)).map_err(raised)?;
         py.check_signals()?;
     }
-    decoding.receiver.close().map_err(raised)?;
-    let Decoding { receiver, kept, result, blocks, .. } = decoding;
-    drop(receiver);
+    decoding.flow.close().map_err(raised)?;
+    let Decompressing { flow, kept, result, blocks, .. } = decoding;
+    drop(flow);
     let result = match result {
         Some(result) => result.done(py).ok_or_else(|| raised(wrong_totals()))?,
         None => {
@@ -215,8 +215,8 @@ fn wrong_totals() -> Error {
     Error::corrupt("the totals of the end frame do not match the stream")
 }
 
-struct Decoding {
-    receiver: Receiver,
+struct Decompressing {
+    flow: Decoding,
     config: ReceiverConfig,
     kept: Kept,
     threads: usize,
@@ -227,7 +227,7 @@ struct Decoding {
     len_max: usize,
 }
 
-impl Decoding {
+impl Decompressing {
     /// Copies a piece of the input to a block.
     fn block(&self, wire: &[u8]) -> Block {
         let mut buffer = self.kept.buffers.get(wire.len());
@@ -238,18 +238,18 @@ impl Decoding {
     }
 
     fn take(&mut self, wire: Block) -> Result<()> {
-        if !self.receiver.is_finished() {
-            self.receiver.receive(wire)?;
+        if !self.flow.is_finished() {
+            self.flow.receive(wire)?;
             self.work()?;
-            if !self.receiver.is_finished() {
+            if !self.flow.is_finished() {
                 return Ok(());
             }
-            let mut rest = self.receiver.take_rest();
+            let mut rest = self.flow.take_rest();
             return rest.try_for_each(|wire| self.take(wire));
         }
         // Another stream begins.
-        self.receiver = Receiver::new(self.config.clone(), self.kept.buffers.clone());
-        self.take(wire).map_err(|e| match self.receiver.preface() {
+        self.flow = Decoding::new(Receiver::new(self.config.clone(), self.kept.buffers.clone()));
+        self.take(wire).map_err(|e| match self.flow.preface() {
             None => Error::corrupt("what follows the end of the stream is no other one"),
             Some(_) => e,
         })
@@ -258,17 +258,11 @@ impl Decoding {
     /// Decodes everything received.
     fn work(&mut self) -> Result<()> {
         loop {
-            let Self { receiver, kept, threads, .. } = self;
-            let Kept { contexts, buffers } = kept;
-            let jobs: Vec<_> = std::iter::from_fn(|| receiver.poll_job()).collect();
-            let any = !jobs.is_empty();
-            // Runs without timing, which would itself take long.
-            for done in run(jobs, *threads, contexts, |job| job.estimate_ns, |job, c| job.run(c, buffers)) {
-                receiver.finish(done)?;
-            }
+            let Kept { contexts, buffers } = &mut self.kept;
+            let any = decode(&mut self.flow, self.threads, false, contexts, buffers)?;
             let read = self.read()?;
-            if self.receiver.has_unparsed() && !self.receiver.has_end() {
-                self.receiver.resume()?;
+            if self.flow.has_unparsed() && !self.flow.has_end() {
+                self.flow.resume()?;
             } else if !any && !read {
                 return Ok(());
             }
@@ -278,7 +272,7 @@ impl Decoding {
     /// Takes all decoded blocks. Returns whether there were any.
     fn read(&mut self) -> Result<bool> {
         let mut any = false;
-        while let Some(raw) = self.receiver.read() {
+        while let Some(raw) = self.flow.read() {
             any = true;
             self.len += raw.len();
             if self.len > self.len_max {

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 
 use narrows::block::{Block, BufferPool};
 use narrows::codec::Contexts;
+use narrows::flow::Decoding;
 use narrows::receiver::{Receiver, ReceiverConfig};
 use narrows::stream;
 use pyo3::exceptions::PyConnectionError;
@@ -26,7 +27,7 @@ const READ_LEN: usize = 512 << 10;
 /// Private: used by ``NarrowsFile`` and ``NarrowsSocket``, which admit one call at a time.
 #[pyclass(module = "narrows._narrows")]
 pub(crate) struct Reader {
-    receiver: Receiver,
+    decoding: Decoding,
     config: ReceiverConfig,
     /// Wire bytes of the streams before this one.
     wire_before: u64,
@@ -60,7 +61,7 @@ impl Reader {
         let config =
             ReceiverConfig { cores, duplex, images: !duplex, keeps_rest: several, ..ReceiverConfig::default() };
         Ok(Self {
-            receiver: Receiver::new(config.clone(), buffers.clone()),
+            decoding: Decoding::new(Receiver::new(config.clone(), buffers.clone())),
             config,
             wire_before: 0,
             contexts: Own::new(Vec::new()),
@@ -135,7 +136,7 @@ impl Reader {
     /// Makes sure that there are raw bytes. False at the end.
     fn fill(&mut self, py: Python<'_>) -> PyResult<bool> {
         while self.raw.is_empty() {
-            if let Some(raw) = self.receiver.read() {
+            if let Some(raw) = self.decoding.read() {
                 self.raw = raw;
                 continue;
             }
@@ -158,46 +159,46 @@ impl Reader {
 
     /// Begins the next stream, with the bytes that are there of it.
     fn begin_next(&mut self) -> narrows::Result<()> {
-        let rest: Vec<Block> = self.receiver.take_rest().collect();
-        self.wire_before += self.receiver.summary().wire_bytes;
-        self.receiver = Receiver::new(self.config.clone(), self.buffers.clone());
-        rest.into_iter().try_for_each(|wire| self.receiver.receive(wire))
+        let rest: Vec<Block> = self.decoding.take_rest().collect();
+        self.wire_before += self.decoding.summary().wire_bytes;
+        self.decoding = Decoding::new(Receiver::new(self.config.clone(), self.buffers.clone()));
+        rest.into_iter().try_for_each(|wire| self.decoding.receive(wire))
     }
 
     /// Decodes received bytes, or else reads more.
     fn step(&mut self, py: Python<'_>) -> PyResult<()> {
-        if self.receiver.has_unparsed() && self.receiver.is_finished() {
+        if self.decoding.has_unparsed() && self.decoding.is_finished() {
             let begun = self.begin_next();
             return self.tell(py, begun);
         }
-        let Self { receiver, contexts, buffers, .. } = self;
+        let Self { decoding, contexts, buffers, .. } = self;
         let any = py.detach(|| {
-            if receiver.has_unparsed() && !receiver.has_end() {
-                receiver.resume()?;
+            if decoding.has_unparsed() && !decoding.has_end() {
+                decoding.resume()?;
             }
-            decode(receiver, contexts.get(), buffers)
+            decode(decoding, usize::MAX, true, contexts.get(), buffers)
         });
         let any = self.tell(py, any)?;
-        if any || self.receiver.has_raw() {
+        if any || self.decoding.has_raw() {
             return Ok(());
         }
         // If the sender waits for a confirmation, the stream ends with its end frame; else with the
         // end of the carrier, since nothing may follow it.
-        let over = self.back.is_some() && self.receiver.has_end();
+        let over = self.back.is_some() && self.decoding.has_end();
         if !over {
             let data = self.source.bind(py).call1((READ_LEN,))?;
             let bytes = Bytes::of(&data)?;
             if bytes.len() > 0 {
                 let wire = Block::from_vec(bytes.with(py, <[u8]>::to_vec));
-                if self.config.keeps_rest && self.receiver.is_finished() {
+                if self.config.keeps_rest && self.decoding.is_finished() {
                     let begun = self.begin_next();
                     self.tell(py, begun)?;
                 }
-                let received = self.receiver.receive(wire);
+                let received = self.decoding.receive(wire);
                 return self.tell(py, received);
             }
         }
-        let closed = self.receiver.close();
+        let closed = self.decoding.close();
         self.tell(py, closed)?;
         self.ended = true;
         Ok(())
@@ -205,13 +206,13 @@ impl Reader {
 
     /// Sends reports to the sender if there is a back channel, errors too.
     fn tell<T>(&mut self, py: Python<'_>, result: narrows::Result<T>) -> PyResult<T> {
-        let wire_bytes = self.wire_before + self.receiver.summary().wire_bytes;
+        let wire_bytes = self.wire_before + self.decoding.summary().wire_bytes;
         self.totals.wire_bytes.store(wire_bytes, Ordering::Relaxed);
         match result {
             Ok(value) => {
                 let (now_ns, blocked_ns) = ((self.clock)(), 0);
                 if let Some(back) = &self.back
-                    && let Some(report) = self.receiver.poll_feedback(now_ns, blocked_ns)
+                    && let Some(report) = self.decoding.poll_feedback(now_ns, blocked_ns)
                 {
                     match back.bind(py).call1((PyBytes::new(py, &report),)) {
                         // A sender that is gone needs no reports, and what it sent can still be
@@ -232,7 +233,7 @@ impl Reader {
 
     fn say_goodbye(&mut self, py: Python<'_>, failure: Option<&str>) -> PyResult<()> {
         let Some(back) = mem::take(&mut self.back) else { return Ok(()) };
-        let word = self.receiver.close_message(failure);
+        let word = self.decoding.close_message(failure);
         back.bind(py).call1((PyBytes::new(py, &word),)).map(drop)
     }
 }

@@ -5,6 +5,7 @@ use std::io::Read;
 use anyhow::Result;
 use narrows::block::{Block, BufferPool};
 use narrows::codec::Contexts;
+use narrows::flow::{Budget, Decoding, Here};
 use narrows::frame::{self, ControlKind, PREFACE_LEN, Preface};
 use narrows::receiver::{Depth, ObservedKind, Receiver, ReceiverConfig};
 use narrows::{Error, ErrorKind};
@@ -72,7 +73,7 @@ struct Inspection {
     file: Split<Source>,
     pool: BufferPool,
     /// Of the stream in hand.
-    receiver: Receiver,
+    decoding: Decoding,
     contexts: Contexts,
     verify: bool,
     /// Streams that were begun.
@@ -127,7 +128,7 @@ impl Row {
     }
 }
 
-fn receiver(pool: &BufferPool, verify: bool) -> Receiver {
+fn decoding(pool: &BufferPool, verify: bool) -> Decoding {
     let config = ReceiverConfig {
         block_max: frame::BLOCK_MAX_HARD,
         history_max: frame::HISTORY_MAX_HARD,
@@ -139,7 +140,7 @@ fn receiver(pool: &BufferPool, verify: bool) -> Receiver {
     };
     let mut receiver = Receiver::new(config, pool.clone());
     receiver.observe(if verify { Depth::Blocks } else { Depth::Headers });
-    receiver
+    Decoding::new(receiver)
 }
 
 impl Inspection {
@@ -147,7 +148,7 @@ impl Inspection {
         let pool = BufferPool::default();
         Self {
             file: Split::new(Vec::new(), file),
-            receiver: receiver(&pool, verify),
+            decoding: decoding(&pool, verify),
             pool,
             contexts: Contexts::default(),
             verify,
@@ -175,12 +176,12 @@ impl Inspection {
             self.wire_begin = self.wire_offset;
             self.frames_before = self.frames;
             self.ended = false;
-            self.receiver = receiver(&self.pool, self.verify);
+            self.decoding = decoding(&self.pool, self.verify);
         }
     }
 
     fn keep_preface(&mut self) {
-        let Some(preface) = self.receiver.preface() else { return };
+        let Some(preface) = self.decoding.preface() else { return };
         if let Some((_, streams)) = self.prefaces.iter_mut().find(|(known, _)| known == preface) {
             *streams += 1;
         } else if self.prefaces.len() < PREFACES_MAX {
@@ -192,17 +193,17 @@ impl Inspection {
         loop {
             let piece = self.piece()?;
             if piece.is_empty() {
-                return self.receiver.close();
+                return self.decoding.close();
             }
-            let mut taken = self.receiver.receive(piece);
+            let mut taken = self.decoding.receive(piece);
             loop {
                 let passed = taken.and_then(|()| self.decode());
                 self.take_rows(show);
                 passed.map_err(|e| self.with_place(e))?;
-                if !self.receiver.has_unparsed() {
+                if !self.decoding.has_unparsed() {
                     break;
                 }
-                taken = self.receiver.resume();
+                taken = self.decoding.resume();
             }
         }
     }
@@ -212,7 +213,7 @@ impl Inspection {
         let mut buffer = self.pool.get(PIECE);
         let read = self.file.read(&mut buffer.bytes_mut()[..PIECE]).map_err(|e| {
             let error = Error { source: Some(e), ..Error::new(ErrorKind::Io, "cannot read") };
-            let inside = self.receiver.preface().is_some() && !self.ended;
+            let inside = self.decoding.preface().is_some() && !self.ended;
             if inside { error.at(self.wire_offset - self.wire_begin, self.frames - self.frames_before) } else { error }
         })?;
         let piece = buffer.freeze(read);
@@ -222,18 +223,17 @@ impl Inspection {
 
     /// Decodes what was received. The raw bytes are dropped: their check was all.
     fn decode(&mut self) -> Result<(), Error> {
-        while let Some(job) = self.receiver.poll_job() {
-            self.receiver.finish(job.run(&mut self.contexts, &self.pool))?;
-        }
-        while self.receiver.read().is_some() {}
+        let here = &mut Here { contexts: &mut self.contexts, buffers: &self.pool };
+        self.decoding.work(Budget::ALL, here)?;
+        while self.decoding.read().is_some() {}
         Ok(())
     }
 
     fn take_rows(&mut self, show: &mut impl FnMut(&Row)) {
-        if self.receiver.preface().is_some() {
+        if self.decoding.preface().is_some() {
             self.wire_offset = self.wire_offset.max(self.wire_begin + PREFACE_LEN as u64);
         }
-        while let Some(seen) = self.receiver.poll_observed() {
+        while let Some(seen) = self.decoding.poll_observed() {
             let (wire_offset, wire_len) = (self.wire_begin + seen.wire_offset, seen.wire_len);
             let row = match seen.kind {
                 ObservedKind::Block { codec, linked, copies, raw_len } => {
@@ -268,7 +268,7 @@ impl Inspection {
 
     /// A file that is no stream has no place to name.
     fn with_place(&self, error: Error) -> Error {
-        match self.receiver.preface() {
+        match self.decoding.preface() {
             Some(_) => error,
             None => Error { wire_offset: None, frame: None, ..error },
         }
