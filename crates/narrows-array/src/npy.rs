@@ -180,3 +180,14 @@ impl<'a> Literal<'a> {
         numbers.iter().map(|n| n.trim_end_matches('L').parse().ok()).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shape_has_as_many_axes_as_an_array() {
+        let axes = |n| Literal(&format!("({})", vec!["1"; n].join(", "))).tuple().map(|axes| axes.len());
+        assert_eq!((axes(RANK_MAX), axes(RANK_MAX + 1)), (Some(RANK_MAX), None));
+    }
+}

@@ -449,3 +449,15 @@ fn put_column<W: Word>(v: &mut [W], column: &Words, first: usize, count: usize) 
         v.iter_mut().skip(first).step_by(count).zip(column).for_each(|(to, from)| *to = *from);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pipeline_has_so_many_steps_and_no_more() {
+        let steps = |n| format!("{}store", "split+".repeat(n)).parse::<Pipeline>().map(|pipeline| pipeline.steps.len());
+        assert_eq!(steps(STEPS_MAX).unwrap(), STEPS_MAX);
+        assert!(steps(STEPS_MAX + 1).is_err());
+    }
+}

@@ -214,6 +214,7 @@ mod tests {
             ("host:~me/x", ssh("host", "~me/x")),
             ("[narrows]:/x", ssh("narrows", "/x")),
             ("narrows:x", ssh("narrows", "x")),
+            ("tcp:x", ssh("tcp", "x")),
             ("./tcp://x", local("./tcp://x")),
         ] {
             assert_eq!(Place::parse(OsStr::new(text)), place, "{text}");

@@ -88,3 +88,16 @@ pub(crate) fn invert(words: &[u16], rest: &Rest<'_>) -> Option<Vec<u8>> {
     bytes.extend(rest.behind);
     (all < 4096).then_some(bytes)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_phase_is_within_a_pair_and_within_the_bytes() {
+        let phase = |bytes: &[u8], len| Rest::read(&mut Reader(bytes), len).map(|(_, phase)| phase);
+        assert_eq!(phase(&[2, 0, 0], 2).unwrap(), 2);
+        assert!(phase(&[2, 0, 0], 1).is_err());
+        assert!(phase(&[3, 0, 0, 0], 3).is_err());
+    }
+}
