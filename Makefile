@@ -12,11 +12,13 @@ SECONDS = 60
 PREFIX ?= /usr/local
 DESTDIR ?=
 BUILT = $(or $(CARGO_TARGET_DIR),target)/release
+# The laboratory is a workspace of its own; what is built of both is in one folder.
+IN_LAB = --manifest-path lab/Cargo.toml --target-dir $(or $(CARGO_TARGET_DIR),target)
 
 # Files that cargo fmt does not find, because a macro declares their modules.
 DECLARED_BY_MACROS = crates/narrows/src/policy/*.rs crates/narrows/src/codec/*.rs
 
-.PHONY: all install package package-test demo test tests test-full python-test python-wheel bench bench-cp bench-cold bench-arrays fuzz book fmt check-tools check-rust-components
+.PHONY: all install package package-test demo lab test tests test-lab tests-lab test-full python-test python-wheel bench bench-cp bench-cold bench-arrays fuzz book fmt check-tools check-rust-components
 
 all: check-tools
 	$(CARGO) build --release
@@ -57,6 +59,10 @@ demo: check-tools
 	$(CARGO) build --release -p narrows-cli
 	./target/release/narrows demo
 
+# narrows-lab, which measures: beside the program in target/release.
+lab: check-tools
+	$(CARGO) build --release $(IN_LAB)
+
 # Ends with a list of what this machine could not test, and why. With CI=true it fails if a program
 # is missing (.ci/packages).
 test: export NARROWS_SKIPPED = $(CURDIR)/target/skipped
@@ -86,10 +92,24 @@ tests:
 	.ci/commands
 	@.ci/elapsed end
 
+# The laboratory's tests. Some need the program as `make test` builds it.
+test-lab: export NARROWS_SKIPPED = $(CURDIR)/target/skipped-lab
+test-lab: check-tools check-rust-components
+	@mkdir -p target
+	@: >$$NARROWS_SKIPPED
+	@status=0; $(MAKE) --no-print-directory tests-lab || status=$$?; .ci/skipped; exit $$status
+
+tests-lab: export RUSTC_WORKSPACE_WRAPPER = $(CURDIR)/.ci/lint
+tests-lab:
+	$(CARGO) fmt --all --check --manifest-path lab/Cargo.toml
+	$(CARGO) build --workspace --lib --bins --tests $(IN_LAB)
+	.ci/silent 900 $(CARGO) test --workspace $(IN_LAB)
+
 # Adds tests that take too long for every change: those marked `ignored`, in release mode, and one
 # minute per fuzz target.
 test-full: test
 	$(CARGO) test --workspace --release -- --include-ignored
+	$(CARGO) test --workspace --release $(IN_LAB) -- --include-ignored
 	@if [ -x fuzz/run.sh ]; then fuzz/run.sh 60; fi
 
 # The Python module: tests in a virtual environment under target/; a wheel for CPython 3.11 and
@@ -104,20 +124,23 @@ python-wheel: check-tools
 # one folder for each kind of data).
 bench: check-tools
 	$(CARGO) build --release
-	./target/release/narrows-lab bench $(if $(CORPUS),--corpus $(CORPUS),--parts store,pipe,latency,memory) \
+	$(CARGO) build --release $(IN_LAB)
+	$(BUILT)/narrows-lab bench $(if $(CORPUS),--corpus $(CORPUS),--parts store,pipe,latency,memory) \
 		--rounds $(ROUNDS) --output docs/experiments/bench.json
 
 # Compares with scp, rsync and tar with zstd, over its own OpenSSH server. Needs root, sshd, rsync,
 # zstd and CORPUS=DIR.
 bench-cp: check-tools
 	$(CARGO) build --release
-	./target/release/narrows-lab bench --parts cp --corpus $(CORPUS) --rounds $(ROUNDS) --output docs/experiments/bench-cp.json
+	$(CARGO) build --release $(IN_LAB)
+	$(BUILT)/narrows-lab bench --parts cp --corpus $(CORPUS) --rounds $(ROUNDS) --output docs/experiments/bench-cp.json
 
 # Short transfers over shaped links with everything cold, beside the prediction of virtual time. Needs
 # root, nc, zstd, lz4, ip, tc and CORPUS=DIR. Quotes the half of the files that nothing is tuned on.
 bench-cold: check-tools
 	$(CARGO) build --release
-	./target/release/narrows-lab bench --parts cold --corpus $(CORPUS) --rounds $(ROUNDS) --half quoted \
+	$(CARGO) build --release $(IN_LAB)
+	$(BUILT)/narrows-lab bench --parts cold --corpus $(CORPUS) --rounds $(ROUNDS) --half quoted \
 		--links 10,100,1000,0 --delays 0.1 --sizes 100000,1M,4M --output docs/experiments/bench-cold.json
 
 # Arrays of numbers against the libraries that people use, on one core. Needs CORPUS=DIR, and PYTHON with
@@ -125,8 +148,8 @@ bench-cold: check-tools
 # a Python of its own.
 ZFP_PYTHON ?= $(PYTHON)
 bench-arrays: check-tools
-	$(CARGO) build --release -p narrows-lab
-	./target/release/narrows-lab bench --parts arrays --corpus $(CORPUS) --rounds $(ROUNDS) \
+	$(CARGO) build --release $(IN_LAB)
+	$(BUILT)/narrows-lab bench --parts arrays --corpus $(CORPUS) --rounds $(ROUNDS) \
 		--python $(PYTHON) --zfp-python $(ZFP_PYTHON) --output docs/experiments/bench-arrays.json
 
 fuzz: check-tools
@@ -139,6 +162,7 @@ book:
 # Formats everything.
 fmt:
 	$(CARGO) fmt --all
+	$(CARGO) fmt --all --manifest-path lab/Cargo.toml
 	rustfmt --edition 2024 $(DECLARED_BY_MACROS)
 
 check-tools:

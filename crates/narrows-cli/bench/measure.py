@@ -1,6 +1,6 @@
 """What `narrows measure` predicts beside how long `narrows cp` takes, on links that this script makes.
 
-    cargo build --release -p narrows-cli -p narrows-lab
+    cargo build --release -p narrows-cli && make lab
     python3 crates/narrows-cli/bench/measure.py --corpus DIR -o measure.json [--narrows PATH] [--lab PATH]
         [--folders json,mail,...] [--links 10,100,1000,10/40,100/40] [--copies 3]
     python3 crates/narrows-cli/bench/measure.py --tables measure.json

@@ -1,6 +1,6 @@
 """How `narrows cp --bwlimit auto` shares a link with a greedy TCP flow: alone, beside it, and after it.
 
-    cargo build --release -p narrows-cli -p narrows-lab
+    cargo build --release -p narrows-cli && make lab
     python3 crates/narrows-cli/bench/yielding.py -o bwlimit-auto.json [--narrows PATH] [--lab PATH] [--only NAME,...]
 
 Needs what `narrows-lab link` needs: root, or user namespaces. Both ends are network namespaces, with a link between

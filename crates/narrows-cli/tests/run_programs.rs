@@ -1,4 +1,4 @@
-//! `narrows run` with real servers and clients: the scripts of `crates/narrows-lab/matrix`, with
+//! `narrows run` with real servers and clients: the scripts of `crates/narrows-run/matrix`, with
 //! little data and on one host.
 //!
 //! Each case runs without `narrows run`, with it at both ends, and at one of them; the client's
@@ -149,7 +149,7 @@ impl Drop for Group {
 }
 
 fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../narrows-lab/matrix")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../narrows-run/matrix")
 }
 
 fn script(program: &str) -> (String, bool) {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use narrows::message::{DICTIONARY_MAX, Dictionary};
+use narrows_test::noise_of;
 use serde_json::Value;
 
 struct Place {
@@ -42,15 +43,6 @@ fn message(i: u64) -> Vec<u8> {
 
 fn list(messages: impl Iterator<Item = Vec<u8>>) -> Vec<u8> {
     messages.flat_map(|m| [&(m.len() as u32).to_le_bytes()[..], &m].concat()).collect()
-}
-
-fn noise(i: u64) -> Vec<u8> {
-    let mut state = i + 1;
-    let mut draw = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 56) as u8
-    };
-    (0..200).map(|_| draw()).collect()
 }
 
 fn words(output: &Output) -> String {
@@ -99,7 +91,8 @@ fn the_same_is_said_in_words_unless_nobody_wants_to_know() {
 fn lines_are_messages_and_the_last_ones_judge() {
     let place = Place::new();
     // Typical content changes over time: a dictionary of old messages is worth less for later ones.
-    let era = |i: u64| (0..4).flat_map(|k| noise(i / 40 * 8 + k)).map(|b| format!("{b:02x}")).collect::<String>();
+    let era =
+        |i: u64| (0..4).flat_map(|k| noise_of(i / 40 * 8 + k, 200)).map(|b| format!("{b:02x}")).collect::<String>();
     let lines: String = (0..400).map(|i| format!("{{\"i\": {i}, \"era\": \"{}\"}}\r\n\n", era(i))).collect();
     fs::write(place.at("a.jsonl"), &lines).unwrap();
     fs::write(place.at("a.log"), &lines).unwrap();
@@ -129,7 +122,7 @@ fn too_few_messages_are_no_dictionary() {
 #[test]
 fn a_dictionary_that_does_not_pay_is_written_only_by_force() {
     let place = Place::new();
-    fs::write(place.at("a.msgs"), list((0..300).map(noise))).unwrap();
+    fs::write(place.at("a.msgs"), list((0..300).map(|i| noise_of(i, 200)))).unwrap();
     let output = place.train(&["a.msgs", "-o", "dict"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(words(&output).starts_with("narrows: no dictionary pays off: ratio 1.00"), "{}", words(&output));

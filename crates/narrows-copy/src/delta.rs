@@ -249,6 +249,7 @@ mod tests {
     use super::cutter::SECTION_LEN;
     use super::*;
     use crate::store::DeltaPlan;
+    use narrows_test::noise_of;
     use std::io::Write;
     use std::os::unix::fs::FileExt;
 
@@ -259,17 +260,6 @@ mod tests {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(bytes).unwrap();
         file.into()
-    }
-
-    fn noise(len: usize, number: u64) -> Vec<u8> {
-        let mut x = number | 1;
-        let mut next = || {
-            x ^= x << 13;
-            x ^= x >> 7;
-            x ^= x << 17;
-            (x >> 32) as u8
-        };
-        (0..len).map(|_| next()).collect()
     }
 
     /// A file with holes where the bytes are a whole page of zeros.
@@ -364,13 +354,13 @@ mod tests {
     fn of_files_with_holes_little_more_than_the_change_is_needed_and_holes_stay_holes() {
         let mut old = vec![0; 40 << 20];
         for (at, len) in [(0, 3 << 20), (5 << 20, 100_000), (9 << 20, 9 << 20), (30 << 20, 1 << 20)] {
-            old[at..at + len].copy_from_slice(&noise(len, at as u64 + 1));
+            old[at..at + len].copy_from_slice(&noise_of(at as u64 + 1, len));
         }
         let mut changed = old.clone();
         changed[1_000_000] ^= 1;
         changed[12_000_000] ^= 1;
         let mut filled = old.clone();
-        filled[25 << 20..][..50_000].copy_from_slice(&noise(50_000, 99));
+        filled[25 << 20..][..50_000].copy_from_slice(&noise_of(99, 50_000));
         let mut emptied = old.clone();
         emptied[10 << 20..][..2 << 20].fill(0);
         let mut longer = old.clone();
@@ -407,16 +397,16 @@ mod tests {
     #[test]
     fn little_more_than_the_change_is_needed() {
         // More than one section, and none of a whole length.
-        let old = noise(18_000_001, 1);
+        let old = noise_of(1, 18_000_001);
         let mut changed = old.clone();
         for at in [100_000, 2_000_000, 5_999_999] {
             changed[at] ^= 1;
         }
         let mut inserted = old.clone();
-        inserted.splice(1_000_000..1_000_000, noise(777, 2));
+        inserted.splice(1_000_000..1_000_000, noise_of(2, 777));
         let removed = [&old[..500_000], &old[600_001..]].concat();
         let moved = [&old[9 << 20..], &old[..9 << 20]].concat();
-        let longer = [&old[..], &noise(50_000, 3)].concat();
+        let longer = [&old[..], &noise_of(3, 50_000)].concat();
         let piece = PIECE_LEN as usize;
         // If something moved, chunks may differ at each section border and at the place of the
         // change.
@@ -438,8 +428,8 @@ mod tests {
 
     #[test]
     fn what_was_never_there_is_needed_whole() {
-        let new = noise(300_000, 5);
-        for old in [noise(300_000, 6), Vec::new()] {
+        let new = noise_of(5, 300_000);
+        for old in [noise_of(6, 300_000), Vec::new()] {
             let (got, needed) = transfer(&old, &new);
             assert!(got == new && needed == new.len());
         }

@@ -675,6 +675,7 @@ impl Drop for Reader {
 mod tests {
     use super::*;
     use narrows::entry::{Chunk, EndState, REPEATED_MAX, Record, RecordParser};
+    use narrows_test::noise;
 
     #[test]
     fn a_receiver_that_removes_what_nobody_asked_it_to_fails() {
@@ -845,11 +846,6 @@ mod tests {
                 self.read();
             }
         }
-    }
-
-    /// Bytes of which no two pieces are alike.
-    fn noise(len: usize) -> Vec<u8> {
-        (0..len as u32 / 4).flat_map(|i| i.wrapping_mul(2_654_435_761).to_le_bytes()).collect()
     }
 
     #[test]

@@ -502,9 +502,9 @@ pub const ALL: IpAddr = IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED);
 mod tests {
     use std::time::Duration;
 
-    use super::*;
+    use narrows_test::PATIENCE;
 
-    const PATIENCE: Duration = Duration::from_secs(240);
+    use super::*;
 
     /// The next message on a socket, or an error if it ended.
     fn heard(socket: &AgentSocket) -> Result<FromAgent> {

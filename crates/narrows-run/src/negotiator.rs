@@ -258,11 +258,10 @@ mod tests {
 
     use narrows::upgrade::WhyPlain;
     use narrows::upgrade::message::Reason;
+    use narrows_test::PATIENCE;
 
     use super::super::{proof, sys};
     use super::*;
-
-    const PATIENCE: Duration = Duration::from_secs(240);
 
     /// A supervisor's negotiation, as its pumps see it.
     struct Host {

@@ -1,4 +1,4 @@
-//! The record of skipped tests, and what several crates' tests share.
+//! What several crates' tests share, and the record of skipped tests.
 //!
 //! A test that cannot run passes, but records that by `skip`, or by `lacks` if a program could be
 //! installed. `make test` names a file in `NARROWS_SKIPPED` and prints at its end what tests wrote
@@ -6,10 +6,12 @@
 //! missing program is then a failure. `bindings/python/tests/conftest.py` does the same.
 
 pub mod authority;
+mod content;
 pub mod far;
 mod jpeg;
 mod mail;
 
+pub use content::{noise, noise_of, text};
 pub use jpeg::jpeg;
 pub use mail::{base64_lines, mail};
 

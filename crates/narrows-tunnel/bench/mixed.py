@@ -1,6 +1,6 @@
 """Data for the bench, of the half of a corpus that no constant was tuned on.
 
-The halves are those of the lab (crates/narrows-lab/src/pools.rs): every second file in the order of the XXH3
+The halves are those of the lab (lab/narrows-lab/src/pools.rs): every second file in the order of the XXH3
 hashes of their names. So that hash is here too, for names up to 240 bytes.
 """
 

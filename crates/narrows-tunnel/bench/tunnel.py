@@ -1,6 +1,6 @@
 """`narrows tunnel` beside plain TCP, ssh -L, ssh -L -C, stunnel and haproxy, on links that this script makes.
 
-    cargo build --release -p narrows-cli -p narrows-lab
+    cargo build --release -p narrows-cli && make lab
     python3 crates/narrows-tunnel/bench/tunnel.py --corpus DIR -o RESULT.json [--narrows PATH] [--lab PATH]
         [--rounds 5] [--job-rounds 3] [--cells mixed,bulk,noise,echo,connect,idle,reload,jobs] [--ways ...]
 

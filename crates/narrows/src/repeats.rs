@@ -308,15 +308,9 @@ fn equal_back(a: &[u8], b: &[u8]) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use narrows_test::noise_of;
 
-    fn noise(len: usize, mut x: u64) -> Vec<u8> {
-        let mut next = || {
-            x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (x >> 40) as u8
-        };
-        (0..len).map(|_| next()).collect()
-    }
+    use super::*;
 
     /// The parts of `flow` in pieces of `step` bytes: literal and repeated bytes. Checks that they
     /// are the flow, and that every repeat is true and allowed.
@@ -355,7 +349,7 @@ mod tests {
     fn it_finds_nearly_all_that_repeats() {
         // A release of 1 MiB, and the same with a changed byte every 500 to 8,000, and with bytes
         // inserted and removed, so that the distance changes.
-        let first = noise(1 << 20, 1);
+        let first = noise_of(1, 1 << 20);
         let (mut second, mut true_len) = (Vec::new(), 0);
         let mut at = 0;
         for i in 0.. {
@@ -367,7 +361,7 @@ mod tests {
             true_len += len;
             match i % 3 {
                 0 => second.push(first[at + len].wrapping_add(1)),
-                1 => second.extend(noise(i % 90, i as u64)),
+                1 => second.extend(noise_of(i as u64, i % 90)),
                 _ => {}
             }
             at += len + 1 + i % 50;
@@ -383,13 +377,13 @@ mod tests {
 
     #[test]
     fn it_finds_nothing_where_nothing_is() {
-        assert_eq!(check(&noise(3 << 20, 2), 100_000, 1 << 20).1, 0);
+        assert_eq!(check(&noise_of(2, 3 << 20), 100_000, 1 << 20).1, 0);
     }
 
     #[test]
     fn what_left_the_reach_is_not_found_again() {
-        let first = noise(200_000, 3);
-        let flow = [&first[..], &noise(1 << 20, 4), &first].concat();
+        let first = noise_of(3, 200_000);
+        let flow = [&first[..], &noise_of(4, 1 << 20), &first].concat();
         assert_eq!(check(&flow, 64 << 10, 1 << 20).1, 0);
         let (_, repeated) = check(&flow, 64 << 10, 2 << 20);
         assert!(repeated > 199_000, "{repeated}");
@@ -397,7 +391,7 @@ mod tests {
 
     #[test]
     fn what_was_left_out_is_not_referred_to() {
-        let flow = noise(600_000, 5);
+        let flow = noise_of(5, 600_000);
         let flow = [&flow[..], &flow].concat();
         let (mut finder, mut parts) = (Finder::new(4 << 20), Vec::new());
         for (i, piece) in flow.chunks(100_000).enumerate() {
@@ -420,7 +414,7 @@ mod tests {
     #[test]
     fn memory_is_bounded_by_reach_and_index() {
         let mut finder = Finder::new(1 << 20);
-        let piece = Block::from_vec(noise(1 << 20, 6));
+        let piece = Block::from_vec(noise_of(6, 1 << 20));
         let mut parts = Vec::new();
         for _ in 0..8 {
             finder.push(&piece, &mut parts);
@@ -432,7 +426,7 @@ mod tests {
     #[test]
     fn short_periods_are_left_to_the_codecs() {
         for period in [1, 2, 37, 5000, 100_003, 300_007] {
-            let flow: Vec<u8> = noise(period, 7).into_iter().cycle().take(3 << 20).collect();
+            let flow: Vec<u8> = noise_of(7, period).into_iter().cycle().take(3 << 20).collect();
             let (literals, repeated) = check(&flow, 1 << 16, 4 << 20);
             assert_eq!(literals + repeated, flow.len());
             assert_eq!(repeated > 0, period > 1000, "period {period}: {repeated}");
@@ -443,7 +437,7 @@ mod tests {
     fn bytes_that_were_made_against_it_are_compared_a_few_times_only() {
         // 64 bytes that choose an anchor, again and again behind different bytes: all anchors have
         // one hash. Then long runs of them that are equal up to a byte.
-        let noise = noise(1 << 20, 8);
+        let noise = noise_of(8, 1 << 20);
         let mut anchors = Anchors::new(7);
         anchors.scan(&noise);
         let end = anchors.found[0].0;

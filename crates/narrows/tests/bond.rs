@@ -11,16 +11,7 @@ use narrows::policy::PolicySpec;
 use narrows::stream::{self, ReceiveOptions, SendOptions};
 use narrows::transport::Link;
 use narrows::transport::bond::{Bond, CARRIERS_MAX, GREETING};
-
-fn random(len: usize, mut seed: u64) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(len + 8);
-    while bytes.len() < len {
-        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        bytes.extend_from_slice(&(seed >> 24).to_le_bytes()[..5]);
-    }
-    bytes.truncate(len);
-    bytes
-}
+use narrows_test::noise_of;
 
 /// Both ends of a carrier that passes `bytes_per_ms` in pieces of odd lengths. The direction from
 /// the first end to the second breaks after `most` bytes.
@@ -104,7 +95,7 @@ fn add(near: &Bond, far: &Bond, (a, b): (Link, Link)) {
 #[test]
 fn one_carrier_is_a_link_as_any_other() {
     for len in [0, 1, 70_000, 3_000_000] {
-        let data = random(len, 1);
+        let data = noise_of(1, len);
         let (got, content) = transfer(&data, carrier(100_000, usize::MAX), |_, _| ());
         assert!(content && got == data, "{len}");
     }
@@ -112,7 +103,7 @@ fn one_carrier_is_a_link_as_any_other() {
 
 #[test]
 fn carriers_that_come_later_and_have_other_speeds_share_the_work() {
-    let data = random(6_000_000, 2);
+    let data = noise_of(2, 6_000_000);
     let passed: [Arc<AtomicUsize>; 5] = Default::default();
     let carried = |i: usize| passed[i].load(Ordering::Relaxed);
     let (got, content) = transfer(&data, counted_carrier(2_000, usize::MAX, Arc::clone(&passed[0])), |near, far| {
@@ -129,7 +120,7 @@ fn carriers_that_come_later_and_have_other_speeds_share_the_work() {
 
 #[test]
 fn a_carrier_whose_peer_is_never_heard_harms_nobody() {
-    let data = random(2_000_000, 3);
+    let data = noise_of(3, 2_000_000);
     let (got, content) = transfer(&data, carrier(10_000, usize::MAX), |near, far| {
         // A carrier without another end at each side, and one that stays silent.
         let (other, gone) = UnixStream::pair().unwrap();
@@ -147,7 +138,7 @@ fn a_carrier_whose_peer_is_never_heard_harms_nobody() {
 
 #[test]
 fn a_carrier_that_dies_ends_the_flow_and_what_came_is_right() {
-    let data = random(8_000_000, 4);
+    let data = noise_of(4, 8_000_000);
     for most in [30, 5_000, 300_000] {
         let (got, content) =
             transfer(&data, carrier(5_000, usize::MAX), |near, far| add(near, far, carrier(5_000, most)));

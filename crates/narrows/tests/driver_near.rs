@@ -11,6 +11,7 @@ use narrows::codec::Contexts;
 use narrows::receiver::{Receiver, ReceiverConfig};
 use narrows::stream::{ReceiveOptions, SendOptions, decode, receive, receive_then, send};
 use narrows::transport::Link;
+use narrows_test::noise;
 
 const PATIENCE: Option<Duration> = Some(narrows_test::PATIENCE);
 
@@ -56,15 +57,6 @@ impl Write for Watched {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
-}
-
-fn noise(len: usize) -> Vec<u8> {
-    let mut x = 1u64;
-    let mut next = || {
-        x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (x >> 56) as u8
-    };
-    (0..len).map(|_| next()).collect()
 }
 
 /// Sends over TCP; returns the threads that read the source and wrote the sink, each with whether it

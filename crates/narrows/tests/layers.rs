@@ -1,5 +1,6 @@
 //! Import rules between modules (`docs/ARCHITECTURE.md`), checked by reading the sources.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -128,8 +129,6 @@ fn unsafe_code_lives_in_sys_and_codec_wrappers_only() {
         ("crates/narrows-copy", &[]),
         ("crates/narrows-file", &[]),
         ("crates/narrows-host", &["idle.rs", "signals.rs"]),
-        ("crates/narrows-lab", &[]),
-        ("crates/narrows-link", &["sys.rs", "sys/fork.rs", "sys/process.rs"]),
         ("crates/narrows-object", &[]),
         ("crates/narrows-pack", &[]),
         ("crates/narrows-plan", &[]),
@@ -144,6 +143,8 @@ fn unsafe_code_lives_in_sys_and_codec_wrappers_only() {
         // The interface of HDF5, and its functions as found at run time.
         ("bindings/hdf5", &["abi.rs", "host.rs"]),
         ("bindings/python", &["array/decoded.rs", "buffer.rs", "sys.rs"]),
+        ("lab/narrows-lab", &[]),
+        ("lab/narrows-link", &["sys.rs", "sys/fork.rs", "sys/process.rs"]),
     ];
     for (folder, allowed) in places {
         let mut files = sources(&workspace().join(folder).join("src"));
@@ -197,7 +198,8 @@ fn the_documents_stand_and_the_format_names_this_version() {
 fn no_page_has_rust_that_nobody_compiles() {
     const COMPILED: [&str; 3] = ["CONTRIBUTING.md", "crates/narrows/README.md", "crates/narrows-array/README.md"];
     let root = workspace();
-    let mut folders: Vec<_> = ["docs", "crates", "bindings", "packaging", "fuzz"].map(|name| root.join(name)).into();
+    let mut folders: Vec<_> =
+        ["docs", "crates", "bindings", "packaging", "fuzz", "lab"].map(|name| root.join(name)).into();
     let mut pages: Vec<_> = ["README.md", "CONTRIBUTING.md", "SECURITY.md"].map(|name| root.join(name)).into();
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap() {
@@ -215,6 +217,42 @@ fn no_page_has_rust_that_nobody_compiles() {
     let mut expected = COMPILED;
     expected.sort_unstable();
     assert_eq!(found, expected);
+}
+
+/// Cargo inherits nothing from one workspace to another. With other versions or profiles the laboratory would measure
+/// another engine than the one that ships, and compile all of it anew.
+#[test]
+fn the_laboratory_has_the_lints_profiles_and_versions_of_the_product() {
+    let shared = |manifest: &str| -> BTreeMap<String, Vec<String>> {
+        let mut sections = BTreeMap::<_, Vec<_>>::new();
+        let mut name = String::new();
+        for line in read(manifest).lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
+            match line.strip_prefix('[') {
+                Some(section) => section.trim_end_matches(']').clone_into(&mut name),
+                None => sections.entry(name.clone()).or_default().push(line.to_owned()),
+            }
+        }
+        // The product's own packages have settings of their own.
+        sections.retain(|name, _| name != "workspace" && !name.starts_with("profile.dev.package.narrows"));
+        sections
+    };
+    assert_eq!(shared("lab/Cargo.toml"), shared("Cargo.toml"));
+    let packages = |lock: &str| -> BTreeSet<String> {
+        let blocks = read(lock);
+        let head = |block: &str| block.lines().filter(|l| l.starts_with("name") || l.starts_with("version")).collect();
+        blocks.split("[[package]]").skip(1).map(head).collect()
+    };
+    let product = packages("Cargo.lock");
+    let mut others = packages("lab/Cargo.lock");
+    others.retain(|package| !product.contains(package));
+    let version = env!("CARGO_PKG_VERSION");
+    let own = ["lab", "link"].map(|name| format!("name = \"narrows-{name}\"version = \"{version}\""));
+    let advice = "in lab/Cargo.lock only: `cp Cargo.lock lab/`, then `cd lab && cargo metadata >/dev/null`";
+    assert_eq!(others, own.into(), "{advice}");
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(workspace().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
 }
 
 fn workspace() -> PathBuf {
@@ -274,7 +312,7 @@ fn check(sources: &[Source], forbidden: &[&str]) {
 #[test]
 fn no_two_modules_import_each_other() {
     let mut found = Vec::new();
-    for folder in ["crates", "bindings"] {
+    for folder in ["crates", "bindings", "lab"] {
         for member in fs::read_dir(workspace().join(folder)).unwrap() {
             let member = member.unwrap().path();
             let all = if member.join("src").is_dir() { sources(&member.join("src")) } else { continue };
@@ -290,7 +328,7 @@ fn no_two_modules_import_each_other() {
 /// Pairs of top-level modules of a crate, of which each names the other by its path.
 fn circles(sources: &[Source]) -> Vec<String> {
     let module = |name: &str| name.split('/').next().unwrap_or(name).trim_end_matches(".rs").to_owned();
-    let mut imports = std::collections::BTreeSet::new();
+    let mut imports = BTreeSet::new();
     for source in sources {
         let own = module(&source.name);
         for (at, _) in source.code.match_indices("crate::") {

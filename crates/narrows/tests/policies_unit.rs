@@ -6,35 +6,12 @@ use narrows::codec::{DEFAULT_METHODS, Method};
 use narrows::monitor::cost::Prior;
 use narrows::monitor::{Ask, CpuView, Limits, LinkView, Pending, PendingState, ReceiverView};
 use narrows::policy::{Choice, Outcome, POLICIES, Policy, PolicySetup, PolicySpec, Rescue};
+use narrows_test::{noise, text};
 use proptest::prelude::*;
 use world::{MS, scene::Scene};
 
 fn balance() -> Box<dyn Policy> {
     PolicySpec::balance().build(&PolicySetup::new(2, Prior::shipped()))
-}
-
-fn text(len: usize) -> Vec<u8> {
-    let mut state = 7u64;
-    let words = ["the", "quick", "link", "of", "error", "value", "connection", "block", "is", "and", "a"];
-    let mut out = Vec::with_capacity(len + 16);
-    while out.len() < len {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        out.extend_from_slice(words[(state >> 40) as usize % words.len()].as_bytes());
-        out.extend_from_slice(
-            if state >> 33 & 15 == 0 { format!(" {}\n", state >> 48) } else { " ".into() }.as_bytes(),
-        );
-    }
-    out.truncate(len);
-    out
-}
-
-fn random(len: usize) -> Vec<u8> {
-    let mut state = 1u64;
-    let mut draw = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 56) as u8
-    };
-    (0..len).map(|_| draw()).collect()
 }
 
 fn effort(choice: &Choice) -> u64 {
@@ -44,7 +21,7 @@ fn effort(choice: &Choice) -> u64 {
 #[test]
 fn random_data_is_stored_at_any_rate() {
     for mbit in [1.0, 30.0, 1000.0, 25_000.0] {
-        let (mut policy, mut scene) = (balance(), Scene::new(random(1 << 20), mbit));
+        let (mut policy, mut scene) = (balance(), Scene::new(noise(1 << 20), mbit));
         let mut tries = 0;
         for _ in 0..30 {
             let Choice { method, block_len: raw_len, encode_ns, .. } = scene.ask(&mut *policy, 1);
@@ -271,9 +248,9 @@ fn any_time() -> impl Strategy<Value = u64> {
 fn any_scene() -> impl Strategy<Value = Scene> {
     let data = prop_oneof![
         (1usize..300_000).prop_map(text),
-        (1usize..300_000).prop_map(random),
+        (1usize..300_000).prop_map(noise),
         (1usize..300_000).prop_map(|n| vec![0; n]),
-        (1usize..100).prop_map(random),
+        (1usize..100).prop_map(noise),
     ];
     let state = prop_oneof![
         Just(PendingState::Encoding),

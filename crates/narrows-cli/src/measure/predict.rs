@@ -228,6 +228,7 @@ mod tests {
     use narrows::block::Block;
     use narrows_copy::measure::{Direction, Peer, Rate as LinkRate, Speeds};
     use narrows_sim::sketch::{Sketch, sketch};
+    use narrows_test::noise;
 
     use super::*;
 
@@ -260,15 +261,6 @@ mod tests {
         words.into_bytes()[..1 << 20].to_vec()
     }
 
-    fn noise() -> Vec<u8> {
-        let mut state = 1u64;
-        let mut draw = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) as u8
-        };
-        (0..1 << 20).map(|_| draw()).collect()
-    }
-
     const NEVER: &dyn Fn() -> bool = &|| false;
 
     #[test]
@@ -286,7 +278,7 @@ mod tests {
         assert!((0.95..1.25).contains(&plain.value), "{plain:?}");
         assert!(narrows.low < narrows.value && narrows.value < narrows.high);
         assert!(seconds(&of_text, "best").value <= narrows.value);
-        let of_noise = predict(&found(1e6, 0.0), &folder(noise(), 1), 0.0, NEVER).unwrap();
+        let of_noise = predict(&found(1e6, 0.0), &folder(noise(1 << 20), 1), 0.0, NEVER).unwrap();
         let ratio = seconds(&of_noise, "narrows").value / seconds(&of_noise, "plain").value;
         assert!((0.98..1.05).contains(&ratio), "{ratio}");
     }

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
-pub(crate) use narrows_test::PATIENCE;
+pub(crate) use narrows_test::{PATIENCE, noise as random, text};
 
 pub(crate) fn narrows(home: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_narrows"));
@@ -135,28 +135,6 @@ pub(crate) fn assert_one_line_error(output: &Output, expected_code: i32) {
     let text = stderr(output);
     assert_eq!(code(output), expected_code, "{text}");
     assert_eq!(text.lines().filter(|l| l.starts_with("narrows: ") && !l.contains("listening")).count(), 1, "{text}");
-}
-
-pub(crate) fn text(len: usize) -> Vec<u8> {
-    let mut out = Vec::with_capacity(len + 64);
-    let mut i = 0u64;
-    while out.len() < len {
-        i = i.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        out.extend_from_slice(format!("{} GET /item/{} 200\n", i >> 40, i >> 55).as_bytes());
-    }
-    out.truncate(len);
-    out
-}
-
-pub(crate) fn random(len: usize) -> Vec<u8> {
-    let mut x = 88_172_645_463_325_252u64;
-    let mut next = || {
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        x as u8
-    };
-    (0..len).map(|_| next()).collect()
 }
 
 pub(crate) fn home() -> tempfile::TempDir {

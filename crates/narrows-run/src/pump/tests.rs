@@ -16,6 +16,7 @@ use narrows::sender::{LinkSample, Sender as FrameSender, SenderConfig};
 use narrows::stream;
 use narrows::upgrade::marker::{DIRECT_MAGIC, MARKER_LEN, Side};
 use narrows::upgrade::{Event, Key};
+use narrows_test::PATIENCE;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::{RecvFlags, sockopt};
 
@@ -28,8 +29,6 @@ use crate::negotiator::Negotiator;
 use crate::scope::Direct;
 use crate::talk::Talk;
 
-/// Time limit: what has not come by then never comes.
-const PATIENCE: Duration = Duration::from_secs(240);
 /// Time after which something is taken not to happen.
 const SOON: Duration = Duration::from_millis(500);
 

@@ -2,6 +2,7 @@ use std::collections::HashMap;
 
 use narrows::ErrorKind;
 use narrows::ahead::FIRST;
+use narrows_test::noise;
 use proptest::prelude::*;
 
 use super::*;
@@ -150,10 +151,6 @@ impl Pair {
             self.run();
         }
     }
-}
-
-fn noise(len: usize) -> Vec<u8> {
-    (0..len as u64).map(|i| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u8).collect()
 }
 
 #[test]

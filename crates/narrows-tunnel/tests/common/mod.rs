@@ -1,5 +1,5 @@
 //! Two ends of a tunnel, and servers at the far side of it.
-#![allow(dead_code, reason = "no test file uses all of it")]
+#![allow(dead_code, unused_imports, reason = "no test file uses all of it")]
 
 pub(crate) mod authority;
 pub(crate) mod raw;
@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use narrows_copy::direct::keys::Keys;
 use narrows_copy::direct::proof;
 pub(crate) use narrows_test::far::echo;
+pub(crate) use narrows_test::{noise, text};
 use narrows_tunnel::Tunnel;
 use narrows_tunnel::forward::Forward;
 use narrows_tunnel::rules::Rules;
@@ -26,32 +27,6 @@ pub(crate) use narrows_test::PATIENCE;
 /// `localhost:PORT` of a server at the far side.
 pub(crate) fn target(port: u16) -> String {
     format!("127.0.0.1:{port}")
-}
-
-/// Text that shrinks, with places that can be told apart.
-pub(crate) fn text(len: usize) -> Vec<u8> {
-    let mut text = Vec::with_capacity(len + 64);
-    let mut i = 0u64;
-    while text.len() < len {
-        text.extend(format!("line {i} of a log says {} again\n", i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40).bytes());
-        i += 1;
-    }
-    text.truncate(len);
-    text
-}
-
-/// Bytes that do not shrink.
-pub(crate) fn noise(len: usize) -> Vec<u8> {
-    let mut state = 0x1234_5678_9abc_def1u64;
-    let mut bytes = Vec::with_capacity(len + 8);
-    while bytes.len() < len {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        bytes.extend(state.to_le_bytes());
-    }
-    bytes.truncate(len);
-    bytes
 }
 
 /// Keys of an acceptor, made for this process.

@@ -130,15 +130,9 @@ static GEAR: [u64; 256] = {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use narrows_test::noise_of;
 
-    fn noise(len: usize, mut x: u64) -> Vec<u8> {
-        let mut next = || {
-            x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (x >> 40) as u8
-        };
-        (0..len).map(|_| next()).collect()
-    }
+    use super::*;
 
     fn all(raw: &[u8], step: usize) -> Vec<(usize, u64)> {
         let mut anchors = Anchors::new(7);
@@ -152,7 +146,7 @@ mod tests {
 
     #[test]
     fn anchors_depend_on_content_alone() {
-        let raw = noise(100_000, 1);
+        let raw = noise_of(1, 100_000);
         let whole = all(&raw, raw.len());
         assert!((600..900).contains(&whole.len()), "{}", whole.len());
         for step in [1, 63, 64, 65, 5000, 8192 + 64, 30_000] {
@@ -169,7 +163,7 @@ mod tests {
     #[test]
     fn runs_and_short_periods_have_few_anchors() {
         for period in [1, 2, 3, 7, 30] {
-            let raw: Vec<u8> = noise(period, 3).into_iter().cycle().take(1 << 20).collect();
+            let raw: Vec<u8> = noise_of(3, period).into_iter().cycle().take(1 << 20).collect();
             assert!(all(&raw, 1 << 16).len() <= 1 << 15, "period {period}");
         }
         for byte in 0..=255 {
@@ -180,7 +174,7 @@ mod tests {
     #[test]
     fn no_content_has_more_than_one_anchor_in_32_bytes() {
         let mut anchors = Anchors::new(1);
-        anchors.scan(&noise(1 << 20, 5));
+        anchors.scan(&noise_of(5, 1 << 20));
         assert!(anchors.found.len() <= (1 << 20) / APART);
         assert!(anchors.found.windows(2).all(|w| w[1].0 >= w[0].0 + APART));
     }

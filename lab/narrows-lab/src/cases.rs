@@ -1,5 +1,5 @@
 //! Cases of the compatibility matrix: a program with a scenario of connections, as scripts in
-//! `crates/narrows-lab/matrix`.
+//! `crates/narrows-run/matrix`.
 //!
 //! The first lines of a script name the programs that it needs (`# needs: curl python3`, or
 //! `file:/usr/include/x.h`) and its scenarios. It is run as `server SCENARIO` and as `client
@@ -14,10 +14,10 @@ use std::path::{Path, PathBuf};
 pub(crate) mod stage;
 
 /// Prepended to every shell script.
-const COMMON: &str = include_str!("../matrix/common.sh");
+const COMMON: &str = include_str!("../../../crates/narrows-run/matrix/common.sh");
 
 macro_rules! scripts {
-    ($($file:literal)*) => { &[$(($file, include_str!(concat!("../matrix/", $file)))),*] };
+    ($($file:literal)*) => { &[$(($file, include_str!(concat!("../../../crates/narrows-run/matrix/", $file)))),*] };
 }
 
 const SCRIPTS: &[(&str, &str)] = scripts![
@@ -119,7 +119,8 @@ mod tests {
 
     #[test]
     fn every_script_of_the_folder_is_known_and_says_what_it_needs() {
-        let folder = fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("matrix")).unwrap();
+        let folder =
+            fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates/narrows-run/matrix")).unwrap();
         let mut files: Vec<_> = folder.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
         files.retain(|f| (f.ends_with(".sh") || f.ends_with(".py")) && f != "common.sh");
         files.sort();

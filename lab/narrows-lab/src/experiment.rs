@@ -64,7 +64,7 @@ pub(crate) struct Args {
     /// Folder with one folder for each kind of data
     #[arg(long, value_name = "DIR")]
     corpus: Option<PathBuf>,
-    /// Folder with the plans [default: crates/narrows-lab/plans, in the current folder or where this
+    /// Folder with the plans [default: lab/narrows-lab/plans, in the current folder or where this
     /// program was built]
     #[arg(long, value_name = "DIR")]
     plans_dir: Option<PathBuf>,

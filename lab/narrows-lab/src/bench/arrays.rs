@@ -22,7 +22,7 @@ mod summary;
 /// Writes the arrays of the corpus.
 const POOL: &str = include_str!("arrays/pool.py");
 /// Encodes, decodes and compares by other libraries; `narrows array bench --peers` runs it too.
-const PEERS: &str = include_str!("../../../narrows-cli/src/cmd/array/peers.py");
+const PEERS: &str = include_str!("../../../../crates/narrows-cli/src/cmd/array/peers.py");
 
 /// Bytes of a chunk of the lossless rows.
 const CHUNK: usize = 256 << 10;

@@ -428,8 +428,9 @@ pub(crate) fn find(wanted: &[String], folder: Option<&Path>) -> Result<Vec<PathB
         }
         let folder = match folder {
             Some(folder) => folder.to_owned(),
-            None => default_folder()
-                .context("there is no folder crates/narrows-lab/plans here; name it with --plans-dir")?,
+            None => {
+                default_folder().context("there is no folder lab/narrows-lab/plans here; name it with --plans-dir")?
+            }
         };
         let pattern = if word == "all" { "*" } else { word };
         let list = fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))?;
@@ -446,7 +447,7 @@ pub(crate) fn find(wanted: &[String], folder: Option<&Path>) -> Result<Vec<PathB
 
 /// The folder of plans, below the current folder or where this program was built.
 fn default_folder() -> Option<PathBuf> {
-    let relative = Path::new("crates/narrows-lab/plans");
+    let relative = Path::new("lab/narrows-lab/plans");
     let built = std::env::current_exe().ok();
     let above = built.iter().flat_map(|exe| exe.ancestors().skip(1).map(Path::to_path_buf));
     std::iter::once(PathBuf::new()).chain(above).map(|d| d.join(relative)).find(|d| d.is_dir())
