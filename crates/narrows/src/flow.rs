@@ -146,19 +146,16 @@ impl Budget {
         free && len <= self.len && estimate_ns < self.job_ns && estimate_ns < self.all_ns
     }
 
-    /// Where a job runs, which is paid for if it runs here.
-    fn place(&mut self, is_stored: bool, is_message: bool, len: usize, estimate_ns: u64, out: usize) -> Place {
-        let place = match (is_stored || is_message, self.has_time(len, estimate_ns, out)) {
-            (false, false) => return Place::Worker,
-            (true, _) => Place::Brief,
-            (false, true) if len <= MESSAGE_LEN => Place::Brief,
-            (false, true) => Place::Here,
-        };
+    /// Where a job runs, which is paid for if it runs here, as it does `always` or within the budget.
+    fn place(&mut self, always: bool, brief: bool, len: usize, estimate_ns: u64, out: usize) -> Place {
+        if !always && !self.has_time(len, estimate_ns, out) {
+            return Place::Worker;
+        }
         self.jobs -= 1;
-        if !is_stored {
+        if !always {
             self.all_ns = self.all_ns.saturating_sub(estimate_ns);
         }
-        place
+        if brief { Place::Brief } else { Place::Here }
     }
 }
 
@@ -239,8 +236,11 @@ impl Encoding {
         }
         let job = self.sender.poll_job(now_ns)?;
         let (len, estimate_ns) = (job.raw.len(), job.estimate_ns);
-        let is_message = len <= MESSAGE_LEN && estimate_ns < MESSAGE_NS;
-        let place = budget.place(job.method == Method::STORE, is_message, len, estimate_ns, self.jobs);
+        // A long block is timed by the CPU clock also if it is stored: policies compare its cost with others,
+        // and on a busy host other threads run meanwhile.
+        let brief = len <= MESSAGE_LEN;
+        let always = job.method == Method::STORE || brief && estimate_ns < MESSAGE_NS;
+        let place = budget.place(always, brief, len, estimate_ns, self.jobs);
         self.jobs += 1;
         Some(Next { job, place })
     }
@@ -261,7 +261,8 @@ impl Encoding {
     /// block if the policy wants that. Returns whether there was any. Call [`Encoding::work`] next.
     pub fn rescue(&mut self, clock: impl Fn() -> u64, mut budget: Budget, on: &mut impl Executor<Job>) -> bool {
         let Some(job) = self.late(clock()) else { return false };
-        let place = budget.place(job.method == Method::STORE, false, job.raw.len(), job.estimate_ns, 0);
+        let (always, len) = (job.method == Method::STORE, job.raw.len());
+        let place = budget.place(always, len <= MESSAGE_LEN, len, job.estimate_ns, 0);
         if let Some(done) = (Next { job, place }).begin(on) {
             self.finish(done, clock());
         }
@@ -335,7 +336,8 @@ impl Decoding {
             return None;
         }
         let job = self.receiver.poll_job()?;
-        let place = budget.place(job.is_stored(), false, job.raw_len_max(), job.estimate_ns, self.jobs);
+        let (always, len) = (job.is_stored(), job.raw_len_max());
+        let place = budget.place(always, always || len <= MESSAGE_LEN, len, job.estimate_ns, self.jobs);
         self.jobs += 1;
         Some(Next { job, place })
     }

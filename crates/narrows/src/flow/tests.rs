@@ -235,7 +235,8 @@ fn short_jobs_run_here_within_the_budget_and_stored_ones_always() {
     }
     assert_eq!(ran_here("fixed:lz4", 9000, Budget::LONE, false), timed);
     assert_eq!(ran_here("fixed:lz4", 9000, Budget::LONE, true), none, "a worker has the block before");
-    assert_eq!(ran_here("fixed:store", 64 << 10, Budget::BULK, false), brief);
+    assert_eq!(ran_here("fixed:store", 64 << 10, Budget::BULK, false), timed);
+    assert_eq!(ran_here("fixed:store", 1000, Budget::BULK, false), brief);
     assert_eq!(ran_here("fixed:lz4", 9000, Budget { all_ns: 1, ..Budget::SHORT }, false), none);
 }
 
