@@ -135,7 +135,7 @@ fn a_dry_run_names_what_would_be_removed_and_removes_nothing() {
         let mut lines: Vec<_> = told.lines().filter(|l| l.starts_with("deleting ")).collect();
         lines.sort_unstable();
         assert_eq!(lines, ["deleting old/", "deleting old/in", "deleting sub/old"], "{way:?}");
-        assert!(stderr(&output).contains(", 3 to be removed;"), "{}", stderr(&output));
+        assert!(stderr(&output).contains(", 3 to be removed"), "{}", stderr(&output));
         let told = json(&delete(home.path(), way, &["-n", "--json"], &a.join(""), &b));
         assert_eq!((&told["deleted"], &told["not_deleted"]), (&3.into(), &serde_json::Value::Null));
         assert_eq!(snapshot(&b), before, "{way:?}");
