@@ -11,7 +11,7 @@ seconds=${1:-10}
 host=$(rustc -vV | sed -n 's/^host: //p')
 # With --target the flags do not apply to build scripts.
 RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing -Ccodegen-units=1" \
-    cargo build --release --quiet --target "$host"
+    cargo build --release --target "$host"
 # shellcheck disable=SC2086
 [ $# -gt 0 ] || set -- $all
 for target; do
