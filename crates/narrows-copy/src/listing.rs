@@ -18,7 +18,7 @@ const READ_LEN: usize = 32 << 10;
 /// # Errors
 /// The folder cannot be read; then names are missing.
 pub(crate) fn each_name(folder: impl AsFd, mut each: impl FnMut(&OsStr) -> ControlFlow<()>) -> io::Result<()> {
-    // Opened anew: from its begin, whatever was read of it.
+    // Reopened, so that it is read from its beginning.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let folder = rustix::fs::openat(folder, ".", flags, Mode::empty())?;
     let mut buffer = Vec::with_capacity(READ_LEN);

@@ -33,7 +33,7 @@ pub struct Place {
     pub path: PathBuf,
     /// What is there; `None` if nothing is.
     pub there: Option<Metadata>,
-    /// It is an open file of a process, as behind `/dev/stdout`: whoever has it open writes to it as well, and
+    /// It is an open file of a process, such as `/dev/stdout`: whoever has it open writes to it as well, and
     /// would go on with one that nobody sees if another took its name. So it is written in place.
     pub is_open: bool,
 }

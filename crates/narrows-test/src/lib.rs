@@ -1,4 +1,4 @@
-//! What several crates' tests share, and the record of skipped tests.
+//! Shared helpers for the tests of several crates, and the record of skipped tests.
 //!
 //! A test that cannot run passes, but records that by `skip`, or by `lacks` if a program could be
 //! installed. `make test` names a file in `NARROWS_SKIPPED` and prints at its end what tests wrote

@@ -1,4 +1,4 @@
-//! What happens when an end of a tunnel is wrong, hostile, or gone.
+//! Tunnels with an end that is wrong, hostile or gone.
 
 mod common;
 

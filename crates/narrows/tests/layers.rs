@@ -220,7 +220,7 @@ fn no_page_has_rust_that_nobody_compiles() {
 }
 
 /// Cargo inherits nothing from one workspace to another. With other versions or profiles the laboratory would measure
-/// another engine than the one that ships, and compile all of it anew.
+/// another engine than the one that ships, and compile all of it again.
 #[test]
 fn the_laboratory_has_the_lints_profiles_and_versions_of_the_product() {
     let shared = |manifest: &str| -> BTreeMap<String, Vec<String>> {

@@ -1,4 +1,4 @@
-//! What changes while the tunnel runs: rules, limits, and whom it trusts.
+//! Changes to a running tunnel: rules, limits and trusted keys.
 
 use rustls::pki_types::UnixTime;
 use webpki::EndEntityCert;

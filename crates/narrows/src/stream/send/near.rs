@@ -1,5 +1,5 @@
-//! What the calling thread does itself until other threads pay: it reads a source that is a file,
-//! and hears the receiver. A thread takes as long to start as 100 KB on a link of 10 Gbit/s.
+//! The calling thread's own share until other threads pay: it reads a source that is a file, and
+//! hears the receiver. A thread takes as long to start as 100 KB on a link of 10 Gbit/s.
 
 use std::thread::JoinHandle;
 
