@@ -181,6 +181,14 @@ impl Connection {
         self.program_end = self.program_end.max(seen);
     }
 
+    /// Notes an error of the program's end. The kernel tells only once that the program closed with bytes unread: a
+    /// call that learns of it takes it from the events.
+    fn note_reset(&mut self, error: Errno) {
+        if error == Errno::CONNRESET {
+            self.program_end = ProgramEnd::Aborted;
+        }
+    }
+
     pub(crate) fn network_happened(&mut self, events: EventFlags) {
         if events.intersects(EventFlags::IN | EventFlags::PRI | EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR) {
             self.down.readable |= self.refused().is_none();

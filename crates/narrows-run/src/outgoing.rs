@@ -188,6 +188,11 @@ impl Outgoing {
         self.waiting.len() > 0 || self.frames.as_ref().is_some_and(|f| !f.outbox.is_empty())
     }
 
+    /// Whether blocks that were read from the program are not yet frames.
+    pub fn is_encoding(&self) -> bool {
+        self.frames.as_ref().is_some_and(|f| f.encoding.pending() > 0)
+    }
+
     /// Switches to frames: the marker, then a frame stream.
     pub fn switch(&mut self, marker: &[u8], same_host: bool, stores: bool, serial: u64, context: &PumpContext) {
         let compressor = &context.shared.compressor;

@@ -3,8 +3,8 @@
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, Shutdown, shutdown};
 
-use super::Connection;
 use super::urgent::UrgentDown;
+use super::{Connection, ProgramEnd};
 use crate::behind::LEN_MAX;
 use crate::incoming::Read;
 use crate::shared::PumpContext;
@@ -14,6 +14,11 @@ impl Connection {
     /// Moves bytes from the network to the program. True if something changed.
     pub(super) fn step_down(&mut self, scratch: &mut [u8], context: &mut PumpContext) -> bool {
         if self.down.is_shut() {
+            return false;
+        }
+        // The peer is about to be reset. Until then its program is held back as by a full buffer: it must not take what
+        // is discarded for delivered.
+        if self.program_end == ProgramEnd::Aborted {
             return false;
         }
         // The program is gone. The peer must not wait for a reader, so its bytes are discarded.
@@ -28,8 +33,10 @@ impl Connection {
         match flushed {
             Ok(true) => {}
             Ok(false) => return self.read_ahead(scratch, context),
-            // The program shut down reading, or is gone.
-            Err(_) => self.down.discard(),
+            Err(e) => {
+                self.refused_by_program(e);
+                return true;
+            }
         }
         if self.urgent_down != UrgentDown::Nothing && !self.down.is_framed() && !self.pass_urgent_down(context) {
             return false;
@@ -148,7 +155,18 @@ impl Connection {
     }
 
     pub(super) fn pass_down(&mut self, plain: &[u8]) {
-        if !plain.is_empty() && self.down.pass(plain, &self.program).is_err() {
+        if plain.is_empty() {
+            return;
+        }
+        if let Err(e) = self.down.pass(plain, &self.program) {
+            self.refused_by_program(e);
+        }
+    }
+
+    /// The program takes no bytes: it has shut down reading, or is gone.
+    fn refused_by_program(&mut self, error: Errno) {
+        self.note_reset(error);
+        if self.program_end != ProgramEnd::Aborted {
             self.down.discard();
         }
     }

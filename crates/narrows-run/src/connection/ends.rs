@@ -182,7 +182,8 @@ impl Connection {
         // Bytes that the peer's socket has no room for are lost with the reset, as with TCP.
         if self.program_end == ProgramEnd::Aborted {
             let passed_on = if self.up.is_framed() { self.up.is_shut() } else { !self.up.readable };
-            return (passed_on || self.up.is_stuck() || self.is_late(now_ns)).then_some(Next::Over(None));
+            let stuck = self.up.is_stuck() || self.up.is_held_by_reader() && !self.up.is_encoding();
+            return (passed_on || stuck || self.is_late(now_ns)).then_some(Next::Over(None));
         }
         let finished = self.up.is_shut() && (self.down.is_shut() || self.program_is_gone() && self.may_leave(now_ns));
         finished.then_some(Next::Over(None))

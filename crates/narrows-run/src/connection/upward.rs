@@ -74,7 +74,8 @@ impl Connection {
             // ECONNRESET: the program closed with bytes unread. The kernel delivers the program's
             // own bytes before this error, so none are left.
             Err(Errno::AGAIN) => (0, false),
-            Err(_) => {
+            Err(e) => {
+                self.note_reset(e);
                 self.up.readable = false;
                 self.up.end();
                 return Ok(true);

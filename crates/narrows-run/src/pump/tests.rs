@@ -484,6 +484,34 @@ fn a_peer_sees_how_the_program_closed() {
     }
 }
 
+/// Until the peer is reset its program is held back: what is discarded must not count as delivered, or it would write
+/// hundreds of megabytes for nobody. Its own data shrinks, so that no buffer of the network stops anyone.
+#[test]
+fn a_program_that_closes_with_bytes_unread_has_nothing_more_delivered() {
+    let world = World::with("fixed:zstd:level=1");
+    for says in [true, false] {
+        let mut ends = world.accepted(u64::from(says));
+        ends.peer.write_all(&[opening(), telling(), frames(&[7; 1000]).split_off(PREFACE_LEN)].concat()).unwrap();
+        let peek = || rustix::net::recv(&ends.program, &mut [0; 1000], RecvFlags::PEEK | RecvFlags::DONTWAIT);
+        wait_until("what the peer sent", || peek().is_ok_and(|(n, _)| n == 1000));
+        if says {
+            // Held back by the peer's reader.
+            ends.program.set_write_timeout(Some(SOON)).unwrap();
+            taken_from(&mut ends.program);
+        }
+        drop(ends.program);
+        let (wire, end) = rest(&mut ends.peer);
+        assert_eq!(end, Some(ErrorKind::ConnectionReset));
+        let mut scan = Scan::default();
+        scan.take(&wire[MARKER_LEN..], |found| {
+            if let Scanned::Delivered(total) = found {
+                assert!(total <= 1000, "{total} bytes count as delivered");
+            }
+        });
+        wait_until("its end", || world.live() == 0);
+    }
+}
+
 /// The peer is reset at once although the program has not read what came before; the program is
 /// reset after that.
 #[test]
