@@ -57,6 +57,11 @@ pub(crate) fn lacks_directory<R: ReadAt>(file: &File<R>) -> Result<bool> {
     Ok(file.broken().is_none() && file.members().len() == 1 && begins(file)?)
 }
 
+/// The error of a pack that [lacks its directory](lacks_directory).
+pub(crate) fn no_directory() -> Error {
+    Error::new(ErrorKind::Truncated, format!("its directory is missing, as of a pack that was cut; {HELP}"))
+}
+
 fn begins<R: ReadAt>(file: &File<R>) -> Result<bool> {
     match file.block_at(0) {
         Err(e) if e.source.is_some() => Err(e),

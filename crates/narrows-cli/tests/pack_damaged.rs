@@ -119,6 +119,10 @@ fn a_pack_that_is_cut_where_its_directory_begins_is_not_good() {
     let output = run(h, &["check", "x.nrw"]);
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(code(&output) == 3 && said.contains("its directory is missing"), "{said}");
+    for args in [&["list", "x.nrw"][..], &["list", "--json", "x.nrw"], &["list", "x.nrw", "x.nrw"]] {
+        let output = run(h, args);
+        assert!(code(&output) == 3 && stderr(&output).contains("its directory is missing"), "{}", stderr(&output));
+    }
     let output = run(h, &["pipe", "-dc", "x.nrw"]);
     assert!(stderr(&output).contains("begins as a pack does"), "{}", stderr(&output));
     let output = run(h, &["unpack", "x.nrw"]);

@@ -207,8 +207,13 @@ fn row(args: &ListArgs, path: &Path, known: Option<ObjectFile>) -> Result<Row> {
     let none = Row::of_length(format, wire_len);
     match format {
         Format::Narrows => {
-            let opened = NarrowsFile::open(&file).map_err(|e| packs::with_help(e, &file));
-            row_of_narrows(&opened.map_err(named)?, none).map_err(named)
+            let opened = NarrowsFile::open(&file).map_err(|e| packs::with_help(e, &file)).map_err(named)?;
+            let row = row_of_narrows(&opened, none).map_err(named)?;
+            // Reads a block: an object would need a request for it.
+            match packs::lacks_directory(&opened) {
+                Ok(true) => Err(named(packs::no_directory())),
+                _ => Ok(row),
+            }
         }
         Format::Zstd => Ok(match SeekableFile::open(file).map_err(named)? {
             None => none,

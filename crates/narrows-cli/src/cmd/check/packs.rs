@@ -82,8 +82,8 @@ pub(super) fn check<R: ReadAt>(
     }
     match read_trailer(file) {
         Ok(None) if report.damaged.is_empty() && packs::lacks_directory(file)? => {
-            let fault = format!("its directory is missing, as of a pack that was cut; {}", packs::HELP);
-            return Ok(Some(Found { fault: Some(fault), ..Found::default() }));
+            let fault = Some(packs::no_directory().to_string());
+            return Ok(Some(Found { fault, ..Found::default() }));
         }
         Ok(None) => return Ok(None),
         Err(e) if e.source.is_some() => return Err(e),
