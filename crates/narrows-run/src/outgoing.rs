@@ -397,6 +397,9 @@ impl Frames {
 
     fn on_link(&mut self, sample: LinkSample) {
         self.encoding.on_link(sample);
+        if let Some(ns) = sample.rtt_ns {
+            self.ahead.saw_round_trip(ns);
+        }
         self.taken += sample.accepted;
         let summary = self.encoding.summary();
         self.allowance.encoded(summary.raw_bytes, summary.wire_bytes);

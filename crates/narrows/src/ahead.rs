@@ -21,6 +21,10 @@ pub const MOST: usize = 64 << 20;
 const TIME_NS: f64 = 70e6;
 /// Round trips: with one, a pace that only the window limits would never be seen to grow.
 const LOOPS: f64 = 2.0;
+/// What both ends may add to the round trip of the link: what is measured beyond that is the wait of bytes for a slow
+/// reader, which a window for it would keep up. Blocks are a quarter of the window, so that each is encoded and decoded
+/// in this time.
+const ENDS_NS: u64 = 30_000_000;
 /// Shortest time over which the reader's pace is measured. Reports come 2 ms apart, and a program
 /// that reads shares its core with others.
 const SAMPLE_NS: u64 = 40_000_000;
@@ -58,6 +62,8 @@ pub struct Ahead {
     mark: Option<(u64, u64)>,
     /// Shortest time from taking bytes to hearing that they were delivered.
     loop_ns: Option<u64>,
+    /// Shortest round trip of the link, if it is known.
+    link_ns: Option<u64>,
     /// Time and delivered bytes at which the sample began.
     since: Option<(u64, u64)>,
     /// Most of the window was in use since then.
@@ -72,6 +78,15 @@ impl Ahead {
         self.peer = if tells { Peer::Tells } else { Peer::Silent };
     }
 
+    /// Notes a round trip of the link, 0 if the system has measured none yet. For links that no other flow shares:
+    /// the wait of bytes for others counts as a part of the way.
+    pub fn saw_round_trip(&mut self, ns: u64) {
+        if ns == 0 {
+            return;
+        }
+        self.link_ns = Some(self.link_ns.map_or(ns, |least_ns| least_ns.min(ns)));
+    }
+
     /// Bytes that may be ahead of the reader.
     pub fn window(&self) -> usize {
         match (self.peer, self.bytes_per_s) {
@@ -79,7 +94,8 @@ impl Ahead {
             (_, None) => FIRST,
             (_, Some(rate)) => {
                 let in_time = |ns: f64| (rate * ns / 1e9) as usize;
-                let on_its_way = in_time(LOOPS * self.loop_ns.unwrap_or(0) as f64);
+                let longest_ns = self.link_ns.map_or(u64::MAX, |ns| ns.saturating_add(ENDS_NS));
+                let on_its_way = in_time(LOOPS * self.loop_ns.unwrap_or(0).min(longest_ns) as f64);
                 // Who has read little gets no more than that, however fast it was: that may have been
                 // buffers in front of a program that reads nothing.
                 let read = usize::try_from(self.delivered).unwrap_or(usize::MAX);
@@ -190,7 +206,12 @@ mod tests {
     /// A writer without end, a way of this round trip that is never full, and a reader of this pace,
     /// `rate(ms)` in bytes a second.
     fn run(rtt_ms: u64, ms: u64, rate: impl Fn(u64) -> f64) -> Seen {
-        let (mut ahead, mut reports) = (Ahead::default(), Reports::default());
+        run_from(0, Ahead::default(), rtt_ms, ms, rate)
+    }
+
+    /// The same with an end of the reader that tells nothing before `begin_ms`.
+    fn run_from(begin_ms: u64, mut ahead: Ahead, rtt_ms: u64, ms: u64, rate: impl Fn(u64) -> f64) -> Seen {
+        let mut reports = Reports::default();
         ahead.set_peer_tells(true);
         let (mut arriving, mut returning) = (Vec::new(), Vec::new());
         let (mut arrived, mut delivered) = (0u64, 0f64);
@@ -208,7 +229,7 @@ mod tests {
             arrived += came.iter().sum::<u64>();
             delivered = f64::min(arrived as f64, delivered + rate(now) / 1000.0);
             let total = delivered as u64;
-            if reports.due_ns(total).is_some_and(|at| at <= now * MS) {
+            if now >= begin_ms && reports.due_ns(total).is_some_and(|at| at <= now * MS) {
                 reports.told(total, now * MS);
                 returning.push((now + rtt_ms.div_ceil(2), total));
             }
@@ -251,6 +272,21 @@ mod tests {
                 let seen = run(rtt_ms, 20_000, |_| rate);
                 let bound = LEAST as f64 + rate * (0.09 + 2.5e-3 * rtt_ms as f64);
                 assert!((seen.later as f64) < bound, "{rtt_ms} ms, {rate}: {seen:?} of {bound}");
+            }
+        }
+    }
+
+    /// The first round trip that is measured is the wait for a reader, and no later one is without that wait.
+    #[test]
+    fn a_reader_whose_end_begins_late_does_not_keep_bytes_old() {
+        for rtt_ms in [1, 20, 100] {
+            for rate in [1e6, 2e6, 10e6] {
+                let mut ahead = Ahead::default();
+                ahead.saw_round_trip(rtt_ms * MS);
+                let seen = run_from(400, ahead, rtt_ms, 20_000, |_| rate);
+                let bound = LEAST as f64 + rate * (0.15 + 2.5e-3 * rtt_ms as f64);
+                assert!((seen.later as f64) < bound, "{rtt_ms} ms, {rate}: {seen:?} of {bound}");
+                assert!(seen.delivered as f64 > 0.96 * 19.6 * rate, "{rtt_ms} ms, {rate}: {seen:?}");
             }
         }
     }
