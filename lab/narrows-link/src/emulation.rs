@@ -225,12 +225,10 @@ mod tests {
     use std::process::Stdio;
     use std::time::Instant;
 
+    use narrows_test::PATIENCE;
     use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 
     use super::*;
-
-    /// Timeout for every event that a test waits for.
-    const PATIENCE: Duration = Duration::from_secs(20);
 
     /// `None`, with the reason recorded, where links are not possible.
     #[track_caller]

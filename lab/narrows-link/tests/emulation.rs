@@ -5,10 +5,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use narrows_link::{Backend, Emulation, Error, LinkCounters, Profile, Side};
-use narrows_test::{lacks, skip};
-
-/// Timeout for every event that a test waits for.
-const PATIENCE: Duration = Duration::from_secs(20);
+use narrows_test::{PATIENCE, lacks, skip};
 
 #[track_caller]
 fn start(profile: &str, backend: Backend) -> Option<Emulation> {

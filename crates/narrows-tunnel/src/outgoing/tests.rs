@@ -4,6 +4,7 @@ use std::sync::mpsc::Receiver;
 
 use narrows::ahead::FIRST;
 use narrows::flow::Here;
+use narrows_test::text;
 
 use super::*;
 use crate::engine::{Result, test_engine};
@@ -169,18 +170,6 @@ fn read(inn: &mut Incoming, got: &mut Vec<u8>, took: &mut usize, engine: &mut En
     let len = got.len() - before;
     inn.consume(len, took);
     Ok(len > 0)
-}
-
-fn text(len: usize) -> Vec<u8> {
-    let mut text = Vec::new();
-    for i in 0.. {
-        if text.len() >= len {
-            break;
-        }
-        text.extend(format!("line {i} of a log that says {} over and over\n", i % 7).bytes());
-    }
-    text.truncate(len);
-    text
 }
 
 #[test]

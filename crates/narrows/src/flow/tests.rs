@@ -1,6 +1,8 @@
 //! The same scenarios for every way of driving: all jobs here, one at a time, or with workers whose
 //! results come late and in the wrong order.
 
+use narrows_test::{noise, text};
+
 use super::*;
 use crate::ErrorKind;
 use crate::block::Block;
@@ -151,19 +153,6 @@ fn decoded(wire: &[u8], cores: usize, manner: Manner) -> (Vec<u8>, Result<()>) {
             return (raw, decoding.close());
         }
     }
-}
-
-fn text(len: usize) -> Vec<u8> {
-    (0u32..).flat_map(|i| format!("line {} of {} and more\n", i % 977, i * i % 31).into_bytes()).take(len).collect()
-}
-
-fn noise(len: usize) -> Vec<u8> {
-    let mut x = 1u64;
-    let next = || {
-        x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (x >> 56) as u8
-    };
-    std::iter::repeat_with(next).take(len).collect()
 }
 
 #[test]

@@ -282,6 +282,8 @@ fn encoded_len(dictionary: Option<&Dictionary>, message: &[u8], contexts: &mut C
 
 #[cfg(test)]
 mod tests {
+    use narrows_test::noise_of;
+
     use super::*;
 
     fn json(i: u64) -> Vec<u8> {
@@ -301,11 +303,6 @@ mod tests {
         .into_bytes()
     }
 
-    fn noise(i: u64) -> Vec<u8> {
-        let mut state = i | 1;
-        (0..400).map(|_| next(&mut state) as u8).collect()
-    }
-
     #[test]
     fn a_dictionary_that_pays_is_adopted_and_one_that_does_not_is_not() {
         let mut contexts = Contexts::default();
@@ -323,7 +320,7 @@ mod tests {
         assert!(dictionary.content().len() <= LEN);
         let few = Training { expected: 10, ..Training::of(&(0..400).map(json).collect::<Vec<_>>(), 0) };
         assert!(few.run().is_none(), "ten messages do not pay for it");
-        assert!(Training::of(&(0..400).map(noise).collect::<Vec<_>>(), 1 << 40).run().is_none());
+        assert!(Training::of(&(0..400).map(|i| noise_of(i, 400)).collect::<Vec<_>>(), 1 << 40).run().is_none());
         assert!(Training::of(&[], 1 << 40).run().is_none());
     }
 
