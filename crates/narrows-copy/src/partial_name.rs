@@ -64,10 +64,12 @@ pub(crate) fn unmark(file: impl AsFd) {
     let _ = rustix::fs::fremovexattr(file, MARK);
 }
 
-/// Whether a file has the mark, or may have none where it is.
+/// Whether a file has the mark, or may have none where it is. An empty one may have been killed before it got its
+/// mark, and holds nothing of anyone.
 pub(crate) fn is_marked(file: impl AsFd) -> bool {
-    match rustix::fs::fgetxattr(file, MARK, &mut [0u8; 8][..]) {
+    match rustix::fs::fgetxattr(&file, MARK, &mut [0u8; 8][..]) {
         Ok(_) | Err(Errno::RANGE) => true,
+        Err(Errno::NODATA) => rustix::fs::fstat(&file).is_ok_and(|stat| stat.st_size == 0),
         // Linux has one number for this and for `ENOTSUP`.
         Err(e) => matches!(e, Errno::OPNOTSUPP | Errno::NOSYS),
     }

@@ -524,6 +524,20 @@ mod tests {
         assert!(make(&folder, target, |_, _| true, |_| Err(Errno::PERM)).is_err());
     }
 
+    /// A kill may come between the two calls that make and mark a temporary file.
+    #[test]
+    fn an_empty_file_that_has_no_mark_yet_is_a_remain() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Arc::new(OwnedFd::from(fs::File::open(dir.path()).unwrap()));
+        let target = OsStr::new("target");
+        let unmarked = name(target, 0);
+        fs::write(dir.path().join(&unmarked), "").unwrap();
+        let mut next = Partial::create(Arc::clone(&folder), target, PRIVATE).unwrap();
+        assert!(is_first(next.name()));
+        next.rename(target, true).unwrap();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
     #[test]
     fn a_file_of_the_user_with_such_a_name_stays() {
         let dir = tempfile::tempdir().unwrap();
@@ -542,6 +556,7 @@ mod tests {
         // It has no place under that name, and so nothing of it is left.
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
         let mut whole = Partial::create(Arc::clone(&folder), target, PRIVATE).unwrap();
+        rustix::io::write(&whole.file, b"content").unwrap();
         whole.rename(target, true).unwrap();
         assert!(!is_marked(&whole.file), "a whole file has no mark");
         drop(whole);
