@@ -236,7 +236,13 @@ fn the_laboratory_has_the_lints_profiles_and_versions_of_the_product() {
         sections.retain(|name, _| name != "workspace" && !name.starts_with("profile.dev.package.narrows"));
         sections
     };
-    assert_eq!(shared("lab/Cargo.toml"), shared("Cargo.toml"));
+    let mut product = shared("Cargo.toml");
+    // Cargo warns of a package that a workspace does not have.
+    let lock = read("lab/Cargo.lock");
+    let is_there =
+        |line: &str| line.starts_with('"') || lock.contains(&format!("name = \"{}\"", line.split(' ').next().unwrap()));
+    product.get_mut("profile.dev.package").expect("settings of dependencies").retain(|line| is_there(line));
+    assert_eq!(shared("lab/Cargo.toml"), product);
     let packages = |lock: &str| -> BTreeSet<String> {
         let blocks = read(lock);
         let head = |block: &str| block.lines().filter(|l| l.starts_with("name") || l.starts_with("version")).collect();

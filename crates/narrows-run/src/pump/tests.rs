@@ -489,12 +489,12 @@ fn a_peer_sees_how_the_program_closed() {
 #[test]
 fn a_program_that_closes_with_bytes_unread_has_nothing_more_delivered() {
     let world = World::with("fixed:zstd:level=1");
-    for says in [true, false] {
-        let mut ends = world.accepted(u64::from(says));
+    for has_written in [true, false] {
+        let mut ends = world.accepted(u64::from(has_written));
         ends.peer.write_all(&[opening(), telling(), frames(&[7; 1000]).split_off(PREFACE_LEN)].concat()).unwrap();
         let peek = || rustix::net::recv(&ends.program, &mut [0; 1000], RecvFlags::PEEK | RecvFlags::DONTWAIT);
         wait_until("what the peer sent", || peek().is_ok_and(|(n, _)| n == 1000));
-        if says {
+        if has_written {
             // Held back by the peer's reader.
             ends.program.set_write_timeout(Some(SOON)).unwrap();
             taken_from(&mut ends.program);
