@@ -1,18 +1,15 @@
-//! Decodes bytes that nobody vouches for, with limits on time and memory, and without a thread.
+//! Decodes bytes that nobody vouches for, with limits on time and memory.
 //!
 //! `cargo run --release -p narrows --example hostile_bytes -- FILE`
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{BufReader, Read};
 
-use narrows::block::{Block, BufferPool};
-use narrows::codec::Contexts;
-use narrows::receiver::{Receiver, ReceiverConfig};
-use narrows::{Error, ErrorKind};
+use narrows::{Decoder, Error, ErrorKind, ReceiveOptions};
 
-/// More than this is no answer, whatever the stream says.
+/// More than this is no answer, whatever the stream says: it also limits the time.
 const RAW_MAX: u64 = 64 << 20;
-/// Wire and raw bytes that the receiver may hold.
+/// Wire and raw bytes that the decoder may hold.
 const MEMORY_MAX: usize = 8 << 20;
 
 fn main() {
@@ -26,33 +23,12 @@ fn main() {
     }
 }
 
-fn decode(mut input: impl Read) -> Result<Vec<u8>, Error> {
-    let pool = BufferPool::default();
-    let config = ReceiverConfig { memory_max: MEMORY_MAX, ..ReceiverConfig::default() };
-    let mut receiver = Receiver::new(config, pool.clone());
-    let (mut contexts, mut raw) = (Contexts::default(), Vec::new());
-    loop {
-        // All that can be decoded of what arrived, before more is read.
-        while let Some(job) = receiver.poll_job() {
-            receiver.finish(job.run(&mut contexts, &pool))?;
-        }
-        while let Some(block) = receiver.read() {
-            if raw.len() as u64 + block.len() as u64 > RAW_MAX {
-                return Err(Error::limit(format!("it decodes to more than {RAW_MAX} bytes")));
-            }
-            raw.extend_from_slice(&block);
-        }
-        if receiver.has_unparsed() {
-            receiver.resume()?;
-            continue;
-        }
-        let mut piece = vec![0; receiver.room().clamp(1, 64 << 10)];
-        match input.read(&mut piece)? {
-            0 => break,
-            n => receiver.receive(Block::from_vec(piece[..n].to_vec()))?,
-        }
+fn decode(input: File) -> narrows::Result<Vec<u8>> {
+    let options = ReceiveOptions::default().memory_max(MEMORY_MAX);
+    let (mut decoder, mut raw) = (Decoder::new(BufReader::new(input), options), Vec::new());
+    decoder.by_ref().take(RAW_MAX + 1).read_to_end(&mut raw)?;
+    if raw.len() as u64 > RAW_MAX {
+        return Err(Error::limit(format!("it decodes to more than {RAW_MAX} bytes")));
     }
-    // A stream that was cut off is `Truncated`.
-    receiver.close()?;
     Ok(raw)
 }

@@ -78,9 +78,28 @@ impl Error {
     }
 }
 
+/// What an [`Encoder`](crate::Encoder) or [`Decoder`](crate::Decoder) put into the system's error comes out again.
 impl From<std::io::Error> for Error {
     fn from(e: std::io::Error) -> Self {
+        let e = match e.downcast::<Self>() {
+            Ok(own) => return own,
+            Err(e) => e,
+        };
         Self { source: Some(e), ..Self::new(ErrorKind::Io, "input or output failed") }
+    }
+}
+
+/// For `Read` and `Write`: the error is inside, and its kind is that of the system's error, or `InvalidData`
+/// (damage, limits, newer formats), `UnexpectedEof` (truncated) or `InvalidInput` (misuse).
+impl From<Error> for std::io::Error {
+    fn from(e: Error) -> Self {
+        let kind = match e.kind {
+            ErrorKind::Corrupt | ErrorKind::Limit | ErrorKind::Unsupported => std::io::ErrorKind::InvalidData,
+            ErrorKind::Truncated => std::io::ErrorKind::UnexpectedEof,
+            ErrorKind::Misuse => std::io::ErrorKind::InvalidInput,
+            ErrorKind::Io => e.source.as_ref().map_or(std::io::ErrorKind::Other, std::io::Error::kind),
+        };
+        Self::new(kind, e)
     }
 }
 

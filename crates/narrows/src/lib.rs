@@ -95,3 +95,7 @@ pub mod value;
 mod varint;
 
 pub use error::{Error, ErrorKind, Result};
+#[cfg(feature = "tokio")]
+pub use stream::{AsyncDecoder, AsyncEncoder};
+pub use stream::{Control, Decoder, Encoder, ReceiveOptions, SendOptions, receive, receive_then, send};
+pub use transport::Link;

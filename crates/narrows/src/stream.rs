@@ -18,6 +18,7 @@ use crate::receiver::{DecodeDone, DecodeJob, RecvSummary};
 use crate::sender::{Done, Job, Summary};
 use crate::sys;
 
+mod coder;
 mod compression;
 mod notes;
 mod options;
@@ -28,6 +29,9 @@ mod source;
 mod stored;
 mod workers;
 
+#[cfg(feature = "tokio")]
+pub use coder::{AsyncDecoder, AsyncEncoder};
+pub use coder::{Decoder, Encoder};
 pub use compression::{Compression, MEMORY_TOTAL, MESSAGE_HISTORY, RECEIVED_MAX};
 pub use notes::Notes;
 pub use options::{OnNote, ReceiveOptions, SendOptions};

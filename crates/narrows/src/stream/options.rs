@@ -83,6 +83,13 @@ impl SendOptions {
         Self::with(Chooser::Spec(policy))
     }
 
+    /// Options for streams that are kept, in a file or in memory: they are made as small as is worth the time
+    /// ([`PolicySpec::storage`]). The default adapts to the time that a link takes, and a file in memory takes
+    /// none.
+    pub fn storage() -> Self {
+        Self::new(PolicySpec::storage())
+    }
+
     /// Options with a policy of the caller's own. Its blocks have up to 2 MiB, and it can link to
     /// 2 MiB of history.
     pub fn with_policy(policy: Box<dyn Policy>) -> Self {
