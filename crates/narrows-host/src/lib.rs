@@ -18,8 +18,6 @@ pub mod means;
 pub mod peers;
 pub mod shares;
 pub mod signals;
-#[cfg(feature = "tls")]
-pub mod tls;
 pub mod whole;
 pub mod wildcard;
 pub mod words;

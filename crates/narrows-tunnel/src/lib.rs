@@ -10,7 +10,6 @@
 mod asks;
 pub mod backoff;
 mod by_flow;
-pub mod certificates;
 pub mod counters;
 pub mod engine;
 pub mod forward;

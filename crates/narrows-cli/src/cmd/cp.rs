@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow};
 use narrows::hint::Mode;
 use narrows::policy::PolicySpec;
 use narrows::receiver::RecvSummary;
@@ -29,7 +29,6 @@ use narrows_copy::FORM;
 use narrows_copy::carrier::{self, Carrier, Reach};
 use narrows_copy::carriers::{Grower, Seen};
 use narrows_copy::direct::Trust;
-use narrows_copy::direct::keys::Token;
 use narrows_copy::filter::Filter;
 use narrows_copy::frames::{Form, FramesOptions};
 use narrows_copy::hello::{Delete, GetTask, StoreOptions, Task, Unmade};
@@ -638,7 +637,7 @@ fn start(
     if args.habits.yields() && matches!(place, Place::Ssh { .. }) {
         return Err(narrows::Error::misuse(NO_ROUND_TRIPS).into());
     }
-    let trust = trust(args, place)?;
+    let trust = Trust::of(place, args.token_file.as_deref(), args.insecure)?;
     let shell = carrier::shell_for(&args.shell, place)?;
     let reach = Reach { shell: &shell, program: &args.remote_narrows, trust: trust.as_ref() };
     let (carrier, link, growth) = Carrier::start(place, &reach, task, opened)?;
@@ -660,28 +659,6 @@ fn start(
 fn receiving(control: &Arc<Control>) -> impl Fn() -> Seen + Send + use<> {
     let control = Arc::clone(control);
     move || Seen { wire_bytes: control.receive_summary().wire_bytes, ..Seen::default() }
-}
-
-fn trust(args: &CpArgs, place: &Place) -> Result<Option<Trust>> {
-    trust_of(place, args.token_file.as_deref(), args.insecure)
-}
-
-/// How the two ends of a direct connection authenticate each other; `None` for others.
-pub(super) fn trust_of(place: &Place, token_file: Option<&Path>, insecure: bool) -> Result<Option<Trust>> {
-    if !matches!(place, Place::Direct { .. }) {
-        return Ok(None);
-    }
-    if insecure {
-        return Ok(Some(Trust::Insecure));
-    }
-    let token = match (token_file, std::env::var("NARROWS_TOKEN")) {
-        (Some(path), _) => Token::load(path)?,
-        (None, Ok(text)) => Token::parse(&text).context("NARROWS_TOKEN")?,
-        (None, Err(_)) => bail!(
-            "a narrows:// address needs the token that its server printed: give --token-file FILE or set NARROWS_TOKEN"
-        ),
-    };
-    Ok(Some(Trust::Token(token)))
 }
 
 /// How far back copies may refer. They are compression too, for those who forbid it.

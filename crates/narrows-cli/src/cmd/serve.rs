@@ -12,7 +12,7 @@ use crate::args::ServeArgs;
 use crate::watch::{self, Metrics, OneCopy};
 use crate::{files, logs, outlet, report};
 use narrows_copy::carriers;
-use narrows_copy::direct::keys::{self, Keys};
+use narrows_trust::keys::{self, Keys};
 use narrows_copy::direct::listener::{Means, Server};
 use narrows_copy::hello::{self, Request, Task};
 use narrows_copy::measure;
@@ -140,12 +140,6 @@ fn listen(args: &ServeArgs, address: &str) -> Result<()> {
 }
 
 fn load_keys(args: &ServeArgs) -> Result<Keys> {
-    let path = match &args.key_file {
-        Some(path) => path.clone(),
-        None => {
-            let (state, home) = (std::env::var_os("XDG_STATE_HOME"), std::env::var_os("HOME"));
-            keys::default_path(state.as_deref(), home.as_deref())?
-        }
-    };
+    let path = args.key_file.clone().map_or_else(|| keys::path_of_user(keys::SERVE), Ok)?;
     Ok(Keys::load(&path)?)
 }

@@ -12,8 +12,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use narrows::Error;
-use narrows_copy::direct::keys;
+use narrows_trust::keys;
 use narrows_host::{calibration, means, signals, words};
+use narrows_trust::ends::Client;
 use narrows_tunnel::Tunnel;
 use narrows_tunnel::engine;
 use narrows_tunnel::forward::{self, Forward};
@@ -170,10 +171,9 @@ fn uplink(args: &TunnelArgs, to: &OsStr) -> Result<(Uplink, Trust)> {
 const NO_SHELL: &str = "-e is for hosts that ssh reaches; narrows:// needs none";
 
 /// The name that the server has to prove.
-fn expected_name(proof: &proof::Client, host: &str) -> Result<ServerName<'static>> {
-    let name = proof.name.unwrap_or(host).to_owned();
+fn expected_name(proof: &Client, host: &str) -> Result<ServerName<'static>> {
     let cannot = || Error::misuse(format!("{host} is no name that a certificate can have"));
-    Ok(ServerName::try_from(name).map_err(|_| cannot())?)
+    Ok(proof.expected_name(host).ok_or_else(cannot)?)
 }
 
 /// `HOST`, `HOST:PORT`, `[ADDRESS]` or `[ADDRESS]:PORT`.

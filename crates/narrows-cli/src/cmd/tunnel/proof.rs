@@ -2,53 +2,29 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow};
 use narrows::Error;
-use narrows_copy::direct::keys::{self, Keys, Token};
-use narrows_copy::direct::proof;
-use narrows_tunnel::certificates::Files;
-use narrows_tunnel::settings::{PROTOCOL, Trust};
-use rustls::{ClientConfig, ServerConfig};
+use narrows_trust::certificates::Files;
+use narrows_trust::ends::{Client, Server};
+use narrows_trust::keys::{self, Token};
+use narrows_tunnel::settings::PROTOCOL;
 
 use crate::args::tunnel::TunnelArgs;
 use crate::watch;
 
-/// Of the end that others connect to.
-pub(super) struct Server {
-    pub(super) config: Arc<ServerConfig>,
-    pub(super) trust: Trust,
-    /// What clients need, if they need a token.
-    pub(super) token: Option<String>,
-}
-
-/// Of the end that connects.
-pub(super) struct Client {
-    pub(super) config: Arc<ClientConfig>,
-    pub(super) trust: Trust,
-    /// The name that the server proves, if it is not that of its host.
-    pub(super) name: Option<&'static str>,
-}
-
 pub(super) fn server(args: &TunnelArgs) -> Result<Server> {
-    if let Some(files) = certificates(args) {
-        let trust = Trust { dialers: Some(files.dialers()?), acceptor: None };
-        return Ok(Server { config: files.server()?, trust, token: None });
-    }
-    let keys = Keys::load(&key_path(args)?)?;
-    let trust = Trust { dialers: Some(proof::client_verifier(&keys)?), acceptor: None };
-    Ok(Server { config: proof::server_config(&keys, PROTOCOL)?, trust, token: Some(keys.token()?.to_string()) })
+    Ok(match certificates(args) {
+        Some(files) => Server::by_certificates(&files, PROTOCOL)?,
+        None => Server::by_keys(&key_path(args)?, PROTOCOL)?,
+    })
 }
 
 pub(super) fn client(args: &TunnelArgs) -> Result<Client> {
-    if let Some(files) = certificates(args) {
-        let trust = Trust { dialers: None, acceptor: Some(files.acceptor()?) };
-        return Ok(Client { config: files.client()?, trust, name: None });
-    }
-    let token = load_token(args)?;
-    let trust = Trust { dialers: None, acceptor: Some(proof::server_verifier(&token)) };
-    Ok(Client { config: proof::client_config(&token, PROTOCOL)?, trust, name: Some(proof::NAME) })
+    Ok(match certificates(args) {
+        Some(files) => Client::by_certificates(&files, PROTOCOL)?,
+        None => Client::by_token(&load_token(args)?, PROTOCOL)?,
+    })
 }
 
 pub(super) fn certificates(args: &TunnelArgs) -> Option<Files> {
@@ -99,19 +75,14 @@ fn is_same(a: &SocketAddr, b: &SocketAddr) -> bool {
 }
 
 fn key_path(args: &TunnelArgs) -> Result<std::path::PathBuf> {
-    if let Some(path) = &args.key_file {
-        return Ok(path.clone());
-    }
-    let (state, home) = (std::env::var_os("XDG_STATE_HOME"), std::env::var_os("HOME"));
-    // Not the key of `serve`: who may copy files may not therefore reach services.
-    Ok(keys::default_path(state.as_deref(), home.as_deref())?.with_file_name("tunnel.key"))
+    Ok(args.key_file.clone().map_or_else(|| keys::path_of_user(keys::TUNNEL), Ok)?)
 }
 
 fn load_token(args: &TunnelArgs) -> Result<Token> {
     if let Some(path) = &args.token_file {
         return Ok(Token::load(path)?);
     }
-    let text = std::env::var("NARROWS_TOKEN").ok().filter(|text| !text.is_empty());
+    let text = std::env::var(keys::VARIABLE).ok().filter(|text| !text.is_empty());
     let text = text.context(Error::misuse(
         "narrows:// needs the token that `narrows tunnel --listen` writes: give --token-file FILE",
     ))?;

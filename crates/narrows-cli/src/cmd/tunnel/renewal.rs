@@ -8,10 +8,11 @@ use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
-use narrows_copy::direct::keys;
+use narrows_trust::keys;
 use narrows_host::means;
 use narrows_tunnel::Tunnel;
-use narrows_tunnel::certificates::Stamp;
+use narrows_trust::certificates::Stamp;
+use narrows_trust::ends::{Client, Server};
 use narrows_tunnel::limits::Limits;
 use narrows_tunnel::session::Timing;
 use narrows_tunnel::settings::{Change, Trust};
@@ -54,9 +55,9 @@ struct Next {
 
 /// How this end proves itself.
 enum Proof {
-    Server(proof::Server),
+    Server(Server),
     /// And the name that it expects.
-    Client(proof::Client, ServerName<'static>),
+    Client(Client, ServerName<'static>),
     /// A shell does it.
     None,
 }

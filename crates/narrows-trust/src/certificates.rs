@@ -9,7 +9,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use narrows_host::tls::{self, only_tls13, provider};
 use narrows_host::whole;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -24,7 +23,7 @@ use rustls::{
 };
 use webpki::EndEntityCert;
 
-use super::settings::PROTOCOL;
+use crate::tls::{self, only_tls13, provider};
 
 /// Longest PEM file: a bundle of all public authorities has a quarter of this, a list of 10,000 revoked
 /// certificates too.
@@ -53,12 +52,12 @@ pub struct Files {
 pub struct Stamp(Vec<Option<[i64; 7]>>);
 
 impl Files {
-    /// The configuration of an acceptor.
+    /// The configuration of an acceptor. `protocol`: the name that both ends must agree on (ALPN).
     ///
     /// # Errors
     /// If a file cannot be read, or has not what it should.
-    pub fn server(&self) -> io::Result<Arc<ServerConfig>> {
-        let config = tls::server_config(self.dialers()?, self.own()?, PROTOCOL);
+    pub fn server(&self, protocol: &[u8]) -> io::Result<Arc<ServerConfig>> {
+        let config = tls::server_config(self.dialers()?, self.own()?, protocol);
         config.map(Arc::new).map_err(io::Error::other)
     }
 
@@ -66,8 +65,8 @@ impl Files {
     ///
     /// # Errors
     /// As for [`Files::server`].
-    pub fn client(&self) -> io::Result<Arc<ClientConfig>> {
-        let config = tls::client_config(self.acceptor()?, self.own()?, PROTOCOL);
+    pub fn client(&self, protocol: &[u8]) -> io::Result<Arc<ClientConfig>> {
+        let config = tls::client_config(self.acceptor()?, self.own()?, protocol);
         config.map(Arc::new).map_err(io::Error::other)
     }
 

@@ -10,16 +10,22 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use data_encoding::BASE64URL_NOPAD;
+use narrows_host::words::without_temporary_name;
 use rustix::event::{PollFd, PollFlags};
 
-use super::proof;
-use crate::error::{Blame, Error, Result};
-use narrows_host::words::without_temporary_name;
+use crate::error::{Blame, Error, Fault, Result};
+use crate::proof;
 
 /// Length of the secret of an Ed25519 key in bytes (RFC 8032, section 5.1.5).
-pub(super) const SECRET_LEN: usize = 32;
+pub(crate) const SECRET_LEN: usize = 32;
 /// Length of a fingerprint in bytes.
-pub(super) const FINGERPRINT_LEN: usize = 32;
+pub(crate) const FINGERPRINT_LEN: usize = 32;
+/// Name of the key file of `narrows serve`.
+pub const SERVE: &str = "serve.key";
+/// Name of the key file of `narrows tunnel`: who may copy files may not therefore reach services.
+pub const TUNNEL: &str = "tunnel.key";
+/// The variable of the environment that may hold a token.
+pub const VARIABLE: &str = "NARROWS_TOKEN";
 const FILE_HEAD: &str = "narrows serve key 1";
 const TOKEN_HEAD: &str = "nrw1_";
 /// Maximum length of a key file or token file, in bytes; both are much shorter.
@@ -30,8 +36,8 @@ const PIPE_TIME: Duration = Duration::from_secs(10);
 /// Key pairs of a server and of its clients, as the secrets from which they are derived.
 #[derive(Clone)]
 pub struct Keys {
-    pub(super) server: [u8; SECRET_LEN],
-    pub(super) client: [u8; SECRET_LEN],
+    pub(crate) server: [u8; SECRET_LEN],
+    pub(crate) client: [u8; SECRET_LEN],
 }
 
 impl Keys {
@@ -41,11 +47,11 @@ impl Keys {
         let text = match read_private(path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 let keys = Self { server: proof::random_secret()?, client: proof::random_secret()? };
-                keys.save(path).blame_for(Error::Local, &of_file)?;
+                keys.save(path).blame_for(Fault::Local, &of_file)?;
                 // Another server may have created the file first.
-                read_private(path).blame(Error::Trust)?
+                read_private(path).blame(Fault::Trust)?
             }
-            read => read.blame_for(Error::Trust, &of_file)?,
+            read => read.blame_for(Fault::Trust, &of_file)?,
         };
         Self::parse(&text).map_err(|e| e.context(of_file))
     }
@@ -53,11 +59,11 @@ impl Keys {
     fn parse(text: &str) -> Result<Self> {
         let mut lines = text.lines();
         if lines.next() != Some(FILE_HEAD) {
-            return Err(Error::Trust("it is not a key file of narrows".into()));
+            return Err(Error::new(Fault::Trust, "it is not a key file of narrows"));
         }
         let secrets = lines.next().and_then(|l| BASE64URL_NOPAD.decode(l.trim().as_bytes()).ok());
         let halves = secrets.as_deref().and_then(halves);
-        let (server, client) = halves.ok_or_else(|| Error::Trust("it is damaged".into()))?;
+        let (server, client) = halves.ok_or_else(|| Error::new(Fault::Trust, "it is damaged"))?;
         Ok(Self { server, client })
     }
 
@@ -81,21 +87,30 @@ impl Keys {
     }
 }
 
-/// Default path of the key file.
-pub fn default_path(state: Option<&OsStr>, home: Option<&OsStr>) -> Result<PathBuf> {
+/// Path of the key file `name` below these folders.
+fn default_path(name: &str, state: Option<&OsStr>, home: Option<&OsStr>) -> Result<PathBuf> {
     // Relative paths must be ignored (XDG base directory specification).
     let state = state.map(PathBuf::from).filter(|p| p.is_absolute());
     let state = state.or_else(|| home.map(|h| Path::new(h).join(".local/state")));
-    let none = || Error::Local("no home folder to keep the key in; name a file with --key-file".into());
+    let none = || Error::new(Fault::Local, "no home folder to keep the key in; name a file with --key-file");
     let folder = state.ok_or_else(none)?;
-    Ok(folder.join("narrows").join("serve.key"))
+    Ok(folder.join("narrows").join(name))
+}
+
+/// The key file `name` of the user of this process.
+///
+/// # Errors
+/// If there is no folder for it.
+pub fn path_of_user(name: &str) -> Result<PathBuf> {
+    let (state, home) = (std::env::var_os("XDG_STATE_HOME"), std::env::var_os("HOME"));
+    default_path(name, state.as_deref(), home.as_deref())
 }
 
 /// The secret of the clients of a server, and the fingerprint by which they recognise the server.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
-    pub(super) client: [u8; SECRET_LEN],
-    pub(super) fingerprint: [u8; FINGERPRINT_LEN],
+    pub(crate) client: [u8; SECRET_LEN],
+    pub(crate) fingerprint: [u8; FINGERPRINT_LEN],
 }
 
 impl Token {
@@ -105,8 +120,11 @@ impl Token {
         let bytes = bytes.and_then(|t| BASE64URL_NOPAD.decode(t.as_bytes()).ok());
         match bytes.as_deref().and_then(halves) {
             Some((client, fingerprint)) => Ok(Self { client, fingerprint }),
-            None => Err(Error::Trust(
-                format!("it is not a token; the other end (`narrows serve --listen`, `narrows tunnel --listen`) prints one, {TOKEN_HEAD}...").into(),
+            None => Err(Error::new(
+                Fault::Trust,
+                format!(
+                    "it is not a token; the other end (`narrows serve --listen`, `narrows tunnel --listen`) prints one, {TOKEN_HEAD}..."
+                ),
             )),
         }
     }
@@ -114,7 +132,7 @@ impl Token {
     /// Reads a token from a file that other users must not be able to read.
     pub fn load(path: &Path) -> Result<Self> {
         let of_file = format!("the token file {}", path.display());
-        let text = read_private(path).blame_for(Error::Trust, &of_file)?;
+        let text = read_private(path).blame_for(Fault::Trust, &of_file)?;
         Self::parse(&text).map_err(|e| e.context(of_file))
     }
 }
@@ -131,16 +149,16 @@ pub fn write_token(path: &Path, token: &str) -> Result<()> {
     match fs::symlink_metadata(path) {
         Ok(there) => {
             if !there.is_file() {
-                return Err(Error::Local("it exists and is not a regular file".into()));
+                return Err(Error::new(Fault::Local, "it exists and is not a regular file"));
             }
             if there.uid() != rustix::process::geteuid().as_raw() {
-                return Err(Error::Local("it belongs to another user; name a file that does not exist".into()));
+                return Err(Error::new(Fault::Local, "it belongs to another user; name a file that does not exist"));
             }
         }
         Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-        Err(e) => return Err(e).blame(Error::Local),
+        Err(e) => return Err(e).blame(Fault::Local),
     }
-    replace(path, token).blame(Error::Local)
+    replace(path, token).blame(Fault::Local)
 }
 
 /// Writes a line to a new file, which then gets the name.
@@ -299,7 +317,8 @@ mod tests {
 
     #[test]
     fn keys_lie_where_state_belongs() {
-        let path = |state: Option<&str>, home: Option<&str>| default_path(state.map(OsStr::new), home.map(OsStr::new));
+        let path =
+            |state: Option<&str>, home: Option<&str>| default_path(SERVE, state.map(OsStr::new), home.map(OsStr::new));
         assert_eq!(path(Some("/s"), Some("/h")).unwrap(), Path::new("/s/narrows/serve.key"));
         assert_eq!(path(Some("s"), Some("/h")).unwrap(), Path::new("/h/.local/state/narrows/serve.key"));
         assert!(path(None, None).is_err());

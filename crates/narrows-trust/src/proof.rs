@@ -4,7 +4,6 @@
 
 use std::sync::Arc;
 
-use narrows_host::tls::{self, only_tls13, provider};
 use rustls::client::AlwaysResolvesClientRawPublicKeys;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls13_signature_with_raw_key};
@@ -17,33 +16,38 @@ use rustls::{
     ServerConnection, SignatureScheme,
 };
 
-use super::keys::{FINGERPRINT_LEN, Keys, SECRET_LEN, Token};
-use crate::error::{Blame, Error, Result};
+use crate::error::{Blame, Error, Fault, Result};
+use crate::keys::{FINGERPRINT_LEN, Keys, SECRET_LEN, Token};
+use crate::tls::{self, only_tls13, provider};
 
-/// Application protocol of copies (ALPN, RFC 7301), so that no other service is taken for this one.
-pub(super) const PROTOCOL: &[u8] = b"narrows-cp/1";
 /// TLS asks for a name, which raw keys do not use.
 pub const NAME: &str = "narrows";
 /// Prefix of the secret of an Ed25519 key in PKCS #8 (RFC 8410, section 7).
 const PKCS8_HEAD: [u8; 16] = [0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20];
 
 /// A new random secret of a key.
-pub(super) fn random_secret() -> Result<[u8; SECRET_LEN]> {
+pub(crate) fn random_secret() -> Result<[u8; SECRET_LEN]> {
     let mut secret = [0; SECRET_LEN];
-    provider().secure_random.fill(&mut secret).map_err(|_| Error::Local("the system gives no random bytes".into()))?;
+    provider()
+        .secure_random
+        .fill(&mut secret)
+        .map_err(|_| Error::new(Fault::Local, "the system gives no random bytes"))?;
     Ok(secret)
 }
 
-/// The TLS connection of a client with this token.
-pub(super) fn client(token: &Token) -> Result<ClientConnection> {
-    let name = ServerName::try_from(NAME).blame_for(Error::Bug, "the name is no name")?;
-    ClientConnection::new(client_config(token, PROTOCOL)?, name).blame(Error::Bug)
+/// The TLS connection of a client with this token. `protocol`: the name that both ends must agree on (ALPN).
+///
+/// # Errors
+/// If the token has no key in it.
+pub fn client(token: &Token, protocol: &[u8]) -> Result<ClientConnection> {
+    let name = ServerName::try_from(NAME).blame_for(Fault::Bug, "the name is no name")?;
+    ClientConnection::new(client_config(token, protocol)?, name).blame(Fault::Bug)
 }
 
 /// The TLS configuration of a client with this token.
 pub fn client_config(token: &Token, protocol: &[u8]) -> Result<Arc<ClientConfig>> {
     let own = Arc::new(AlwaysResolvesClientRawPublicKeys::new(Arc::new(certified(&token.client)?)));
-    let mut config = tls::client_config(server_verifier(token), own, protocol).blame(Error::Bug)?;
+    let mut config = tls::client_config(server_verifier(token), own, protocol).blame(Fault::Bug)?;
     config.enable_sni = false;
     Ok(Arc::new(config))
 }
@@ -56,7 +60,7 @@ pub fn server_verifier(token: &Token) -> Arc<dyn ServerCertVerifier> {
 /// The TLS configuration for all connections of a server.
 pub fn server_config(keys: &Keys, protocol: &[u8]) -> Result<Arc<ServerConfig>> {
     let own = Arc::new(AlwaysResolvesServerRawPublicKeys::new(Arc::new(certified(&keys.server)?)));
-    Ok(Arc::new(tls::server_config(client_verifier(keys)?, own, protocol).blame(Error::Bug)?))
+    Ok(Arc::new(tls::server_config(client_verifier(keys)?, own, protocol).blame(Fault::Bug)?))
 }
 
 /// Who accepts the clients of a server, and no others.
@@ -65,12 +69,15 @@ pub fn client_verifier(keys: &Keys) -> Result<Arc<dyn ClientCertVerifier>> {
 }
 
 /// The TLS connection of a server for one client.
-pub(super) fn server_connection(config: &Arc<ServerConfig>) -> Result<ServerConnection> {
-    ServerConnection::new(Arc::clone(config)).blame(Error::Bug)
+///
+/// # Errors
+/// None with a configuration of [`server_config`].
+pub fn server_connection(config: &Arc<ServerConfig>) -> Result<ServerConnection> {
+    ServerConnection::new(Arc::clone(config)).blame(Fault::Bug)
 }
 
 /// BLAKE3 of the public key that belongs to a secret.
-pub(super) fn fingerprint_of_secret(secret: &[u8; SECRET_LEN]) -> Result<[u8; FINGERPRINT_LEN]> {
+pub(crate) fn fingerprint_of_secret(secret: &[u8; SECRET_LEN]) -> Result<[u8; FINGERPRINT_LEN]> {
     match certified(secret)?.cert.first() {
         Some(public) => Ok(fingerprint(public)),
         None => Err(no_public_part()),
@@ -82,12 +89,12 @@ fn fingerprint(public: &CertificateDer<'_>) -> [u8; FINGERPRINT_LEN] {
 }
 
 fn no_public_part() -> Error {
-    Error::Bug("a key has no public part; this is a bug".into())
+    Error::new(Fault::Bug, "a key has no public part; this is a bug")
 }
 
 fn certified(secret: &[u8; SECRET_LEN]) -> Result<CertifiedKey> {
     let pkcs8 = PrivatePkcs8KeyDer::from([&PKCS8_HEAD[..], secret].concat());
-    let key = rustls::crypto::ring::sign::any_eddsa_type(&pkcs8).blame(Error::Trust)?;
+    let key = rustls::crypto::ring::sign::any_eddsa_type(&pkcs8).blame(Fault::Trust)?;
     let public = key.public_key().ok_or_else(no_public_part)?;
     Ok(CertifiedKey::new(vec![CertificateDer::from(public.to_vec())], key))
 }
