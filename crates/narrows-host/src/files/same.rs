@@ -9,7 +9,7 @@ use anyhow::Result;
 
 /// Fails if one of `outputs` is the regular file `input`, under whatever name: a link, or stdin or
 /// stdout redirected by the shell. `-` is stdin as an input and stdout as an output.
-pub(crate) fn refuse_same<'a>(input: &Path, outputs: impl IntoIterator<Item = Option<&'a Path>>) -> Result<()> {
+pub fn refuse_same<'a>(input: &Path, outputs: impl IntoIterator<Item = Option<&'a Path>>) -> Result<()> {
     let Some(read) = identity(data(input, super::stdin)) else { return Ok(()) };
     for output in outputs.into_iter().flatten() {
         if identity(data(output, super::stdout)) == Some(read) {
@@ -22,7 +22,7 @@ pub(crate) fn refuse_same<'a>(input: &Path, outputs: impl IntoIterator<Item = Op
 
 /// Device and inode of a regular file. Other files lose nothing if they are read and written at
 /// once.
-pub(crate) fn identity(data: Option<Metadata>) -> Option<(u64, u64)> {
+pub fn identity(data: Option<Metadata>) -> Option<(u64, u64)> {
     data.filter(Metadata::is_file).map(|data| (data.dev(), data.ino()))
 }
 

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::Result;
-use narrows_host::signals;
+use crate::signals;
 
 /// Time after which a signal is seen.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -24,19 +24,19 @@ pub(super) fn remember(temporary: Option<PathBuf>) {
 }
 
 /// While this is there, the program ends soon after a signal, and leaves no incomplete output.
-pub(crate) struct EndsSoon {
+pub struct EndsSoon {
     is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl EndsSoon {
     /// Begins. `on_signal` is called as soon as a signal is seen.
-    pub(crate) fn start(on_signal: impl Fn() + Send + 'static) -> Result<Self> {
+    pub fn start(on_signal: impl Fn() + Send + 'static) -> Result<Self> {
         Self::within(GRACE, on_signal)
     }
 
     /// As [`EndsSoon::start`], for work that ends by itself when it was told.
-    pub(crate) fn in_order(on_signal: impl Fn() + Send + 'static) -> Result<Self> {
+    pub fn in_order(on_signal: impl Fn() + Send + 'static) -> Result<Self> {
         Self::within(Duration::MAX, on_signal)
     }
 
@@ -75,6 +75,6 @@ fn end(signal: i32) -> ! {
     let temporary = TEMPORARY.lock().unwrap_or_else(PoisonError::into_inner).take();
     // It may have its own name already.
     temporary.map(fs::remove_file);
-    narrows_host::words::note("interrupted");
+    crate::words::note("interrupted");
     signals::die_of(signal)
 }

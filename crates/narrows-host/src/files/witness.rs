@@ -7,14 +7,14 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result, anyhow};
-use narrows_host::file_state::FileState;
+use crate::file_state::FileState;
 use xxhash_rust::xxh3::Xxh3;
 
 /// Bytes that are read at a time when a file is read again.
 const STEP: usize = 1 << 20;
 
 /// A file that is read, as it was when it was opened.
-pub(crate) struct Witness {
+pub struct Witness {
     /// `None` of pipes, devices, and what the caller did not open.
     file: Option<(File, FileState)>,
     seen: Seen,
@@ -68,7 +68,7 @@ impl Witness {
     }
 
     /// Fails if the file was written since.
-    pub(crate) fn is_unchanged(&self) -> Result<()> {
+    pub fn is_unchanged(&self) -> Result<()> {
         self.now().map(drop)
     }
 
@@ -88,7 +88,7 @@ impl Witness {
     }
 
     /// Whether the file that has this name now is the one that was read, with what was read of it.
-    pub(crate) fn is_at(&self, path: &Path) -> bool {
+    pub fn is_at(&self, path: &Path) -> bool {
         let Ok(read) = self.now() else { return false };
         read.is_none_or(|read| path.metadata().is_ok_and(|data| FileState::from(&data) == read))
     }
