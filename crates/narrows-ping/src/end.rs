@@ -8,40 +8,40 @@ use narrows::message::{Came, Contexts, MESSAGE_MAX, MessageConfig, MessageEnd};
 use narrows::monitor::cost::Prior;
 use narrows::policy::{Fixed, Policy, PolicySetup};
 
-use super::hello::Hello;
-use super::kept::Kept;
-use super::method::{Context, Method};
+use crate::hello::Hello;
+use crate::kept::Kept;
+use crate::method::{Context, Method};
 
 /// Bytes of the length of a message, encoded or not.
 const LEN: usize = 2;
 
 /// One end of a connection.
-pub(crate) enum End {
+pub enum End {
     Plain,
     Alone { codec: Codec, contexts: Kept<codec::Contexts>, room: Box<[u8]> },
     Messages(Box<MessageFlows>),
 }
 
 /// The message flows of both directions.
-pub(crate) struct MessageFlows {
-    pub(crate) end: MessageEnd,
+pub struct MessageFlows {
+    pub end: MessageEnd,
     contexts: Kept<Contexts>,
     begun: Instant,
     /// The policy learns from measurements; other policies need no clock.
-    pub(crate) learns: bool,
+    pub learns: bool,
     /// The last message sent, its bytes on the wire, and when it was encoded.
     last: Option<(u64, usize, Instant)>,
 }
 
 /// How a message was encoded, for the mix.
-pub(crate) struct Encoded {
-    pub(crate) method: Codec,
-    pub(crate) linked: bool,
+pub struct Encoded {
+    pub method: Codec,
+    pub linked: bool,
 }
 
 impl End {
     /// The end of a connection with these settings.
-    pub(crate) fn new(hello: &Hello, method: Method, is_server: bool) -> Result<Self> {
+    pub fn new(hello: &Hello, method: Method, is_server: bool) -> Result<Self> {
         let (policy, context): (Box<dyn Policy>, _) = match method {
             Method::Plain => return Ok(Self::Plain),
             Method::Alone(codec) => {
@@ -81,14 +81,14 @@ impl End {
     }
 
     /// Starts recording every choice of the policy.
-    pub(crate) fn record(&mut self) {
+    pub fn record(&mut self) {
         if let Self::Messages(flows) = self {
             flows.end.sender_mut().record();
         }
     }
 
     /// The choices recorded since the last call, as JSON lines.
-    pub(crate) fn take_trace(&mut self) -> String {
+    pub fn take_trace(&mut self) -> String {
         match self {
             Self::Messages(flows) => flows.end.sender_mut().take_trace(),
             _ => String::new(),
@@ -97,7 +97,7 @@ impl End {
 
     /// Appends the encoded `message` to `out`; returns when it was ready, and its encoding. `now`
     /// is the start time.
-    pub(crate) fn encode(&mut self, message: &[u8], now: Instant, out: &mut Vec<u8>) -> Result<(Instant, Encoded)> {
+    pub fn encode(&mut self, message: &[u8], now: Instant, out: &mut Vec<u8>) -> Result<(Instant, Encoded)> {
         let stored = Encoded { method: Codec::STORE, linked: false };
         let encoded = match self {
             Self::Plain => {
@@ -134,7 +134,7 @@ impl End {
 
     /// Takes one message from the front of `input`, with all that comes before it, and puts it into `message`. None, and nothing
     /// is taken but what came before it, if there is not all of it.
-    pub(crate) fn decode(&mut self, input: &[u8], message: &mut Vec<u8>) -> Result<(usize, bool)> {
+    pub fn decode(&mut self, input: &[u8], message: &mut Vec<u8>) -> Result<(usize, bool)> {
         let flows = match self {
             Self::Messages(flows) => flows,
             Self::Plain => {

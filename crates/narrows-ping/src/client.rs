@@ -9,30 +9,30 @@ use anyhow::{Context, Result, ensure};
 use narrows::message::Dictionary;
 use narrows::policy::{PolicySpec, print_method};
 
-use super::end::End;
-use super::figures::Trips;
-use super::hello::Hello;
-use super::messages::Set;
-use super::method::Method;
-use super::socket::{BufferedSocket, Place, TIMEOUT};
-use super::wire::Wire;
+use crate::end::End;
+use crate::figures::Trips;
+use crate::hello::Hello;
+use crate::messages::Set;
+use crate::method::Method;
+use crate::socket::{BufferedSocket, Place, TIMEOUT};
+use crate::wire::Wire;
 
 /// Number of messages in a turn of one method: enough that the caches are warm for the method, few
 /// enough that all methods see the same state of the host.
 const TURN: usize = 32;
 
 /// Settings of a measurement.
-pub(crate) struct Client {
-    pub(crate) place: Place,
-    pub(crate) methods: Vec<Method>,
-    pub(crate) policy: PolicySpec,
-    pub(crate) history: usize,
-    pub(crate) dictionary: Option<Arc<Dictionary>>,
-    pub(crate) wire: Option<Wire>,
-    pub(crate) polls: bool,
-    pub(crate) rounds: usize,
+pub struct Client {
+    pub place: Place,
+    pub methods: Vec<Method>,
+    pub policy: PolicySpec,
+    pub history: usize,
+    pub dictionary: Option<Arc<Dictionary>>,
+    pub wire: Option<Wire>,
+    pub polls: bool,
+    pub rounds: usize,
     /// The file for the choices of `messages`.
-    pub(crate) trace: Option<File>,
+    pub trace: Option<File>,
 }
 
 struct Connection {
@@ -45,7 +45,7 @@ struct Connection {
 
 impl Client {
     /// Opens a connection without messages that stays open as long as the client runs.
-    pub(crate) fn announce(&self) -> Result<BufferedSocket> {
+    pub fn announce(&self) -> Result<BufferedSocket> {
         let mut socket = BufferedSocket::connect(&self.place)?;
         self.hello(None, 0).say(&mut socket)?;
         Ok(socket)
@@ -67,7 +67,7 @@ impl Client {
     /// Sends the messages of a set with all methods, in all rounds. Each round uses new
     /// connections, so that no history contains the messages. `progress` gets the numbers of
     /// messages that came back.
-    pub(crate) fn measure(&self, set: &Set, progress: &dyn Fn(u64)) -> Result<Vec<Trips>> {
+    pub fn measure(&self, set: &Set, progress: &dyn Fn(u64)) -> Result<Vec<Trips>> {
         let mut trips: Vec<Trips> = self.methods.iter().map(|_| Trips::default()).collect();
         for round in 0..self.rounds {
             let open = |m: &Method| Connection::open(self, *m).with_context(|| format!("with {m}"));

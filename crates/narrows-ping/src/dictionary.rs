@@ -14,7 +14,7 @@ use narrows::message::{DICTIONARY_MAX, DICTIONARY_MIN, Dictionary};
 /// # Errors
 /// The file cannot be read, is shorter than [`DICTIONARY_MIN`] or longer than [`DICTIONARY_MAX`], or
 /// is a malformed zstd dictionary.
-pub(crate) fn load(path: &Path) -> Result<Arc<Dictionary>> {
+pub fn load(path: &Path) -> Result<Arc<Dictionary>> {
     let shown = path.display();
     let cannot = || format!("cannot read the dictionary {shown}");
     let mut content = Vec::new();

@@ -14,7 +14,7 @@ use narrows::policy::print_method;
 
 /// How messages are encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Method {
+pub enum Method {
     /// A length and the message.
     Plain,
     /// One method of message mode.
@@ -27,7 +27,7 @@ pub(crate) enum Method {
 
 /// Additional data with which a message is encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Context {
+pub enum Context {
     None,
     Dictionary,
     History,
@@ -36,7 +36,7 @@ pub(crate) enum Context {
 }
 
 /// Maximum length of a name of a method or policy in the handshake.
-pub(crate) const NAME_MAX: usize = 64;
+pub const NAME_MAX: usize = 64;
 
 /// Default methods.
 const DEFAULT: &str = "plain,lz4,lz4:link,zstd:level=1,messages";
@@ -60,13 +60,13 @@ fn all() -> String {
 
 impl Method {
     /// Whether the method needs a dictionary.
-    pub(crate) fn needs_dictionary(self) -> bool {
+    pub fn needs_dictionary(self) -> bool {
         matches!(self, Self::Fixed { context: Context::Dictionary | Context::Seeded, .. })
     }
 
     /// Parses a list. It is split at commas, but `link`, `seeded`, `dict` and items with a `=`
     /// belong to the method before. `plain`, the reference for all others, is always included.
-    pub(crate) fn parse_list(text: &str, has_dictionary: bool) -> Result<Vec<Self>, Error> {
+    pub fn parse_list(text: &str, has_dictionary: bool) -> Result<Vec<Self>, Error> {
         let text = if text.is_empty() { DEFAULT } else { text };
         let mut specs: Vec<String> = Vec::new();
         for item in text.split(',').map(str::trim).filter(|item| !item.is_empty()) {
@@ -104,7 +104,7 @@ impl Method {
 
 impl Method {
     /// The name in the handshake, which servers of all versions read.
-    pub(crate) fn wire_name(self) -> String {
+    pub fn wire_name(self) -> String {
         let Self::Fixed { codec, context } = self else { return self.to_string() };
         let name = match codec.codec {
             CodecId::ZSTD => format!("zstd-{}", codec.level),
@@ -121,7 +121,7 @@ impl Method {
 
     /// Reads the name in a handshake. There, `zstd` without a level in its name is not of message
     /// mode.
-    pub(crate) fn from_wire_name(name: &str) -> Result<Self, Error> {
+    pub fn from_wire_name(name: &str) -> Result<Self, Error> {
         match name.split(':').next() {
             Some("zstd") => name.parse().map(Self::Alone),
             _ => name.parse(),

@@ -10,7 +10,7 @@ use narrows::message::MESSAGE_MAX;
 use narrows::{Error, ErrorKind};
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::files;
+use narrows_host::files;
 
 /// Maximum number of files: ten times as many as a dictionary needs if each is one message. More
 /// suggest that the wrong folder was named.
@@ -25,7 +25,7 @@ const LEN_BYTES: usize = 4;
 
 /// Layout of the messages in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Layout {
+pub enum Layout {
     /// The file is one message.
     One,
     /// Each message is preceded by its length.
@@ -37,7 +37,7 @@ pub(crate) enum Layout {
 impl Layout {
     /// The layout by the extension of the file; `lines` applies to files whose extension does not
     /// say.
-    pub(crate) fn of(path: &Path, lines: bool) -> Self {
+    pub fn of(path: &Path, lines: bool) -> Self {
         match path.extension().and_then(|e| e.to_str()) {
             Some("msgs") => Self::Lengths,
             Some("jsonl" | "ndjson") => Self::Lines,
@@ -49,13 +49,13 @@ impl Layout {
 
 /// Distinct messages, in the order in which they were read.
 #[derive(Default)]
-pub(crate) struct Samples {
+pub struct Samples {
     /// The messages.
-    pub(crate) messages: Vec<Vec<u8>>,
+    pub messages: Vec<Vec<u8>>,
     /// Number of messages skipped because they came before.
-    pub(crate) repeated: usize,
+    pub repeated: usize,
     /// Whether the input exceeded a limit, so that not all was read.
-    pub(crate) is_cut: bool,
+    pub is_cut: bool,
     /// Files whose extension does not say have a message in each line.
     lines: bool,
     seen: HashSet<u128>,
@@ -68,7 +68,7 @@ pub(crate) struct Samples {
 impl Samples {
     /// Reads files and folders as `narrows train` does; with `lines`, each line of a file is a
     /// message.
-    pub(crate) fn read(paths: &[PathBuf], lines: bool) -> Result<Self> {
+    pub fn read(paths: &[PathBuf], lines: bool) -> Result<Self> {
         let mut samples = Self { lines, ..Self::default() };
         for path in paths {
             let kind = fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -78,7 +78,7 @@ impl Samples {
     }
 
     /// Whether `path` is one of the files that were read, under whatever name.
-    pub(crate) fn has_read(&self, path: &Path) -> bool {
+    pub fn has_read(&self, path: &Path) -> bool {
         files::identity(path.metadata().ok()).is_some_and(|file| self.read.contains(&file))
     }
 
@@ -166,7 +166,7 @@ impl Samples {
 
 /// Splits the rest of a `.msgs` file into its first message and what follows; `number` is for the
 /// error.
-pub(crate) fn split_message(rest: &[u8], number: usize) -> Result<(&[u8], &[u8]), Error> {
+pub fn split_message(rest: &[u8], number: usize) -> Result<(&[u8], &[u8]), Error> {
     let cut = || Error::truncated(format!("it ends in the middle of message {number}"));
     let (len, behind) = rest.split_first_chunk::<LEN_BYTES>().ok_or_else(cut)?;
     let len = u32::from_le_bytes(*len) as usize;
@@ -177,7 +177,7 @@ pub(crate) fn split_message(rest: &[u8], number: usize) -> Result<(&[u8], &[u8])
 }
 
 /// The lines of a file, without line ends and empty lines.
-pub(crate) fn split_lines(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub fn split_lines(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     bytes.split(|&b| b == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line)).filter(|line| !line.is_empty())
 }
 

@@ -14,14 +14,14 @@ use crate::samples::{Layout, split_lines, split_message};
 const FILE_MAX: u64 = 256 << 20;
 
 /// Messages of one size, or of their original sizes if `size` is `None`.
-pub(crate) struct Set {
-    pub(crate) size: Option<usize>,
-    pub(crate) messages: Vec<Vec<u8>>,
+pub struct Set {
+    pub size: Option<usize>,
+    pub messages: Vec<Vec<u8>>,
 }
 
 /// Reads messages, each preceded by its length (4 bytes, little endian), or one in each line if the
 /// name of the file or `lines` says so.
-pub(crate) fn read(path: &Path, lines: bool) -> Result<Vec<Vec<u8>>> {
+pub fn read(path: &Path, lines: bool) -> Result<Vec<Vec<u8>>> {
     let about = || format!("cannot use {}", path.display());
     let len = std::fs::metadata(path).with_context(about)?.len();
     ensure!(len <= FILE_MAX, "{} is longer than 256 MiB", path.display());
@@ -66,7 +66,7 @@ fn parse(bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
 
 /// At most `count` messages of their original sizes, or, for each of `sizes`, of the concatenated
 /// messages cut to that size.
-pub(crate) fn sets(source: &[Vec<u8>], sizes: &[usize], count: usize) -> Result<Vec<Set>> {
+pub fn sets(source: &[Vec<u8>], sizes: &[usize], count: usize) -> Result<Vec<Set>> {
     if sizes.is_empty() {
         return Ok(vec![Set { size: None, messages: source.iter().take(count).cloned().collect() }]);
     }
@@ -83,7 +83,7 @@ pub(crate) fn sets(source: &[Vec<u8>], sizes: &[usize], count: usize) -> Result<
 }
 
 /// Generates artificial signalling messages (SIP) of at least `len` bytes in all, always the same.
-pub(crate) fn made_up(len: usize) -> Vec<Vec<u8>> {
+pub fn made_up(len: usize) -> Vec<Vec<u8>> {
     const METHODS: [&str; 4] = ["INVITE", "SUBSCRIBE", "REGISTER", "OPTIONS"];
     const FIELDS: [&str; 6] = [
         "Via: SIP/2.0/TCP proxy",

@@ -5,37 +5,37 @@ use std::collections::BTreeMap;
 
 /// All round trips of one method over one set of messages.
 #[derive(Debug, Default)]
-pub(crate) struct Trips {
+pub struct Trips {
     /// Round-trip times in nanoseconds, by round and message.
-    pub(crate) ns: Vec<Vec<u64>>,
+    pub ns: Vec<Vec<u64>>,
     /// Raw bytes in both directions.
-    pub(crate) raw_bytes: u64,
+    pub raw_bytes: u64,
     /// Wire bytes in both directions.
-    pub(crate) wire_bytes: u64,
+    pub wire_bytes: u64,
     /// Wire bytes of the replies.
-    pub(crate) back_bytes: u64,
+    pub back_bytes: u64,
     /// Number of messages by encoding.
-    pub(crate) mix: BTreeMap<String, u64>,
+    pub mix: BTreeMap<String, u64>,
 }
 
 /// The printed figures of one method.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Figures {
-    pub(crate) p50_us: f64,
-    pub(crate) p90_us: f64,
-    pub(crate) p99_us: f64,
+pub struct Figures {
+    pub p50_us: f64,
+    pub p90_us: f64,
+    pub p99_us: f64,
     /// Mean over the messages of the median of each message over the rounds, on which a disturbed
     /// round has little influence.
-    pub(crate) round_trip_us: f64,
-    pub(crate) ratio: f64,
+    pub round_trip_us: f64,
+    pub ratio: f64,
     /// Raw bytes of one direction divided by the time of one direction, half a round trip.
-    pub(crate) goodput_bytes_per_s: f64,
-    pub(crate) throughput_bytes_per_s: f64,
+    pub goodput_bytes_per_s: f64,
+    pub throughput_bytes_per_s: f64,
 }
 
 impl Trips {
     /// Computes the figures.
-    pub(crate) fn figures(&self) -> Figures {
+    pub fn figures(&self) -> Figures {
         let mut all: Vec<u64> = self.ns.concat();
         all.sort_unstable();
         let messages = self.ns.iter().map(Vec::len).min().unwrap_or(0);

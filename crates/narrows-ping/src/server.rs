@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, ensure};
 use rustix::event::PollFlags;
 
-use super::end::End;
-use super::hello::Hello;
-use super::socket::{BufferedSocket, Place, TIMEOUT};
-use super::wire::Wire;
-use crate::report;
+use crate::end::End;
+use crate::hello::Hello;
+use crate::socket::{BufferedSocket, Place, TIMEOUT};
+use crate::wire::Wire;
+use narrows_host::words;
 use narrows_host::lines::Lines;
 use narrows_host::signals;
 
@@ -39,7 +39,7 @@ enum ListenSocket {
 }
 
 /// A listening server.
-pub(crate) struct Server {
+pub struct Server {
     listener: ListenSocket,
     open: Arc<AtomicUsize>,
     quiet: bool,
@@ -48,7 +48,7 @@ pub(crate) struct Server {
 
 impl Server {
     /// Listens on an address.
-    pub(crate) fn bind(place: &Place, quiet: bool) -> Result<Self> {
+    pub fn bind(place: &Place, quiet: bool) -> Result<Self> {
         let cannot = || format!("cannot listen on {place}");
         let listener = match place {
             Place::Tcp(address) => ListenSocket::Tcp(TcpListener::bind(address).with_context(cannot)?),
@@ -69,7 +69,7 @@ impl Server {
     }
 
     /// The TCP address; `None` for a Unix socket.
-    pub(crate) fn address(&self) -> Option<SocketAddr> {
+    pub fn address(&self) -> Option<SocketAddr> {
         match &self.listener {
             ListenSocket::Tcp(l) => l.local_addr().ok(),
             ListenSocket::Unix(..) => None,
@@ -78,14 +78,14 @@ impl Server {
 
     /// Serves until a signal arrives, or with `once` until the first client and all that connected
     /// meanwhile have gone.
-    pub(crate) fn run(&self, once: bool) -> Result<()> {
+    pub fn run(&self, once: bool) -> Result<()> {
         let mut served = false;
         loop {
             if once && served && self.open.load(Ordering::Acquire) == 0 {
                 return Ok(());
             }
             if let Some(more) = lock(&self.lines).left_out(Instant::now()).filter(|_| !self.quiet) {
-                report::note(format_args!("{more} more clients failed in a second"));
+                words::note(format_args!("{more} more clients failed in a second"));
             }
             if !signals::ready(self, PollFlags::IN, Some(LOOK_EVERY))? {
                 continue;
@@ -97,7 +97,7 @@ impl Server {
                 }
                 Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::ConnectionAborted) => {}
                 Err(e) => {
-                    report::note(format_args!("cannot accept a connection: {}", report::one_line(&anyhow!(e))));
+                    words::note(format_args!("cannot accept a connection: {}", words::one_line(&anyhow!(e))));
                     std::thread::sleep(PAUSE);
                 }
             }
@@ -129,11 +129,11 @@ impl Server {
                 && !quiet
                 && lock(&lines).may_tell(Instant::now())
             {
-                report::note(format_args!("{from}: {}", report::one_line(&error)));
+                words::note(format_args!("{from}: {}", words::one_line(&error)));
             }
         };
         if let Err(e) = std::thread::Builder::new().name("narrows-ping".into()).spawn(serve) {
-            report::note(format_args!("cannot start a thread for a client: {}", report::one_line(&anyhow!(e))));
+            words::note(format_args!("cannot start a thread for a client: {}", words::one_line(&anyhow!(e))));
         }
     }
 }
@@ -186,7 +186,7 @@ impl Drop for Counted {
 }
 
 fn refuse(socket: &mut BufferedSocket, error: &anyhow::Error) -> Result<()> {
-    Hello::answer(socket, Some(&report::one_line(error)))?;
+    Hello::answer(socket, Some(&words::one_line(error)))?;
     // Further data is read, because closing with unread data would reset the connection before the
     // client has read the reason.
     let begun = Instant::now();

@@ -17,7 +17,7 @@ static CODECS: Mutex<Vec<codec::Contexts>> = Mutex::new(Vec::new());
 static DICTIONARIES: Mutex<Vec<Arc<Dictionary>>> = Mutex::new(Vec::new());
 
 /// Something that can be kept.
-pub(super) trait Keep: Default + Send + 'static {
+pub(crate) trait Keep: Default + Send + 'static {
     fn place() -> &'static Mutex<Vec<Self>>;
 }
 
@@ -34,13 +34,13 @@ impl Keep for codec::Contexts {
 }
 
 /// A context used by one connection, and afterwards by another one.
-pub(super) struct Kept<T: Keep>(Option<T>);
+pub(crate) struct Kept<T: Keep>(Option<T>);
 
 const THERE: &str = "it is there until it is dropped";
 
 impl<T: Keep> Kept<T> {
     /// Takes a kept context, or creates one.
-    pub(super) fn take() -> Self {
+    pub(crate) fn take() -> Self {
         let mut place = T::place().lock().unwrap_or_else(PoisonError::into_inner);
         Self(Some(place.pop().unwrap_or_default()))
     }
@@ -74,7 +74,7 @@ impl<T: Keep> DerefMut for Kept<T> {
 }
 
 /// A kept dictionary with this content, or a new one; `None` if it is malformed.
-pub(super) fn dictionary(content: Vec<u8>) -> Option<Arc<Dictionary>> {
+pub(crate) fn dictionary(content: Vec<u8>) -> Option<Arc<Dictionary>> {
     let mut seen = DICTIONARIES.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(same) = seen.iter().find(|d| d.content() == content) {
         return Some(Arc::clone(same));

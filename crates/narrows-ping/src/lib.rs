@@ -1,4 +1,4 @@
-//! `narrows ping`: round trips of messages with many methods over the same link.
+//! Round trips of messages with many methods over the same link: the library behind `narrows ping`.
 //!
 //! ```text
 //!   client                                                        server
@@ -9,14 +9,16 @@
 //! Each method has its own connection. The methods take turns, so that a disturbance of the link or
 //! the host affects all of them.
 
-pub(crate) mod client;
+pub mod client;
+pub mod dictionary;
 mod end;
-mod figures;
-pub(crate) mod hello;
+pub mod figures;
+pub mod hello;
 mod kept;
-pub(crate) mod messages;
-pub(crate) mod method;
-pub(crate) mod server;
-pub(crate) mod show;
-pub(crate) mod socket;
-pub(crate) mod wire;
+pub mod messages;
+pub mod method;
+pub mod samples;
+pub mod server;
+pub mod show;
+pub mod socket;
+pub mod wire;

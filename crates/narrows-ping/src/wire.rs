@@ -19,33 +19,33 @@ const AWAKE: Duration = Duration::from_millis(5);
 /// The emulated link. Each store-and-forward hop takes the transmission time of the bytes once
 /// more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Wire {
-    pub(crate) bits_per_s: u64,
-    pub(crate) hops: u8,
+pub struct Wire {
+    pub bits_per_s: u64,
+    pub hops: u8,
 }
 
 impl Wire {
     /// Lowest rate: with slower links the longest message would take too long.
-    pub(crate) const BITS_MIN: u64 = 1_000_000;
+    pub const BITS_MIN: u64 = 1_000_000;
     /// Highest rate in bits per second.
-    pub(crate) const BITS_MAX: u64 = 1_000_000_000_000;
+    pub const BITS_MAX: u64 = 1_000_000_000_000;
     /// Maximum number of hops.
-    pub(crate) const HOPS_MAX: u8 = 16;
+    pub const HOPS_MAX: u8 = 16;
 
     /// Whether rate and hops are within their limits.
-    pub(crate) fn is_sound(self) -> bool {
+    pub fn is_sound(self) -> bool {
         (Self::BITS_MIN..=Self::BITS_MAX).contains(&self.bits_per_s) && self.hops <= Self::HOPS_MAX
     }
 
     /// Time that `len` bytes take to cross.
-    pub(crate) fn time(self, len: usize) -> Duration {
+    pub fn time(self, len: usize) -> Duration {
         let bytes = len + PACKET_OVERHEAD * len.div_ceil(PACKET_LEN);
         let bits = bytes as f64 * 8.0 * (1.0 + f64::from(self.hops));
         Duration::from_secs_f64(bits / self.bits_per_s as f64)
     }
 
     /// Blocks the calling thread until `len` bytes that were ready at `since` would have crossed.
-    pub(crate) fn hold(self, len: usize, since: Instant) {
+    pub fn hold(self, len: usize, since: Instant) {
         let until = since + self.time(len);
         let left = until.saturating_duration_since(Instant::now());
         if left > SLEEP_FROM {
@@ -57,7 +57,7 @@ impl Wire {
     }
 
     /// The link as text, such as `emulated: 100 Mbit/s, 1 hop`.
-    pub(crate) fn words(self) -> String {
+    pub fn words(self) -> String {
         let mbit = self.bits_per_s as f64 * 1e-6;
         let hops = match self.hops {
             0 => String::new(),

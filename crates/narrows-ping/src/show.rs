@@ -4,17 +4,17 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use super::client::Client;
-use super::figures::Trips;
-use super::messages::Set;
-use super::method::Method;
-use crate::report;
+use crate::client::Client;
+use crate::figures::Trips;
+use crate::messages::Set;
+use crate::method::Method;
+use narrows_host::words;
 
 /// Measurements of a set: the round trips of each method in the order of the client's methods,
 /// plain first.
-pub(crate) struct Measured<'a> {
-    pub(crate) set: &'a Set,
-    pub(crate) trips: Vec<Trips>,
+pub struct Measured<'a> {
+    pub set: &'a Set,
+    pub trips: Vec<Trips>,
 }
 
 impl Measured<'_> {
@@ -24,17 +24,17 @@ impl Measured<'_> {
     }
 
     /// The figures as a table.
-    pub(crate) fn table(&self, client: &Client) -> String {
+    pub fn table(&self, client: &Client) -> String {
         let (count, mean_len) = (self.set.messages.len(), self.mean_len());
         let of = match self.set.size {
-            Some(size) => format!("of {}", report::count(size, "byte", "bytes")),
+            Some(size) => format!("of {}", words::count(size, "byte", "bytes")),
             None => format!("of {mean_len:.0} bytes on average"),
         };
         let wire = client.wire.map_or("as it is".to_owned(), |w| w.words());
         let mut text = format!(
             "{} {of}, {}; link {wire}\n",
-            report::count(count, "message", "messages"),
-            report::count(client.rounds, "round", "rounds")
+            words::count(count, "message", "messages"),
+            words::count(client.rounds, "round", "rounds")
         );
         let _ = write!(
             text,
@@ -64,7 +64,7 @@ impl Measured<'_> {
     }
 
     /// The figures as JSON.
-    pub(crate) fn json(&self, client: &Client) -> Value {
+    pub fn json(&self, client: &Client) -> Value {
         let plain = self.trips[0].figures();
         let rows: Vec<Value> = client
             .methods

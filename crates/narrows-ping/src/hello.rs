@@ -13,10 +13,10 @@ use anyhow::{Result, bail, ensure};
 use narrows::message::{DICTIONARY_MAX, DICTIONARY_MIN, Dictionary, HISTORY_MAX, HISTORY_MIN};
 use narrows::policy::PolicySpec;
 
-use super::kept;
-use super::method::{Method, NAME_MAX};
-use super::socket::BufferedSocket;
-use super::wire::Wire;
+use crate::kept;
+use crate::method::{Method, NAME_MAX};
+use crate::socket::BufferedSocket;
+use crate::wire::Wire;
 use narrows_host::words::shown;
 
 const MAGIC: [u8; 4] = *b"nrwp";
@@ -27,22 +27,22 @@ const TEXT_MAX: usize = 1000;
 
 /// Settings of a connection for both ends.
 #[derive(Debug, Clone)]
-pub(crate) struct Hello {
+pub struct Hello {
     /// `None` for a connection without messages, which only shows that the client is running.
-    pub(crate) method: Option<Method>,
-    pub(crate) policy: PolicySpec,
-    pub(crate) history: usize,
-    pub(crate) wire: Option<Wire>,
+    pub method: Option<Method>,
+    pub policy: PolicySpec,
+    pub history: usize,
+    pub wire: Option<Wire>,
     /// Both ends poll for data instead of sleeping.
-    pub(crate) polls: bool,
+    pub polls: bool,
     /// Epoch of the client's flow; that of the server differs.
-    pub(crate) epoch: u64,
-    pub(crate) dictionary: Option<Arc<Dictionary>>,
+    pub epoch: u64,
+    pub dictionary: Option<Arc<Dictionary>>,
 }
 
 impl Hello {
     /// Sends the handshake and waits for the answer of the server.
-    pub(crate) fn say(&self, socket: &mut BufferedSocket) -> Result<()> {
+    pub fn say(&self, socket: &mut BufferedSocket) -> Result<()> {
         let name = self.method.map(Method::wire_name).unwrap_or_default();
         let policy = self.policy.to_string();
         let dictionary = self.dictionary.as_deref().map_or(&[][..], Dictionary::content);
@@ -71,8 +71,8 @@ impl Hello {
 
     /// Reads the handshake of a client, which may send anything; `None` if it disconnected without
     /// sending.
-    pub(crate) fn hear(socket: &mut BufferedSocket) -> Result<Option<Self>> {
-        if socket.came().is_empty() && !socket.more(super::socket::TIMEOUT)? {
+    pub fn hear(socket: &mut BufferedSocket) -> Result<Option<Self>> {
+        if socket.came().is_empty() && !socket.more(crate::socket::TIMEOUT)? {
             return Ok(None);
         }
         // Wrong data is refused at once, without waiting for the rest of a handshake.
@@ -112,7 +112,7 @@ impl Hello {
     }
 
     /// Answers a handshake; `refused` is the reason for a refusal.
-    pub(crate) fn answer(socket: &mut BufferedSocket, refused: Option<&str>) -> Result<()> {
+    pub fn answer(socket: &mut BufferedSocket, refused: Option<&str>) -> Result<()> {
         let text = refused.unwrap_or_default();
         let text = &text.as_bytes()[..text.len().min(TEXT_MAX)];
         let mut out = MAGIC.to_vec();
@@ -125,7 +125,7 @@ impl Hello {
 
 /// Parses a policy. Only policies for messages without files are allowed, since a client must not
 /// name files of the server.
-pub(crate) fn policy(text: &str) -> Result<PolicySpec> {
+pub fn policy(text: &str) -> Result<PolicySpec> {
     let spec = text.parse::<PolicySpec>()?;
     if spec.takes_messages() && spec.file().is_none() {
         return Ok(spec);

@@ -17,7 +17,7 @@ use rustix::net::{RecvFlags, recv};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit for what the other end has to do at once. The longest message over the slowest
 /// emulated link takes 10 s.
-pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
+pub const TIMEOUT: Duration = Duration::from_secs(30);
 /// Length of the read buffer: the longest message with all that may precede it.
 const ROOM: usize = 128 << 10;
 /// Maximum time of polling before a read sleeps: a round trip of a full packet over 10 Mbit/s takes
@@ -29,14 +29,14 @@ static ARRIVALS: AtomicU64 = AtomicU64::new(0);
 
 /// Address of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Place {
+pub enum Place {
     Tcp(String),
     Unix(PathBuf),
 }
 
 impl Place {
     /// Parses `HOST:PORT`, `tcp://HOST:PORT` or `unix:PATH`.
-    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+    pub fn parse(text: &str) -> Result<Self, String> {
         if let Some(path) = text.strip_prefix("unix:") {
             if path.is_empty() {
                 return Err("unix: must be followed by a path".into());
@@ -67,7 +67,7 @@ enum Socket {
 }
 
 /// A connection with its received data.
-pub(crate) struct BufferedSocket {
+pub struct BufferedSocket {
     socket: Socket,
     room: Box<[u8]>,
     /// Range of `room` with data that was not taken.
@@ -79,7 +79,7 @@ pub(crate) struct BufferedSocket {
 
 impl BufferedSocket {
     /// Connects to a server.
-    pub(crate) fn connect(place: &Place) -> Result<Self> {
+    pub fn connect(place: &Place) -> Result<Self> {
         let cannot = || format!("cannot connect to {place}");
         let socket = match place {
             Place::Unix(path) => Socket::Unix(UnixStream::connect(path).with_context(cannot)?),
@@ -105,12 +105,12 @@ impl BufferedSocket {
     }
 
     /// A connection over TCP.
-    pub(crate) fn tcp(socket: TcpStream) -> io::Result<Self> {
+    pub fn tcp(socket: TcpStream) -> io::Result<Self> {
         Self::new(Socket::Tcp(socket))
     }
 
     /// A connection over a Unix socket.
-    pub(crate) fn unix(socket: UnixStream) -> io::Result<Self> {
+    pub fn unix(socket: UnixStream) -> io::Result<Self> {
         Self::new(Socket::Unix(socket))
     }
 
@@ -130,7 +130,7 @@ impl BufferedSocket {
     }
 
     /// Whether the data leaves this host, so that others may read it.
-    pub(crate) fn leaves_host(&self) -> bool {
+    pub fn leaves_host(&self) -> bool {
         match &self.socket {
             Socket::Tcp(s) => s.peer_addr().is_ok_and(|a| !a.ip().is_loopback()),
             Socket::Unix(_) => false,
@@ -138,12 +138,12 @@ impl BufferedSocket {
     }
 
     /// Sets whether reads poll before they sleep.
-    pub(crate) fn poll(&mut self, polls: bool) {
+    pub fn poll(&mut self, polls: bool) {
         self.polls = polls;
     }
 
     /// Sends bytes.
-    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
+    pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
         let written = match &mut self.socket {
             Socket::Tcp(s) => s.write_all(bytes),
             Socket::Unix(s) => s.write_all(bytes),
@@ -156,12 +156,12 @@ impl BufferedSocket {
     }
 
     /// Received data that was not taken.
-    pub(crate) fn came(&self) -> &[u8] {
+    pub fn came(&self) -> &[u8] {
         &self.room[self.from..self.to]
     }
 
     /// Removes `len` bytes from the received data.
-    pub(crate) fn take(&mut self, len: usize) {
+    pub fn take(&mut self, len: usize) {
         self.from = self.from.saturating_add(len).min(self.to);
         if self.from == self.to {
             (self.from, self.to) = (0, 0);
@@ -169,7 +169,7 @@ impl BufferedSocket {
     }
 
     /// Waits for more data; false if the other end has closed the connection between two messages.
-    pub(crate) fn more(&mut self, limit: Duration) -> Result<bool> {
+    pub fn more(&mut self, limit: Duration) -> Result<bool> {
         if self.timeout != Some(limit) {
             match &self.socket {
                 Socket::Tcp(s) => s.set_read_timeout(Some(limit))?,
@@ -228,7 +228,7 @@ impl BufferedSocket {
     }
 
     /// Waits for `len` bytes and takes them.
-    pub(crate) fn exactly(&mut self, len: usize) -> Result<Vec<u8>> {
+    pub fn exactly(&mut self, len: usize) -> Result<Vec<u8>> {
         while self.came().len() < len {
             ensure!(self.more(TIMEOUT)?, "the other end has gone away");
         }
