@@ -3,20 +3,18 @@
 use std::process::ExitCode;
 
 use narrows_host::signals;
+use narrows_watch::{logs, outlet};
 
 mod args;
-mod bottleneck;
 mod cmd;
 mod config;
 mod counts;
 mod damage;
 mod files;
 mod flow;
-mod logs;
 mod manual;
 mod measure;
 mod oracle;
-mod outlet;
 mod packs;
 mod place;
 mod plan;
@@ -24,11 +22,9 @@ mod progress;
 mod repack;
 mod report;
 mod shaper;
-mod top;
 mod transfer;
 mod variables;
 mod version;
-mod watch;
 
 fn main() -> ExitCode {
     narrows::stream::return_memory_early();

@@ -10,9 +10,9 @@ use narrows::receiver::RecvSummary;
 use narrows::sender::Summary;
 use serde_json::{Value, json};
 
-use crate::bottleneck::Bottleneck;
 pub(crate) use narrows_host::output::{ask, is_all_out, out, out_meanwhile};
 pub(crate) use narrows_host::words::{bytes, count, note, note_json, one_line, wire};
+use narrows_watch::bottleneck::Bottleneck;
 
 /// Error that the other end was told and reports to the user, so that this end prints nothing.
 #[derive(Debug)]

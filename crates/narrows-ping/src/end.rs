@@ -16,32 +16,32 @@ use crate::method::{Context, Method};
 const LEN: usize = 2;
 
 /// One end of a connection.
-pub enum End {
+pub(crate) enum End {
     Plain,
     Alone { codec: Codec, contexts: Kept<codec::Contexts>, room: Box<[u8]> },
     Messages(Box<MessageFlows>),
 }
 
 /// The message flows of both directions.
-pub struct MessageFlows {
-    pub end: MessageEnd,
+pub(crate) struct MessageFlows {
+    pub(crate) end: MessageEnd,
     contexts: Kept<Contexts>,
     begun: Instant,
     /// The policy learns from measurements; other policies need no clock.
-    pub learns: bool,
+    pub(crate) learns: bool,
     /// The last message sent, its bytes on the wire, and when it was encoded.
     last: Option<(u64, usize, Instant)>,
 }
 
 /// How a message was encoded, for the mix.
-pub struct Encoded {
-    pub method: Codec,
-    pub linked: bool,
+pub(crate) struct Encoded {
+    pub(crate) method: Codec,
+    pub(crate) linked: bool,
 }
 
 impl End {
     /// The end of a connection with these settings.
-    pub fn new(hello: &Hello, method: Method, is_server: bool) -> Result<Self> {
+    pub(crate) fn new(hello: &Hello, method: Method, is_server: bool) -> Result<Self> {
         let (policy, context): (Box<dyn Policy>, _) = match method {
             Method::Plain => return Ok(Self::Plain),
             Method::Alone(codec) => {
@@ -81,14 +81,14 @@ impl End {
     }
 
     /// Starts recording every choice of the policy.
-    pub fn record(&mut self) {
+    pub(crate) fn record(&mut self) {
         if let Self::Messages(flows) = self {
             flows.end.sender_mut().record();
         }
     }
 
     /// The choices recorded since the last call, as JSON lines.
-    pub fn take_trace(&mut self) -> String {
+    pub(crate) fn take_trace(&mut self) -> String {
         match self {
             Self::Messages(flows) => flows.end.sender_mut().take_trace(),
             _ => String::new(),
@@ -97,7 +97,7 @@ impl End {
 
     /// Appends the encoded `message` to `out`; returns when it was ready, and its encoding. `now`
     /// is the start time.
-    pub fn encode(&mut self, message: &[u8], now: Instant, out: &mut Vec<u8>) -> Result<(Instant, Encoded)> {
+    pub(crate) fn encode(&mut self, message: &[u8], now: Instant, out: &mut Vec<u8>) -> Result<(Instant, Encoded)> {
         let stored = Encoded { method: Codec::STORE, linked: false };
         let encoded = match self {
             Self::Plain => {
@@ -134,7 +134,7 @@ impl End {
 
     /// Takes one message from the front of `input`, with all that comes before it, and puts it into `message`. None, and nothing
     /// is taken but what came before it, if there is not all of it.
-    pub fn decode(&mut self, input: &[u8], message: &mut Vec<u8>) -> Result<(usize, bool)> {
+    pub(crate) fn decode(&mut self, input: &[u8], message: &mut Vec<u8>) -> Result<(usize, bool)> {
         let flows = match self {
             Self::Messages(flows) => flows,
             Self::Plain => {

@@ -20,7 +20,7 @@ use narrows::transport::Link;
 
 use crate::args::copying::contents_of;
 use crate::args::{CpArgs, reach};
-use crate::bottleneck::{Bottleneck, Part};
+use narrows_watch::bottleneck::{Bottleneck, Part};
 use crate::files::Source;
 use crate::progress::Bar;
 use crate::transfer::{Received, Sent, Transfer};

@@ -23,12 +23,13 @@ use narrows_tunnel::reason::Reason;
 use narrows_tunnel::rules::Rules;
 use narrows_tunnel::session::Timing;
 use narrows_tunnel::settings::{BeforeListening, Change, Report, Settings, Trust, Uplink};
+use narrows_watch::page::Metrics;
+use narrows_watch::{logs, outlet};
 use rustls::pki_types::ServerName;
 use serde_json::json;
 
 use crate::args::tunnel::{TunnelArgs, TunnelCommand};
-use crate::watch::Metrics;
-use crate::{files, logs, outlet, report};
+use crate::{files, report};
 
 mod config;
 mod known;
@@ -59,7 +60,7 @@ pub(crate) fn run(flags: &TunnelArgs) -> Result<ExitCode> {
         Err(faults) => return Ok(faults.tell()),
     };
     let args = &args;
-    logs::start("tunnel", &args.watch, logs::usual(args.quiet, args.verbose))?;
+    logs::start("tunnel", &args.watch.log(), logs::usual(args.quiet, args.verbose))?;
     outlet::start(args.json)?;
     let metrics = Metrics::bind(args.watch.metrics.as_deref())?;
     let mut renewal = Renewal::new(flags, args)?;

@@ -9,7 +9,7 @@ use narrows::stream::{Notes, ReceiveOptions};
 
 use super::{Outcome, Tell, is_stored, reach_asked, received_words, receiving, start, telling};
 use crate::args::CpArgs;
-use crate::bottleneck::Part;
+use narrows_watch::bottleneck::Part;
 use crate::files::{self, Target};
 use crate::flow;
 use crate::progress::Bar;

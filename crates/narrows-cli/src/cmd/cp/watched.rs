@@ -6,10 +6,10 @@ use narrows::stream::Control;
 use narrows_copy::place::Place;
 use narrows_copy::source::Progress;
 use narrows_copy::store::EntryStore;
+use narrows_watch::copy::{OneCopy, publish_copy};
 use narrows_watch::status;
 
 use crate::args::CpArgs;
-use crate::watch::{OneCopy, publish_copy};
 
 /// Lets others watch a copy that this end sends.
 pub(super) fn sending(

@@ -9,12 +9,12 @@ use narrows::policy::PolicySpec;
 use narrows_tunnel::forward::{self, Forward};
 use narrows_tunnel::limits::{CARRIERS_MAX, FLOWS_MAX};
 use narrows_tunnel::rules::Rules;
+use narrows_watch::{logs, page};
 use toml::Spanned;
 use toml::de::DeValue;
 
 use crate::args::tunnel::TunnelArgs;
 use crate::args::watch::LogForm;
-use crate::{logs, watch};
 
 /// Most values of a list: as many rules or forwards as a person keeps in view, and some more.
 const VALUES_MAX: usize = 10_000;
@@ -369,7 +369,7 @@ fn shell(text: &str) -> Result<(), String> {
 }
 
 fn metrics(text: &str) -> Result<(), String> {
-    watch::full_address(text)
+    page::full_address(text)
         .map(drop)
         .ok_or_else(|| format!("'{}' is not ADDR:PORT, such as 127.0.0.1:9710", shown(text)))
 }

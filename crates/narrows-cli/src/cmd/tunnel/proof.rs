@@ -9,9 +9,9 @@ use narrows_trust::certificates::Files;
 use narrows_trust::ends::{Client, Server};
 use narrows_trust::keys::{self, Token};
 use narrows_tunnel::settings::PROTOCOL;
+use narrows_watch::page;
 
 use crate::args::tunnel::TunnelArgs;
-use crate::watch;
 
 pub(super) fn server(args: &TunnelArgs) -> Result<Server> {
     Ok(match certificates(args) {
@@ -40,7 +40,7 @@ pub(super) fn faults(args: &TunnelArgs) -> Vec<(&'static str, String)> {
     };
     let by_token = args.cert.is_none();
     let is_shell = args.to.as_ref().is_some_and(|to| !to.as_encoded_bytes().starts_with(b"narrows://"));
-    let metrics = args.watch.metrics.as_deref().and_then(watch::full_address);
+    let metrics = args.watch.metrics.as_deref().and_then(page::full_address);
     let mut taken: Vec<(&str, SocketAddr)> = Vec::new();
     for (key, address) in [("listen", &args.listen), ("health", &args.health), ("metrics", &metrics)] {
         let Some(address) = address else { continue };

@@ -5,26 +5,25 @@ use std::sync::Arc;
 use anyhow::Result;
 use narrows_tunnel::Tunnel;
 use narrows_tunnel::settings::Report;
-use narrows_watch::{Describe, trace};
+use narrows_watch::page::{self, Metrics};
+use narrows_watch::{Describe, outlet, trace};
 use serde_json::json;
 
 use crate::args::tunnel::TunnelArgs;
-use crate::outlet;
-use crate::watch::{self, Metrics};
 
 /// Lets others watch a tunnel that has begun.
 pub(super) fn begin(args: &TunnelArgs, tunnel: &Tunnel, metrics: Metrics) -> Result<()> {
     let (watcher, name) = (tunnel.watcher(), name(args));
     let traced = watcher.clone();
     let describe: Describe = Arc::new(move || watcher.status(&name));
-    watch::publish(&describe);
+    page::publish(&describe);
     // A tunnel works without it.
     let _ = trace::start(Arc::new(move |id, limit| traced.trace(id, limit)));
     if let Some(address) = metrics.start(&describe)? {
         if args.json {
             return outlet::json(json!({ "metrics": address }));
         }
-        watch::tell(&address, args.quiet);
+        page::tell(&address, args.quiet);
     }
     Ok(())
 }

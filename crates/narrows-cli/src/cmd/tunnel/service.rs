@@ -8,11 +8,12 @@ use anyhow::{Context, Result};
 use narrows_host::manager::Manager;
 use narrows_tunnel::Tunnel;
 use narrows_tunnel::counters::Counters;
+use narrows_watch::outlet;
 use narrows_watch::http::{self, OK, Page, UNAVAILABLE};
 use serde_json::json;
 
 use crate::args::tunnel::TunnelArgs;
-use crate::{outlet, report};
+use crate::report;
 
 /// Interval at which the thread of the tunnel is asked whether it moves.
 const ASK_EVERY: Duration = Duration::from_secs(1);

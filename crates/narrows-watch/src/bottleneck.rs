@@ -20,7 +20,7 @@ const TOLD_FROM: Duration = Duration::from_millis(200);
 
 /// A stage of a flow that can be its bottleneck.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Part {
+pub enum Part {
     /// Encoding, or decoding if this end receives.
     Cpu,
     /// Transfer over the link.
@@ -69,12 +69,12 @@ impl Part {
 
 /// Share of each part in the time of a flow, largest first; the shares add up to 1.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Bottleneck(Vec<(Part, f64)>);
+pub struct Bottleneck(Vec<(Part, f64)>);
 
 impl Bottleneck {
     /// Attribution for a sender. `answers_ns` is the part of the idle time spent waiting for
     /// answers.
-    pub(crate) fn of_sending(s: &Summary, answers_ns: u64, within_host: bool) -> Self {
+    pub fn of_sending(s: &Summary, answers_ns: u64, within_host: bool) -> Self {
         let answers_ns = answers_ns.min(s.idle_ns);
         let decode_ns = s.decode_cpu_ns / s.decode_threads.max(1);
         // A receiver that reads nothing also fills the link and delays answers.
@@ -98,7 +98,7 @@ impl Bottleneck {
 
     /// Attribution for a receiver that took `elapsed` with `threads` decoding threads. `from` is
     /// the part that delivers the data, `sink` the part that takes it.
-    pub(crate) fn of_receiving(s: &RecvSummary, threads: usize, elapsed: Duration, (from, sink): (Part, Part)) -> Self {
+    pub fn of_receiving(s: &RecvSummary, threads: usize, elapsed: Duration, (from, sink): (Part, Part)) -> Self {
         let flow_ns = (elapsed.as_nanos() as u64).saturating_sub(s.commit_ns);
         let flow = flow_ns as f64;
         let stored = blame(s.sink_ns, flow_ns) * flow;
@@ -121,12 +121,12 @@ impl Bottleneck {
     }
 
     /// The named part as a word, `mixed`, or nothing if there was no time.
-    pub(crate) fn key(&self) -> &'static str {
+    pub fn key(&self) -> &'static str {
         if self.0.is_empty() { "" } else { self.named().map_or("mixed", Part::key) }
     }
 
     /// Text such as `bound by the link 91 %`; `None` for a flow shorter than [`TOLD_FROM`].
-    pub(crate) fn words(&self, elapsed: Duration) -> Option<String> {
+    pub fn words(&self, elapsed: Duration) -> Option<String> {
         if elapsed < TOLD_FROM {
             return None;
         }
@@ -138,7 +138,7 @@ impl Bottleneck {
 
     /// Adds `bound_by` (the named part, or `mixed`) and `bound_shares` (all shares) to a JSON
     /// report.
-    pub(crate) fn put(&self, json: &mut Value) {
+    pub fn put(&self, json: &mut Value) {
         let shares = self.0.iter().map(|(part, share)| (part.key().to_owned(), json!(share)));
         json["bound_by"] = self.named().map_or("mixed", Part::key).into();
         json["bound_shares"] = Value::Object(shares.collect());

@@ -1,7 +1,6 @@
 //! The view that a person has chosen, and the keys that change it.
 
 use super::world::{FlowRow, ProcessRow, World};
-use crate::args::top::SortArg;
 
 /// Longest filter: a line.
 const FILTER_MAX: usize = 60;
@@ -9,10 +8,21 @@ const FILTER_MAX: usize = 60;
 const INTERVAL_MIN: f64 = 0.1;
 const INTERVAL_MAX: f64 = 60.0;
 
+/// Columns that a table is sorted by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sort {
+    Goodput,
+    Wire,
+    Ratio,
+    Cpu,
+    Age,
+    Name,
+}
+
 /// State of the view.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct View {
-    pub(crate) sort: SortArg,
+    pub(crate) sort: Sort,
     pub(crate) reverse: bool,
     pub(crate) filter: String,
     /// The filter is being typed.
@@ -65,12 +75,12 @@ impl View {
             Key::Escape if self.filter.is_empty() => return Next::Quit,
             Key::Escape => self.filter.clear(),
             Key::Char('?' | 'h') => self.help = true,
-            Key::Char('g') => self.sort = SortArg::Goodput,
-            Key::Char('w') => self.sort = SortArg::Wire,
-            Key::Char('r') => self.sort = SortArg::Ratio,
-            Key::Char('c') => self.sort = SortArg::Cpu,
-            Key::Char('a') => self.sort = SortArg::Age,
-            Key::Char('n') => self.sort = SortArg::Name,
+            Key::Char('g') => self.sort = Sort::Goodput,
+            Key::Char('w') => self.sort = Sort::Wire,
+            Key::Char('r') => self.sort = Sort::Ratio,
+            Key::Char('c') => self.sort = Sort::Cpu,
+            Key::Char('a') => self.sort = Sort::Age,
+            Key::Char('n') => self.sort = Sort::Name,
             Key::Char('R') => self.reverse = !self.reverse,
             Key::Char('/') => (self.typing, self.top) = (true, 0),
             Key::Char(' ' | 'p') => self.paused = !self.paused,
@@ -105,15 +115,15 @@ impl View {
             |row: &FlowRow| format!("{} {}/{} {} {} {}", row.kind, row.pid, row.id, row.name, row.method, row.bound);
         let mut rows: Vec<_> = world.flows.iter().filter(|row| self.lets_through(&text(row))).collect();
         let rates = |row: &FlowRow| match self.sort {
-            SortArg::Wire => row.rates.wire(),
-            SortArg::Ratio => row.ratio,
-            SortArg::Age => row.age_s,
+            Sort::Wire => row.rates.wire(),
+            Sort::Ratio => row.ratio,
+            Sort::Age => row.age_s,
             // A flow has no CPU of its own.
-            SortArg::Goodput | SortArg::Cpu | SortArg::Name => row.rates.goodput(),
+            Sort::Goodput | Sort::Cpu | Sort::Name => row.rates.goodput(),
         };
         rows.sort_by(|a, b| {
             let by_number = rates(b).total_cmp(&rates(a));
-            let first = if self.sort == SortArg::Name { a.name.cmp(&b.name) } else { by_number };
+            let first = if self.sort == Sort::Name { a.name.cmp(&b.name) } else { by_number };
             first.then_with(|| (a.pid, a.id).cmp(&(b.pid, b.id)))
         });
         self.turned(rows)
@@ -124,15 +134,15 @@ impl View {
         let text = |row: &ProcessRow| format!("{} {} {} {}", row.pid, row.kind, row.program, row.bound);
         let mut rows: Vec<_> = world.processes.iter().filter(|row| self.lets_through(&text(row))).collect();
         let number = |row: &ProcessRow| match self.sort {
-            SortArg::Wire => row.rates.wire(),
-            SortArg::Ratio => row.rates.ratio(),
-            SortArg::Cpu => row.rates.cpu,
-            SortArg::Age => row.age_s,
-            SortArg::Goodput | SortArg::Name => row.rates.goodput(),
+            Sort::Wire => row.rates.wire(),
+            Sort::Ratio => row.rates.ratio(),
+            Sort::Cpu => row.rates.cpu,
+            Sort::Age => row.age_s,
+            Sort::Goodput | Sort::Name => row.rates.goodput(),
         };
         rows.sort_by(|a, b| {
             let by_number = number(b).total_cmp(&number(a));
-            let first = if self.sort == SortArg::Name { a.program.cmp(&b.program) } else { by_number };
+            let first = if self.sort == Sort::Name { a.program.cmp(&b.program) } else { by_number };
             first.then_with(|| a.pid.cmp(&b.pid))
         });
         self.turned(rows)
@@ -159,7 +169,7 @@ pub(super) mod tests {
 
     pub(in crate::top) fn view() -> View {
         View {
-            sort: SortArg::Goodput,
+            sort: Sort::Goodput,
             reverse: false,
             filter: String::new(),
             typing: false,

@@ -1,12 +1,10 @@
 //! A frame of `narrows top`: lines of styled text, without any terminal.
 
-use narrows_host::words::shown;
+use narrows_host::words::{count, shown};
 
 use super::graph;
-use super::view::View;
+use super::view::{Sort, View};
 use super::world::{FlowRow, ProcessRow, World, short};
-use crate::args::top::SortArg;
-use crate::report;
 
 /// How a piece of text looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -25,7 +23,7 @@ pub(crate) enum Style {
 
 /// A line: pieces of text.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Line(pub(crate) Vec<(Style, String)>);
+pub(crate) struct Line(pub Vec<(Style, String)>);
 
 impl Line {
     fn push(&mut self, style: Style, text: impl Into<String>) -> &mut Self {
@@ -124,8 +122,7 @@ fn part<T>(rows: &[T], top: usize, page: usize) -> &[T] {
 fn title(world: &World, view: &View, clock: &str) -> Line {
     let mut line = Line::of(Style::Bold, "narrows top");
     let (processes, flows) = (world.processes.len() as u64, world.connections());
-    let counts =
-        format!("{}, {}", report::count(processes, "process", "processes"), report::count(flows, "flow", "flows"));
+    let counts = format!("{}, {}", count(processes, "process", "processes"), count(flows, "flow", "flows"));
     line.push(Style::Plain, format!("  {clock}  {counts}  every {} s", view.interval_s));
     if world.left_out() > 0 {
         line.push(Style::Alert, format!("  {} silent", world.left_out()));
@@ -193,29 +190,29 @@ fn word_of(bound: &str) -> String {
 }
 
 /// A column: head, width, to the left, and what it is sorted by.
-type Column = (&'static str, usize, bool, Option<SortArg>);
+type Column = (&'static str, usize, bool, Option<Sort>);
 
 /// The second column of a table takes what is left of the width.
 const FLOWS: [Column; 8] = [
     ("PID/ID", 10, true, None),
-    ("FLOW", 0, true, Some(SortArg::Name)),
-    ("GOODPUT", 7, false, Some(SortArg::Goodput)),
-    ("WIRE", 7, false, Some(SortArg::Wire)),
-    ("RATIO", 6, false, Some(SortArg::Ratio)),
+    ("FLOW", 0, true, Some(Sort::Name)),
+    ("GOODPUT", 7, false, Some(Sort::Goodput)),
+    ("WIRE", 7, false, Some(Sort::Wire)),
+    ("RATIO", 6, false, Some(Sort::Ratio)),
     ("METHOD", 9, true, None),
     ("BOUND", 8, true, None),
-    ("AGE", 5, false, Some(SortArg::Age)),
+    ("AGE", 5, false, Some(Sort::Age)),
 ];
 const PROCESSES: [Column; 9] = [
     ("PID", 7, false, None),
-    ("PROCESS", 0, true, Some(SortArg::Name)),
+    ("PROCESS", 0, true, Some(Sort::Name)),
     ("FLOWS", 5, false, None),
-    ("GOODPUT", 7, false, Some(SortArg::Goodput)),
-    ("WIRE", 7, false, Some(SortArg::Wire)),
-    ("RATIO", 6, false, Some(SortArg::Ratio)),
-    ("CPU %", 5, false, Some(SortArg::Cpu)),
+    ("GOODPUT", 7, false, Some(Sort::Goodput)),
+    ("WIRE", 7, false, Some(Sort::Wire)),
+    ("RATIO", 6, false, Some(Sort::Ratio)),
+    ("CPU %", 5, false, Some(Sort::Cpu)),
     ("MEMORY", 7, false, None),
-    ("AGE", 5, false, Some(SortArg::Age)),
+    ("AGE", 5, false, Some(Sort::Age)),
 ];
 
 fn flow_head(view: &View, form: Form) -> Line {

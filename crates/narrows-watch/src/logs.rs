@@ -15,7 +15,6 @@ use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::{Registry, fmt};
 
-use crate::args::watch::{LogForm, WatchArgs};
 use crate::outlet;
 
 /// Variable with the levels of the log, as for `--log-level`.
@@ -27,24 +26,47 @@ const PARTS: [&str; 5] = ["tunnel", "flow", "peer", "serve", "agent"];
 /// The part that messages without one belong to.
 static PART: OnceLock<&'static str> = OnceLock::new();
 
+/// Form of the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    Text,
+    Json,
+}
+
+impl Form {
+    /// All forms, with their names.
+    pub const ALL: [(&'static str, Self); 2] = [("text", Self::Text), ("json", Self::Json)];
+}
+
+/// What a user says of the log; nothing of it is said by default.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Wanted {
+    pub form: Option<Form>,
+    /// Levels, one for all or for each part, such as `info,flow=debug`.
+    pub levels: Option<String>,
+}
+
 /// Starts the log of this process, if there is to be one. `usual`: the level that the other options ask
 /// for.
-pub(crate) fn start(part: &'static str, args: &WatchArgs, usual: LevelFilter) -> Result<()> {
+///
+/// # Errors
+/// If the levels are none.
+pub fn start(part: &'static str, wanted: &Wanted, usual: LevelFilter) -> Result<()> {
     let variable = std::env::var(VARIABLE).ok().filter(|levels| !levels.is_empty());
-    if args.log.is_none() && args.log_level.is_none() && variable.is_none() {
+    if wanted.form.is_none() && wanted.levels.is_none() && variable.is_none() {
         return Ok(());
     }
-    let (source, levels) = match (&args.log_level, variable) {
+    let (source, levels) = match (&wanted.levels, variable) {
         (Some(levels), _) => ("--log-level", levels.clone()),
         (None, Some(levels)) => (VARIABLE, levels),
         (None, None) => ("", usual.to_string()),
     };
     let targets = parse(&levels).ok_or_else(|| Error::misuse(format!("{source}: {}", wrong(&levels))))?;
-    let form = args.log.unwrap_or(LogForm::Text);
+    let form = wanted.form.unwrap_or(Form::Text);
     let writer = fmt::layer().with_writer(Lines(form)).with_ansi(false);
     let subscriber = match form {
-        LogForm::Text => Registry::default().with(writer.with_filter(targets).boxed()),
-        LogForm::Json => Registry::default().with(writer.json().flatten_event(true).with_filter(targets).boxed()),
+        Form::Text => Registry::default().with(writer.with_filter(targets).boxed()),
+        Form::Json => Registry::default().with(writer.json().flatten_event(true).with_filter(targets).boxed()),
     };
     let _ = PART.set(part);
     if tracing::subscriber::set_global_default(subscriber).is_ok() {
@@ -56,7 +78,7 @@ pub(crate) fn start(part: &'static str, args: &WatchArgs, usual: LevelFilter) ->
 /// Writes lines of the log to stderr. What others say comes into it, so nothing of it may steer a
 /// terminal or look like a further line.
 #[derive(Clone, Copy)]
-struct Lines(LogForm);
+struct Lines(Form);
 
 impl MakeWriter<'_> for Lines {
     type Writer = Self;
@@ -82,8 +104,8 @@ impl Lines {
     fn escaped(self, line: &[u8]) -> Vec<u8> {
         let line = line.strip_suffix(b"\n").unwrap_or(line);
         let text = match self.0 {
-            LogForm::Text => words::shown(line),
-            LogForm::Json => words::shown_json(&String::from_utf8_lossy(line)),
+            Form::Text => words::shown(line),
+            Form::Json => words::shown_json(&String::from_utf8_lossy(line)),
         };
         format!("{text}\n").into_bytes()
     }
@@ -93,7 +115,7 @@ impl Lines {
 ///
 /// # Errors
 /// What they have to be.
-pub(crate) fn check(levels: &str) -> Result<(), String> {
+pub fn check(levels: &str) -> Result<(), String> {
     parse(levels).map(drop).ok_or_else(|| wrong(levels))
 }
 
@@ -118,7 +140,7 @@ fn parse(levels: &str) -> Option<Targets> {
 }
 
 /// The level that `--quiet` and `--verbose` ask for.
-pub(crate) fn usual(quiet: bool, verbose: bool) -> LevelFilter {
+pub fn usual(quiet: bool, verbose: bool) -> LevelFilter {
     match (quiet, verbose) {
         (true, _) => LevelFilter::ERROR,
         (_, true) => LevelFilter::DEBUG,
@@ -127,7 +149,7 @@ pub(crate) fn usual(quiet: bool, verbose: bool) -> LevelFilter {
 }
 
 /// Whether messages go to the log.
-pub(crate) fn is_on() -> bool {
+pub fn is_on() -> bool {
     PART.get().is_some()
 }
 
@@ -143,7 +165,7 @@ fn note(text: &str) {
 }
 
 /// The error that ends the program.
-pub(crate) fn failure(text: &str) {
+pub fn failure(text: &str) {
     match PART.get().copied() {
         Some("tunnel") => tracing::error!(target: "tunnel", "{text}"),
         Some("serve") => tracing::error!(target: "serve", "{text}"),
@@ -161,9 +183,9 @@ mod tests {
     #[test]
     fn a_message_is_one_line_that_steers_no_terminal() {
         let said = "refused \u{1b}[2J\u{9b}2J\u{202e}gpj\r\n2026 INFO tunnel: all is well\u{7f}";
-        let text = String::from_utf8(Lines(LogForm::Text).escaped(format!("{said}\n").as_bytes())).unwrap();
+        let text = String::from_utf8(Lines(Form::Text).escaped(format!("{said}\n").as_bytes())).unwrap();
         let json = serde_json::json!({ "message": said }).to_string() + "\n";
-        let json = String::from_utf8(Lines(LogForm::Json).escaped(json.as_bytes())).unwrap();
+        let json = String::from_utf8(Lines(Form::Json).escaped(json.as_bytes())).unwrap();
         for line in [&text, &json] {
             let (line, end) = line.split_at(line.len() - 1);
             assert!(end == "\n" && words::shown(line.as_bytes()) == line, "{line:?}");

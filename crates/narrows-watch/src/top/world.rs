@@ -3,8 +3,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use narrows_watch::account::Times;
-use narrows_watch::status::{Amounts, Connection, Status, Traffic};
+use crate::account::Times;
+use crate::status::{Amounts, Connection, Status, Traffic};
 
 use crate::bottleneck::Bottleneck;
 
@@ -283,7 +283,7 @@ pub(crate) fn short(method: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use narrows_watch::account::MethodAmount;
+    use crate::account::MethodAmount;
 
     use super::*;
 

@@ -8,9 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use narrows_host::words;
-
-use crate::{files, report};
+use narrows_host::{files, output, words};
 
 /// Bytes that wait for a reader; further lines are lost. Thousands of lines, some seconds of a busy
 /// service.
@@ -25,7 +23,7 @@ static STDERR: OnceLock<Arc<Outlet>> = OnceLock::new();
 ///
 /// # Errors
 /// If stdout is closed, or the system gives no thread.
-pub(crate) fn start(on_stdout: bool) -> Result<()> {
+pub fn start(on_stdout: bool) -> Result<()> {
     if on_stdout {
         files::stdout_is_given()?;
         begin(&STDOUT, "stdout", io::stdout)?;
@@ -37,17 +35,17 @@ pub(crate) fn start(on_stdout: bool) -> Result<()> {
 }
 
 /// Writes a line of JSON to stdout.
-pub(crate) fn json(line: impl Display) -> Result<()> {
+pub fn json(line: impl Display) -> Result<()> {
     let line = words::shown_json(&line.to_string());
     match STDOUT.get() {
         Some(outlet) => outlet.push(format!("{line}\n").into_bytes()),
-        None => report::out(line)?,
+        None => output::out(line)?,
     }
     Ok(())
 }
 
 /// Writes a line, with its end, to stderr. Failures are ignored.
-pub(crate) fn to_stderr(line: Vec<u8>) {
+pub fn to_stderr(line: Vec<u8>) {
     match STDERR.get() {
         Some(outlet) => outlet.push(line),
         None => drop(io::stderr().write_all(&line)),
@@ -55,7 +53,7 @@ pub(crate) fn to_stderr(line: Vec<u8>) {
 }
 
 /// Waits until all is written, for a program that ends, but not for long.
-pub(crate) fn end() {
+pub fn end() {
     let until = Instant::now() + END_TIME;
     [&STDOUT, &STDERR].into_iter().filter_map(OnceLock::get).for_each(|outlet| outlet.wait(until));
 }
@@ -125,8 +123,8 @@ impl Outlet {
             let Some(line) = state.lines.pop_front() else {
                 let lost = std::mem::take(&mut state.lost);
                 drop(state);
-                let lost = report::count(lost, "line", "lines");
-                report::note(format_args!("lost {lost} for {}: nobody read in time", self.name));
+                let lost = words::count(lost, "line", "lines");
+                words::note(format_args!("lost {lost} for {}: nobody read in time", self.name));
                 continue;
             };
             state.held -= line.len();
@@ -143,7 +141,7 @@ impl Outlet {
         *state = State { closed: true, ..State::default() };
         self.changed.notify_all();
         drop(state);
-        report::note(format_args!("nobody reads {} any more; nothing more is written to it", self.name));
+        words::note(format_args!("nobody reads {} any more; nothing more is written to it", self.name));
     }
 
     fn wait(&self, until: Instant) {
