@@ -14,12 +14,12 @@ use narrows_copy::carrier::{self, Carrier, Reach};
 use narrows_copy::direct::Trust;
 use narrows_copy::measure::{self as on_link, MeasureTask, Near};
 use narrows_copy::place::Place;
+use narrows_forecast::measure::show::{self, Measured};
+use narrows_forecast::measure::{folder, page, predict};
 use narrows_host::signals;
 use narrows_host::words::{shown, shown_json};
 
 use crate::args::measure::MeasureArgs;
-use crate::measure::show::{self, Measured};
-use crate::measure::{folder, page, predict};
 use crate::{files, report};
 
 /// Share of the time for the link, which includes the speeds of both hosts.

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 const CSV_HEAD: &str = "table,row,column,low,value,high\n";
 
 /// All tables for a terminal.
-pub(crate) fn text(headline: &str, sheets: &[Sheet], all: bool) -> String {
+pub fn text(headline: &str, sheets: &[Sheet], all: bool) -> String {
     let mut out = String::new();
     narrows_plan::sheet::wrap(&mut out, headline, "");
     // Tables of which nothing is shown but their heading say nothing.
@@ -20,12 +20,12 @@ pub(crate) fn text(headline: &str, sheets: &[Sheet], all: bool) -> String {
 }
 
 /// All cells as CSV.
-pub(crate) fn csv(sheets: &[Sheet]) -> String {
+pub fn csv(sheets: &[Sheet]) -> String {
     CSV_HEAD.to_owned() + sheets.iter().map(Sheet::csv).collect::<String>().trim_end_matches('\n')
 }
 
 /// The JSON document: numbers are {low, value, high}, without what is unlimited.
-pub(crate) fn json(headline: &str, currency: &str, sheets: &[Sheet]) -> Value {
+pub fn json(headline: &str, currency: &str, sheets: &[Sheet]) -> Value {
     let tables: Map<String, Value> = sheets.iter().map(|s| (s.key.to_owned(), table(s))).collect();
     json!({ "about": headline, "currency": currency, "tables": tables })
 }

@@ -3,13 +3,12 @@
 use std::fmt::Write;
 
 use narrows_copy::measure::{Direction, Found};
-use narrows_host::words::shown;
+use narrows_host::words::{self, shown};
 use narrows_plan::interval::Interval;
 use serde_json::{Value, json};
 
 use super::folder::Folder;
 use super::predict::{Prediction, median, quickness};
-use crate::report;
 
 /// Standard deviations on each side that hold 80 %.
 const DEVIATIONS: f64 = 1.2816;
@@ -18,20 +17,20 @@ const DEVIATIONS: f64 = 1.2816;
 const BUSY: f64 = 0.9;
 
 /// Everything that was measured and predicted.
-pub(crate) struct Measured {
-    pub(crate) host: String,
+pub struct Measured {
+    pub host: String,
     /// Seconds of all of it.
-    pub(crate) seconds: f64,
+    pub seconds: f64,
     /// Seconds until the other end spoke.
-    pub(crate) begin_s: f64,
-    pub(crate) own_cores: usize,
-    pub(crate) found: Found,
-    pub(crate) folder: Option<Folder>,
-    pub(crate) prediction: Option<Prediction>,
+    pub begin_s: f64,
+    pub own_cores: usize,
+    pub found: Found,
+    pub folder: Option<Folder>,
+    pub prediction: Option<Prediction>,
 }
 
 /// The sentence above the tables.
-pub(crate) fn headline(m: &Measured) -> String {
+pub fn headline(m: &Measured) -> String {
     let Some((p, folder)) = m.prediction.as_ref().zip(m.folder.as_ref()) else {
         return format!("Link to {}", m.host);
     };
@@ -49,7 +48,7 @@ pub(crate) fn headline(m: &Measured) -> String {
 }
 
 /// All tables.
-pub(crate) fn text(m: &Measured) -> String {
+pub fn text(m: &Measured) -> String {
     let mut out = String::new();
     let found = &m.found;
     for (head, name, way) in [("link", "there", &found.up), ("", "back", &found.down)] {
@@ -66,7 +65,7 @@ pub(crate) fn text(m: &Measured) -> String {
         seconds(jitter(trips))
     );
     let peer = &found.peer;
-    let cores = |n: usize| report::count(n, "core", "cores");
+    let cores = |n: usize| words::count(n, "core", "cores");
     let same = if peer.same_host { "; both ends are this host and share its cores" } else { "" };
     let quick = match quickness(&found.speeds[0].each, &found.speeds[1].each) {
         Some([decode, encode]) if !peer.same_host => {
@@ -129,8 +128,8 @@ fn direction(name: &str, way: &Direction) -> String {
 
 fn folder_words(folder: &Folder) -> String {
     let more = if folder.is_cut { "at least " } else { "" };
-    let files = report::count(folder.files, "file", "files");
-    let mut words = format!("{}: {more}{files}, {}", shown(folder.name.as_bytes()), report::bytes(folder.len as f64));
+    let files = words::count(folder.files, "file", "files");
+    let mut words = format!("{}: {more}{files}, {}", shown(folder.name.as_bytes()), words::bytes(folder.len as f64));
     match &folder.sketch {
         Some(sketch) => {
             let len = sketch.table.len();
@@ -138,7 +137,7 @@ fn folder_words(folder: &Folder) -> String {
                 "all of it".into()
             } else {
                 let share = 100.0 * len as f64 / folder.len.max(1) as f64;
-                format!("{} of it ({} %)", report::bytes(len as f64), short(share))
+                format!("{} of it ({} %)", words::bytes(len as f64), short(share))
             };
             let share = 100.0 * sketch.pieces[1] as f64 / sketch.pieces[0] as f64;
             let _ = write!(words, "\n         read {some}; all methods on {} % of that", short(share));
@@ -168,7 +167,7 @@ fn prediction(p: &Prediction) -> String {
             seconds(value),
             format!("{} to {}", seconds(low), seconds(high)),
             format!("{} Mbit/s", short(8e-6 * p.raw_bytes / value)),
-            report::bytes(way.wire_bytes),
+            words::bytes(way.wire_bytes),
             p.raw_bytes / way.wire_bytes.max(1.0)
         );
     }
@@ -184,7 +183,7 @@ fn prediction(p: &Prediction) -> String {
 }
 
 /// A number with three significant digits.
-pub(crate) fn short(value: f64) -> String {
+pub fn short(value: f64) -> String {
     match value {
         0.0 => "0".into(),
         v if v >= 99.95 => format!("{v:.0}"),
@@ -195,7 +194,7 @@ pub(crate) fn short(value: f64) -> String {
 }
 
 /// A time with about three digits.
-pub(crate) fn seconds(s: f64) -> String {
+pub fn seconds(s: f64) -> String {
     match s {
         s if s >= 5400.0 => format!("{} h {:02} min", s as u64 / 3600, s as u64 / 60 % 60),
         s if s >= 99.5 => format!("{} min {:02} s", s.round() as u64 / 60, s.round() as u64 % 60),
@@ -217,7 +216,7 @@ fn jitter(trips: &[f64]) -> f64 {
 }
 
 /// The JSON document.
-pub(crate) fn json(m: &Measured) -> Value {
+pub fn json(m: &Measured) -> Value {
     let way = |way: &Direction| {
         json!({
             "bytes_per_s": way.rate.bytes_per_s,

@@ -21,27 +21,27 @@ const SAMPLE_LEN: usize = 16 << 20;
 const HOPELESS: f64 = 0.05;
 
 /// What is known of the folder.
-pub(crate) struct Folder {
-    pub(crate) name: String,
-    pub(crate) files: u64,
-    pub(crate) len: u64,
+pub struct Folder {
+    pub name: String,
+    pub files: u64,
+    pub len: u64,
     /// Files and folders that could not be read.
-    pub(crate) unreadable: usize,
+    pub unreadable: usize,
     /// There is more than was looked at.
-    pub(crate) is_cut: bool,
+    pub is_cut: bool,
     /// The pieces that were read; `None` without data.
-    pub(crate) sketch: Option<Sketch>,
+    pub sketch: Option<Sketch>,
 }
 
 /// Reads a sample beside the measurement of the link, for at most `within`.
-pub(crate) fn reading(path: &Path, within: Duration) -> Result<JoinHandle<Result<Sample>>> {
+pub fn reading(path: &Path, within: Duration) -> Result<JoinHandle<Result<Sample>>> {
     let path = path.to_owned();
     let thread = Builder::new().name("narrows-sample".into());
     Ok(thread.spawn(move || Sample::within(&path, SAMPLE_LEN, Some(within)))?)
 }
 
 /// Measures the methods on the sample until `until`, for a link of this rate.
-pub(crate) fn measured(path: &Path, sample: Sample, bytes_per_s: f64, until: Instant) -> Result<Folder> {
+pub fn measured(path: &Path, sample: Sample, bytes_per_s: f64, until: Instant) -> Result<Folder> {
     let Sample { pieces, total_len, files, unreadable, is_cut } = sample;
     // Pieces are joined, since those around what cannot be read are shorter.
     let bytes = Block::from_vec(pieces.concat());

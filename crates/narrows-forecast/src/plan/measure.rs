@@ -18,7 +18,7 @@ const BLOCK: usize = 128 << 10;
 
 /// The methods on one class of data, and how many bytes were measured within the time. At least one
 /// piece is.
-pub(crate) fn measure(
+pub fn measure(
     sample: &Sample,
     class: &str,
     methods: &[Codec],

@@ -6,7 +6,7 @@ use narrows_sim::table::STORE_NS_PER_BYTE;
 
 use super::judge::{Answer, Row};
 use super::show::{About, Speed, goodput_mbit, headline};
-use crate::args::oracle::Rate;
+use crate::Rate;
 
 /// Range of rates of the sweep in Mbit/s: from a radio link to more than one core can copy, four
 /// rates per decade.
@@ -16,13 +16,13 @@ const SWEEP_STEP: f64 = 1.778_279_41;
 const STORE_MB_PER_S: f64 = 1e3 / STORE_NS_PER_BYTE;
 
 /// The rates of the last chart.
-pub(crate) fn sweep() -> Vec<Rate> {
+pub fn sweep() -> Vec<Rate> {
     let rates = std::iter::successors(Some(SWEEP_MBIT.0), |r| Some(r * SWEEP_STEP));
     rates.take_while(|r| *r <= SWEEP_MBIT.1).map(|mbit| Rate(mbit * 125_000.0)).collect()
 }
 
 /// The HTML page.
-pub(crate) fn html(about: &About, tables: &str, speeds: &[Speed], answers: &[Answer], sweep: &[Answer]) -> String {
+pub fn html(about: &About, tables: &str, speeds: &[Speed], answers: &[Answer], sweep: &[Answer]) -> String {
     let mut figures = vec![methods(speeds)];
     figures.extend(answers.iter().map(|a| choices(speeds, a)));
     figures.push(goodput(about, sweep));

@@ -16,7 +16,7 @@ use narrows_sim::measure::linkable;
 use narrows_sim::table::Table;
 
 use super::energy::{self, Watts};
-use crate::files;
+use narrows_host::files;
 use narrows_host::calibration;
 
 /// First line of a file, with the version. Version 2 has watts of CPU packages only, and none if
@@ -34,14 +34,14 @@ const LEVEL: i32 = 3;
 const STALE: Duration = Duration::from_secs(3600);
 
 /// The cache entry of one question.
-pub(crate) struct Cache {
+pub struct Cache {
     folder: PathBuf,
     name: String,
 }
 
 impl Cache {
     /// The entry for these figures; `None` without a home folder.
-    pub(crate) fn new(bytes: &[u8], methods: &[Method]) -> Option<Self> {
+    pub fn new(bytes: &[u8], methods: &[Method]) -> Option<Self> {
         let folder = calibration::path()?.with_file_name("oracle");
         let mut hash = blake3::Hasher::new();
         let linked = format!("{:?}", linkable(methods));
@@ -54,7 +54,7 @@ impl Cache {
 
     /// Loads the figures. Figures without energy are ignored if energy can be measured
     /// (`has_energy`), as the permission may be new.
-    pub(crate) fn load(&self, bytes: &Block, has_energy: bool) -> Option<(Table, Option<Watts>)> {
+    pub fn load(&self, bytes: &Block, has_energy: bool) -> Option<(Table, Option<Watts>)> {
         let path = self.folder.join(&self.name);
         let file = fs::File::open(&path).ok()?;
         // The oldest files are removed first, so the time of a used file is updated.
@@ -70,7 +70,7 @@ impl Cache {
     }
 
     /// Stores the text of the table as measured. The file appears complete or not at all.
-    pub(crate) fn store(&self, text: &str, watts: Option<&Watts>) -> Result<()> {
+    pub fn store(&self, text: &str, watts: Option<&Watts>) -> Result<()> {
         let about = || format!("cannot write into {}", self.folder.display());
         fs::create_dir_all(&self.folder).with_context(about)?;
         let whole = format!("{MAGIC}\n{}\n{text}", watts.map_or(energy::NONE.into(), Watts::to_text));
@@ -111,7 +111,7 @@ fn is_temporary(path: &Path) -> bool {
 }
 
 /// The CPU model as reported by the kernel; figures of another model are not used.
-pub(crate) fn cpu_model() -> String {
+pub fn cpu_model() -> String {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let line = text.lines().find(|l| l.starts_with("model name") || l.starts_with("Model"));
     line.and_then(|l| l.split_once(':')).map_or("unknown".into(), |(_, name)| name.trim().to_owned())

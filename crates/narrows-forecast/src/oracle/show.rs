@@ -6,37 +6,37 @@ use narrows_sim::table::{CLASSES, Table};
 use serde_json::{Value, json};
 
 use super::judge::{Answer, Row};
-use crate::report;
+use narrows_host::words;
 
 /// Index of the block length whose figures describe a method: that of programs with a fixed method.
 const CLASS: usize = 2;
 
 /// Description of the data and the host of the figures.
-pub(crate) struct About {
-    pub(crate) path: String,
-    pub(crate) raw_len: usize,
+pub struct About {
+    pub path: String,
+    pub raw_len: usize,
     /// Bytes of them that were measured.
-    pub(crate) measured_len: usize,
+    pub measured_len: usize,
     /// Whether the data continues after `raw_len`.
-    pub(crate) is_cut: bool,
-    pub(crate) cores: usize,
-    pub(crate) decoders: usize,
-    pub(crate) cpu: String,
+    pub is_cut: bool,
+    pub cores: usize,
+    pub decoders: usize,
+    pub cpu: String,
     /// Whether the measurements come from an earlier run.
-    pub(crate) from_cache: bool,
-    pub(crate) has_energy: bool,
+    pub from_cache: bool,
+    pub has_energy: bool,
 }
 
 /// Figures of one method on all data, in blocks of 128 KiB, on one core.
-pub(crate) struct Speed {
-    pub(crate) method: String,
-    pub(crate) ratio: f64,
-    pub(crate) encode_mb_per_s: f64,
-    pub(crate) decode_mb_per_s: f64,
+pub struct Speed {
+    pub method: String,
+    pub ratio: f64,
+    pub encode_mb_per_s: f64,
+    pub decode_mb_per_s: f64,
 }
 
 /// The figures of every method.
-pub(crate) fn speeds(table: &Table) -> Vec<Speed> {
+pub fn speeds(table: &Table) -> Vec<Speed> {
     let (blocks, raw) = (table.blocks(CLASS), table.len() as f64);
     let of = |(m, method): (usize, &narrows::codec::Method)| {
         let sum = |f: fn(&narrows_sim::table::Cost) -> f64| blocks.iter().map(|b| f(&b[m])).sum::<f64>();
@@ -52,17 +52,17 @@ pub(crate) fn speeds(table: &Table) -> Vec<Speed> {
 }
 
 /// One line that describes the data and the cores.
-pub(crate) fn headline(about: &About) -> String {
+pub fn headline(about: &About) -> String {
     let first = if about.is_cut { "the first " } else { "" };
-    let cores = |n: usize| report::count(n, "core", "cores");
+    let cores = |n: usize| words::count(n, "core", "cores");
     let measured = match about.measured_len < about.raw_len {
-        true => format!(", by {} of them", report::bytes(about.measured_len as f64)),
+        true => format!(", by {} of them", words::bytes(about.measured_len as f64)),
         false => String::new(),
     };
     format!(
         "{}: {first}{}{measured}; {} to encode, {} to decode, as fast as {}",
         about.path,
-        report::bytes(about.raw_len as f64),
+        words::bytes(about.raw_len as f64),
         cores(about.cores),
         cores(about.decoders),
         about.cpu
@@ -70,7 +70,7 @@ pub(crate) fn headline(about: &About) -> String {
 }
 
 /// The answer for one rate in a few words.
-pub(crate) fn estimate(answer: &Answer) -> String {
+pub fn estimate(answer: &Answer) -> String {
     let policies = answer.policies.iter().map(|row| format!(", {} {}", row.name, seconds(row.seconds)));
     let times = [("plain", answer.plain()), ("best schedule", &answer.best)];
     let times = times.map(|(name, row)| format!("{name} {}", seconds(row.seconds))).join(", ");
@@ -78,7 +78,7 @@ pub(crate) fn estimate(answer: &Answer) -> String {
 }
 
 /// The table for one rate.
-pub(crate) fn table(about: &About, answer: &Answer) -> String {
+pub fn table(about: &About, answer: &Answer) -> String {
     let best_fixed = answer.best_fixed();
     let mut rows = vec![(answer.bound.name.clone(), &answer.bound), (answer.best.name.clone(), &answer.best)];
     // If no method is better than plain, the row of plain is enough.
@@ -105,7 +105,7 @@ pub(crate) fn table(about: &About, answer: &Answer) -> String {
             seconds(row.seconds),
             format!("{:.3}", answer.best.seconds / row.seconds),
             format!("{} Mbit/s", short(goodput_mbit(about, row))),
-            report::bytes(row.wire_bytes),
+            words::bytes(row.wire_bytes),
             format!("{:.2}", about.raw_len as f64 / row.wire_bytes),
             seconds(row.cpu_s),
             energy,
@@ -134,7 +134,7 @@ fn winners(answer: &Answer) -> [(&'static str, Option<&Row>); 4] {
 }
 
 /// Goodput in Mbit/s.
-pub(crate) fn goodput_mbit(about: &About, row: &Row) -> f64 {
+pub fn goodput_mbit(about: &About, row: &Row) -> f64 {
     about.raw_len as f64 / row.seconds.max(1e-12) / 125_000.0
 }
 
@@ -157,7 +157,7 @@ fn seconds(s: f64) -> String {
 }
 
 /// The JSON document.
-pub(crate) fn json(about: &About, table: &Table, answers: &[Answer]) -> Value {
+pub fn json(about: &About, table: &Table, answers: &[Answer]) -> Value {
     let row = |r: &Row| {
         json!({
             "kind": r.kind,

@@ -1,6 +1,6 @@
 //! The plan as an HTML page: all tables, and Figures 4 to 8 of the text for this site.
 
-use crate::report;
+use narrows_host::words::count;
 use narrows_plan::archive::Archive;
 use narrows_plan::interval::Interval;
 use narrows_plan::memory::capacity_gb;
@@ -18,7 +18,7 @@ const METHODS_MAX: usize = 12;
 const POINTS: usize = 61;
 
 /// The HTML page.
-pub(crate) fn html(headline: &str, site: &Site, sheets: &[Sheet]) -> String {
+pub fn html(headline: &str, site: &Site, sheets: &[Sheet]) -> String {
     let tables: Vec<String> = sheets.iter().map(|s| s.text(true)).collect();
     let mut methods = site.choices();
     methods.truncate(METHODS_MAX + 1);
@@ -55,7 +55,7 @@ fn colour(i: usize, methods: &[Method]) -> Colour {
 }
 
 fn cores(site: &Site) -> String {
-    report::count(site.node.cores_free, "core", "cores")
+    count(site.node.cores_free, "core", "cores")
 }
 
 fn thresholds(site: &Site, methods: &[Method]) -> Figure {
@@ -202,10 +202,8 @@ fn storage(site: &Site, methods: &[Method]) -> [Figure; 2] {
 
 fn archive(site: &Site, methods: &[Method]) -> Figure {
     let archive = site.archive();
-    let title = format!(
-        "Archive: what a month's data cost, read {} a month",
-        report::count(archive.reads_per_month, "time", "times")
-    );
+    let title =
+        format!("Archive: what a month's data cost, read {} a month", count(archive.reads_per_month, "time", "times"));
     let y = Axis::linear(&format!("{} since the beginning", site.currency));
     let mut plot = Plot::new(&title, Axis::linear("Months"), y);
     for (i, m) in methods.iter().enumerate() {

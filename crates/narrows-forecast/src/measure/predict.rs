@@ -9,7 +9,7 @@ use narrows_sim::limits::Limits;
 use narrows_sim::table::{CLASSES, Table};
 
 use super::folder::Folder;
-use crate::args::oracle::Rate;
+use crate::Rate;
 use crate::oracle::judge::{Question, Row};
 
 /// Bytes that are played in virtual time at most; longer copies go on at the pace of the second half.
@@ -46,28 +46,28 @@ const ROUND_TRIPS: f64 = 2.0;
 const DECODING: f64 = 0.2;
 
 /// One way to copy the folder.
-pub(crate) struct Way {
+pub struct Way {
     /// `narrows`, `plain`, `zstd -1`, `zstd -3`, `best`.
-    pub(crate) name: &'static str,
-    pub(crate) seconds: Interval,
-    pub(crate) wire_bytes: f64,
+    pub name: &'static str,
+    pub seconds: Interval,
+    pub wire_bytes: f64,
 }
 
 /// The prediction for a folder.
-pub(crate) struct Prediction {
-    pub(crate) raw_bytes: f64,
+pub struct Prediction {
+    pub raw_bytes: f64,
     /// Narrows first.
-    pub(crate) ways: Vec<Way>,
+    pub ways: Vec<Way>,
     /// Share of the time in which the link is the limit, 0 to 1.
-    pub(crate) by_link: f64,
+    pub by_link: f64,
     /// Of narrows: share of the bytes by method, the largest first.
-    pub(crate) mix: Vec<(String, f64)>,
+    pub mix: Vec<(String, f64)>,
     /// Cores that encode and decode.
-    pub(crate) cores: [usize; 2],
+    pub cores: [usize; 2],
 }
 
 /// How many times as fast a core of the other host decodes and encodes.
-pub(crate) fn quickness(own: &[Speed], theirs: &[Speed]) -> Option<[f64; 2]> {
+pub fn quickness(own: &[Speed], theirs: &[Speed]) -> Option<[f64; 2]> {
     let mean = |ns: fn(&Speed) -> f64| {
         let logs = own.iter().filter_map(|a| {
             let b = theirs.iter().find(|b| b.method == a.method)?;
@@ -81,7 +81,7 @@ pub(crate) fn quickness(own: &[Speed], theirs: &[Speed]) -> Option<[f64; 2]> {
 
 /// Predicts a copy to the other host. `begin_s`: from the start of the command until the other end spoke.
 /// Once `over` says so, only what is missing of narrows and plain is played.
-pub(crate) fn predict(found: &Found, folder: &Folder, begin_s: f64, over: &dyn Fn() -> bool) -> Option<Prediction> {
+pub fn predict(found: &Found, folder: &Folder, begin_s: f64, over: &dyn Fn() -> bool) -> Option<Prediction> {
     let sketch = folder.sketch.as_ref()?;
     let table = &sketch.table;
     let rate = found.up.rate.bytes_per_s;
@@ -182,7 +182,7 @@ fn late(series: &Series, lag_s: f64, wire_bytes: f64, rate: f64) -> f64 {
     series.when(wire_bytes).map_or(lag_s, |seconds| seconds - wire_bytes / rate)
 }
 
-pub(crate) fn median(values: &[f64]) -> f64 {
+pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)

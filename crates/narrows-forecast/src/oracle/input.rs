@@ -7,24 +7,24 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use crate::files;
+use narrows_host::files;
 
 /// Maximum depth of folders, which protects the stack; deeper ones are a mistake or an attack.
 const DEPTH_MAX: usize = 128;
 
 /// The data to analyse.
-pub(crate) struct Input {
-    pub(crate) bytes: Vec<u8>,
+pub struct Input {
+    pub bytes: Vec<u8>,
     /// Whether there was more data than was read.
-    pub(crate) is_cut: bool,
+    pub is_cut: bool,
     /// Length of the file, if it is one.
-    pub(crate) len: Option<u64>,
+    pub len: Option<u64>,
 }
 
 const ENDLESS: &str = "it is a device, whose data may have no end; give a file, a folder, or - for stdin";
 
 /// Reads the first `max_len` bytes.
-pub(crate) fn read(path: &Path, max_len: usize) -> Result<Input> {
+pub fn read(path: &Path, max_len: usize) -> Result<Input> {
     let (mut bytes, mut len) = (Vec::new(), None);
     if files::is_dash(path) {
         let stdin = files::stdin()?;

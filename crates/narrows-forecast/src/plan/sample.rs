@@ -8,12 +8,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use narrows_plan::config;
 use narrows_sim::sketch::spread;
 
-use crate::files;
+use narrows_host::files;
 
 /// Length of a piece: four blocks, so that a piece says something about its surroundings too.
-pub(crate) const PIECE: usize = 512 << 10;
+pub const PIECE: usize = 512 << 10;
 /// Files that are looked at. More do not change the sample much, and their names take memory.
 const FILES_MAX: usize = 100_000;
 /// Entries of one folder that are looked at, most of which may be no files.
@@ -25,27 +26,27 @@ const DEPTH_MAX: usize = 128;
 
 /// The pieces, and how they were taken.
 #[derive(Default)]
-pub(crate) struct Sample {
-    pub(crate) pieces: Vec<Vec<u8>>,
+pub struct Sample {
+    pub pieces: Vec<Vec<u8>>,
     /// Bytes that the pieces were taken from.
-    pub(crate) total_len: u64,
+    pub total_len: u64,
     /// Files with data that these bytes are in.
-    pub(crate) files: u64,
+    pub files: u64,
     /// Files and folders that could not be read.
-    pub(crate) unreadable: usize,
+    pub unreadable: usize,
     /// Whether there was more than was looked at.
-    pub(crate) is_cut: bool,
+    pub is_cut: bool,
 }
 
 impl Sample {
     /// Bytes of all pieces.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.pieces.iter().map(Vec::len).sum()
     }
 
     /// At most `len` bytes of `path`; - is stdin, of which it is the beginning. It is an error if there
     /// are none.
-    pub(crate) fn of(path: &Path, len: usize) -> Result<Self> {
+    pub fn of(path: &Path, len: usize) -> Result<Self> {
         let sample = Self::within(path, len, None)?;
         if sample.len() == 0 {
             let skipped = if sample.unreadable > 0 { " that can be read" } else { "" };
@@ -58,7 +59,7 @@ impl Sample {
     }
 
     /// The same, of which one half of `within` is for looking and the other for reading. It may be empty.
-    pub(crate) fn within(path: &Path, len: usize, within: Option<Duration>) -> Result<Self> {
+    pub fn within(path: &Path, len: usize, within: Option<Duration>) -> Result<Self> {
         let cannot = || format!("cannot read {}", path.display());
         let look_max = within.map_or(LOOK_MAX, |within| within / 2);
         let mut sample = Self::default();
@@ -207,6 +208,22 @@ fn read_at(file: &File, out: &mut [u8], offset: u64) -> usize {
         }
     }
     done
+}
+
+/// Names of the classes: the last part of each path, with a number where two are alike.
+pub fn class_names(paths: &[PathBuf]) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for path in paths {
+        let real = path.canonicalize().ok();
+        let last = path.file_name().or_else(|| real.as_deref().and_then(Path::file_name));
+        let name = if files::is_dash(path) { "stdin".into() } else { last.unwrap_or_default().to_string_lossy() };
+        let name: String = name.chars().filter(|c| config::is_visible(*c)).take(config::NAME_MAX - 4).collect();
+        let name = if name.is_empty() { "data".to_owned() } else { name };
+        let with = |i: usize| if i == 1 { name.clone() } else { format!("{name} {i}") };
+        let free = (1..).map(with).find(|n| !names.contains(n)).unwrap_or_default();
+        names.push(free);
+    }
+    names
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use narrows_sim::table::{CLASSES, Table};
 use narrows_sim::world::{self, Conditions, Run};
 
 use super::energy::Watts;
-use crate::args::oracle::Rate;
+use crate::Rate;
 
 /// Width of the beam search. A width of 128 finds at most 0.6 % more, mostly 0.1 % (three kinds of
 /// data, three rates, 1 and 4 cores).
@@ -27,68 +27,68 @@ const DECISION_NS: f64 = 2000.0;
 const SEED: u64 = 1;
 
 /// Everything except the rate.
-pub(crate) struct Question<'a> {
-    pub(crate) table: &'a Table,
-    pub(crate) limits: Limits,
-    pub(crate) watts: Option<&'a Watts>,
+pub struct Question<'a> {
+    pub table: &'a Table,
+    pub limits: Limits,
+    pub watts: Option<&'a Watts>,
     /// Methods for policies that name none themselves.
-    pub(crate) methods: &'a [Method],
-    pub(crate) policies: &'a [PolicySpec],
-    pub(crate) cores: usize,
-    pub(crate) decoders: usize,
+    pub methods: &'a [Method],
+    pub policies: &'a [PolicySpec],
+    pub cores: usize,
+    pub decoders: usize,
     /// Raw bytes to send: the table's, or more of the same kind.
-    pub(crate) len: usize,
+    pub len: usize,
     /// Speeds of a core that encodes and of one that decodes; 1 is one of this host that is idle.
-    pub(crate) speeds: [f64; 2],
+    pub speeds: [f64; 2],
 }
 
 /// Costs of one way to send the data.
 #[derive(Debug, Clone)]
-pub(crate) struct Row {
+pub struct Row {
     /// `bound`, `schedule`, `fixed`, `plain` or `policy`.
-    pub(crate) kind: &'static str,
-    pub(crate) name: String,
-    pub(crate) seconds: f64,
-    pub(crate) wire_bytes: f64,
+    pub kind: &'static str,
+    pub name: String,
+    pub seconds: f64,
+    pub wire_bytes: f64,
     /// CPU time of encoding on all cores, in seconds.
-    pub(crate) cpu_s: f64,
+    pub cpu_s: f64,
     /// Energy of encoding; `None` for the bound, and if it could not be measured for every method.
-    pub(crate) joules: Option<f64>,
+    pub joules: Option<f64>,
     /// Every block, in order.
-    pub(crate) blocks: Vec<Planned>,
+    pub blocks: Vec<Planned>,
 }
 
 /// The answers for one rate.
-pub(crate) struct Answer {
-    pub(crate) rate: Rate,
-    pub(crate) bound: Row,
-    pub(crate) best: Row,
+pub struct Answer {
+    pub rate: Rate,
+    pub bound: Row,
+    pub best: Row,
     /// `store`, which is plain, then every method.
-    pub(crate) fixed: Vec<Row>,
-    pub(crate) policies: Vec<Row>,
+    pub fixed: Vec<Row>,
+    pub policies: Vec<Row>,
 }
 
 impl Answer {
     /// The row of plain.
-    pub(crate) fn plain(&self) -> &Row {
+    pub fn plain(&self) -> &Row {
         &self.fixed[0]
     }
 
     /// The fixed method with the lowest figure; `None` unless the figure is known for all methods.
-    pub(crate) fn winner(&self, figure: impl Fn(&Row) -> Option<f64>) -> Option<&Row> {
+    pub fn winner(&self, figure: impl Fn(&Row) -> Option<f64>) -> Option<&Row> {
         let known: Option<Vec<_>> = self.fixed.iter().map(|r| figure(r).map(|v| (v, r))).collect();
         known?.into_iter().min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, row)| row)
     }
 
     /// The fixed method with the shortest time.
-    pub(crate) fn best_fixed(&self) -> &Row {
+    pub fn best_fixed(&self) -> &Row {
         self.winner(|r| Some(r.seconds)).unwrap_or(self.plain())
     }
 }
 
 impl Question<'_> {
     /// The answers for several rates, computed in parallel.
-    pub(crate) fn answer(&self, rates: &[Rate], threads: usize) -> Vec<Answer> {
+    pub fn answer(&self, rates: &[Rate], threads: usize) -> Vec<Answer> {
         let next = AtomicUsize::new(0);
         let answers: Mutex<Vec<Option<Answer>>> = Mutex::new(rates.iter().map(|_| None).collect());
         std::thread::scope(|scope| {
@@ -135,7 +135,7 @@ impl Question<'_> {
     }
 
     /// The best schedule.
-    pub(crate) fn best(&self, rate: Rate) -> Row {
+    pub fn best(&self, rate: Rate) -> Row {
         let (best, times) = (Schedule::best(self.table, &self.conditions(rate).machine(), BEAM), self.times());
         let by_method: Vec<_> = best.blocks.iter().zip(&best.encode_each_s).map(|(b, s)| (b.method, *s)).collect();
         Row {
@@ -150,7 +150,7 @@ impl Question<'_> {
     }
 
     /// One method for all blocks.
-    pub(crate) fn fixed(&self, rate: Rate, method: Method) -> Row {
+    pub fn fixed(&self, rate: Rate, method: Method) -> Row {
         let spec = PolicySpec::fixed(method, false);
         let conditions = Conditions { block_max: spec.block_max(), decision_ns: 0.0, ..self.conditions(rate) };
         let run = world::run(self.table, &conditions, spec.build(&self.setup()));
@@ -163,7 +163,7 @@ impl Question<'_> {
     }
 
     /// A policy.
-    pub(crate) fn policy(&self, rate: Rate, spec: &PolicySpec) -> Row {
+    pub fn policy(&self, rate: Rate, spec: &PolicySpec) -> Row {
         let conditions = self.conditions(rate);
         // The bound holds for blocks up to the longest that was measured.
         let conditions = Conditions { block_max: spec.block_max().min(CLASSES[CLASSES.len() - 1]), ..conditions };

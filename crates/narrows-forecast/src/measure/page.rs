@@ -10,7 +10,7 @@ use super::show::{self, Measured};
 const PIECES: usize = 60;
 
 /// The HTML page.
-pub(crate) fn html(m: &Measured) -> String {
+pub fn html(m: &Measured) -> String {
     let mut figures: Vec<Figure> = m.prediction.iter().map(copies).collect();
     figures.push(link(m));
     page("What Narrows gives between two hosts", &show::headline(m), &show::text(m), &figures)

@@ -23,16 +23,16 @@ const COUNTERS_MAX: usize = 64;
 /// Watts above idle while one core encodes, by method; `None` if it cannot be distinguished from
 /// other load.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Watts(Vec<(Method, Option<f64>)>);
+pub struct Watts(Vec<(Method, Option<f64>)>);
 
 /// Whether there are counters that this process may read.
-pub(crate) fn is_readable() -> bool {
+pub fn is_readable() -> bool {
     Rapl::open(Path::new(FOLDER)).is_some()
 }
 
 impl Watts {
     /// Measures every method on `bytes`, one after the other; `None` without counters.
-    pub(crate) fn measure(methods: &[Method], bytes: &[u8]) -> Option<Self> {
+    pub fn measure(methods: &[Method], bytes: &[u8]) -> Option<Self> {
         Self::measure_with(&Rapl::open(Path::new(FOLDER))?, methods, bytes)
     }
 
@@ -61,14 +61,14 @@ impl Watts {
 
     /// Joules for seconds of encoding by method; `None` if the watts of a method are unknown.
     /// `constant` copies one byte and counts as `store`.
-    pub(crate) fn joules(&self, encode_s: &[(Method, f64)]) -> Option<f64> {
+    pub fn joules(&self, encode_s: &[(Method, f64)]) -> Option<f64> {
         let watts = |m: Method| self.0.iter().find(|w| w.0 == m).and_then(|w| w.1);
         let of = |m: Method| if m == Method::CONSTANT { watts(Method::STORE) } else { watts(m) };
         encode_s.iter().map(|(m, s)| of(*m).map(|w| w * s)).sum()
     }
 
     /// The text form for the cache.
-    pub(crate) fn to_text(&self) -> String {
+    pub fn to_text(&self) -> String {
         let mut text = String::new();
         for (method, watts) in &self.0 {
             let watts = watts.map_or(NONE.into(), |w| w.to_string());
@@ -78,7 +78,7 @@ impl Watts {
     }
 
     /// Parses the text form; `-` is `None`.
-    pub(crate) fn parse(text: &str) -> Result<Option<Self>> {
+    pub fn parse(text: &str) -> Result<Option<Self>> {
         if text == NONE {
             return Ok(None);
         }
@@ -97,7 +97,7 @@ impl Watts {
 }
 
 /// Text form of an unknown value.
-pub(crate) const NONE: &str = "-";
+pub const NONE: &str = "-";
 
 /// The power above the mean of the idle host, if it exceeds the spread of the idle measurements.
 fn beyond_idle(busy: f64, before: &[f64], after: &[f64]) -> Option<f64> {
