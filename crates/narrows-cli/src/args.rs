@@ -24,7 +24,6 @@ pub(crate) mod hint;
 mod levels;
 pub(crate) mod measure;
 mod misspelt;
-mod near;
 pub(crate) mod oracle;
 pub(crate) mod pack;
 pub(crate) mod ping;

@@ -12,12 +12,12 @@ use std::sync::Arc;
 use anyhow::{Result, bail, ensure};
 use narrows::message::{DICTIONARY_MAX, DICTIONARY_MIN, Dictionary, HISTORY_MAX, HISTORY_MIN};
 use narrows::policy::PolicySpec;
+use narrows_host::words::shown;
 
 use crate::kept;
 use crate::method::{Method, NAME_MAX};
 use crate::socket::BufferedSocket;
 use crate::wire::Wire;
-use narrows_host::words::shown;
 
 const MAGIC: [u8; 4] = *b"nrwp";
 const VERSION: u8 = 1;

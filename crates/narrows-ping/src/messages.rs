@@ -4,7 +4,6 @@ use std::fmt::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-
 use narrows::Error;
 use narrows::message::MESSAGE_MAX;
 

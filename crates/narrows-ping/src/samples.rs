@@ -8,9 +8,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use narrows::message::MESSAGE_MAX;
 use narrows::{Error, ErrorKind};
-use xxhash_rust::xxh3::xxh3_128;
-
 use narrows_host::files;
+use xxhash_rust::xxh3::xxh3_128;
 
 /// Maximum number of files: ten times as many as a dictionary needs if each is one message. More
 /// suggest that the wrong folder was named.

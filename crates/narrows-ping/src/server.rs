@@ -12,15 +12,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
+use narrows_host::lines::Lines;
+use narrows_host::signals;
+use narrows_host::words;
 use rustix::event::PollFlags;
 
 use crate::end::End;
 use crate::hello::Hello;
 use crate::socket::{BufferedSocket, Place, TIMEOUT};
 use crate::wire::Wire;
-use narrows_host::words;
-use narrows_host::lines::Lines;
-use narrows_host::signals;
 
 /// Maximum number of connections, enough for a dozen clients: a client has one for each of its
 /// methods, about twenty.

@@ -2,13 +2,13 @@
 
 use std::fmt::Write;
 
+use narrows_host::words;
 use serde_json::{Value, json};
 
 use crate::client::Client;
 use crate::figures::Trips;
 use crate::messages::Set;
 use crate::method::Method;
-use narrows_host::words;
 
 /// Measurements of a set: the round trips of each method in the order of the client's methods,
 /// plain first.

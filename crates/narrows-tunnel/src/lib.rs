@@ -29,6 +29,7 @@ pub mod reason;
 mod refusal;
 pub mod reports;
 pub mod rules;
+pub mod service;
 pub mod session;
 pub mod settings;
 mod socket;

@@ -12,12 +12,12 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context, Result};
 use narrows::block::Block;
 use narrows::codec::Method;
+use narrows_host::calibration;
+use narrows_host::files;
 use narrows_sim::measure::linkable;
 use narrows_sim::table::Table;
 
 use super::energy::{self, Watts};
-use narrows_host::files;
-use narrows_host::calibration;
 
 /// First line of a file, with the version. Version 2 has watts of CPU packages only, and none if
 /// they cannot be distinguished from other load.

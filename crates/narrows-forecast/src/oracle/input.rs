@@ -6,7 +6,6 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-
 use narrows_host::files;
 
 /// Maximum depth of folders, which protects the stack; deeper ones are a mistake or an attack.

@@ -2,11 +2,11 @@
 
 use std::fmt::Write;
 
+use narrows_host::words;
 use narrows_sim::table::{CLASSES, Table};
 use serde_json::{Value, json};
 
 use super::judge::{Answer, Row};
-use narrows_host::words;
 
 /// Index of the block length whose figures describe a method: that of programs with a fixed method.
 const CLASS: usize = 2;

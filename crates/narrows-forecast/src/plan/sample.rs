@@ -8,10 +8,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use narrows_host::files;
 use narrows_plan::config;
 use narrows_sim::sketch::spread;
-
-use narrows_host::files;
 
 /// Length of a piece: four blocks, so that a piece says something about its surroundings too.
 pub const PIECE: usize = 512 << 10;

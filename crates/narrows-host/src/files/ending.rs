@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::Result;
+
 use crate::signals;
 
 /// Time after which a signal is seen.

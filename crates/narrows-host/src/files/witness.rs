@@ -7,8 +7,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result, anyhow};
-use crate::file_state::FileState;
 use xxhash_rust::xxh3::Xxh3;
+
+use crate::file_state::FileState;
 
 /// Bytes that are read at a time when a file is read again.
 const STEP: usize = 1 << 20;

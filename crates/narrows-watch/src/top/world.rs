@@ -4,9 +4,8 @@ use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use crate::account::Times;
-use crate::status::{Amounts, Connection, Status, Traffic};
-
 use crate::bottleneck::Bottleneck;
+use crate::status::{Amounts, Connection, Status, Traffic};
 
 /// Values of a history: a minute at the usual interval, and as many as 80 columns show.
 const HISTORY: usize = 60;

@@ -5,46 +5,47 @@ use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
 use narrows::Error;
+use narrows_host::words;
 use narrows_trust::certificates::Files;
 use narrows_trust::ends::{Client, Server};
 use narrows_trust::keys::{self, Token};
-use narrows_tunnel::settings::PROTOCOL;
 use narrows_watch::page;
 
-use crate::args::tunnel::TunnelArgs;
+use super::options::Options;
+use crate::settings::PROTOCOL;
 
-pub(super) fn server(args: &TunnelArgs) -> Result<Server> {
+pub(super) fn server(args: &Options) -> Result<Server> {
     Ok(match certificates(args) {
         Some(files) => Server::by_certificates(&files, PROTOCOL)?,
         None => Server::by_keys(&key_path(args)?, PROTOCOL)?,
     })
 }
 
-pub(super) fn client(args: &TunnelArgs) -> Result<Client> {
+pub(super) fn client(args: &Options) -> Result<Client> {
     Ok(match certificates(args) {
         Some(files) => Client::by_certificates(&files, PROTOCOL)?,
         None => Client::by_token(&load_token(args)?, PROTOCOL)?,
     })
 }
 
-pub(super) fn certificates(args: &TunnelArgs) -> Option<Files> {
+pub(super) fn certificates(args: &Options) -> Option<Files> {
     let (cert, key, ca) = (args.cert.clone()?, args.key.clone()?, args.ca.clone()?);
     Some(Files { cert, key, ca, crl: args.crl.clone(), names: args.allow_name.clone() })
 }
 
 /// What a start with these settings would fail for, each with its key. Nothing is made.
-pub(super) fn faults(args: &TunnelArgs) -> Vec<(&'static str, String)> {
+pub(super) fn faults(args: &Options) -> Vec<(&'static str, String)> {
     let mut found = Vec::new();
     let mut fault = |key: &'static str, result: Result<()>| {
-        found.extend(result.err().map(|e| (key, narrows_host::words::one_line(&e))));
+        found.extend(result.err().map(|e| (key, words::one_line(&e))));
     };
     let by_token = args.cert.is_none();
     let is_shell = args.to.as_ref().is_some_and(|to| !to.as_encoded_bytes().starts_with(b"narrows://"));
-    let metrics = args.watch.metrics.as_deref().and_then(page::full_address);
+    let metrics = args.metrics.as_deref().and_then(page::full_address);
     let mut taken: Vec<(&str, SocketAddr)> = Vec::new();
     for (key, address) in [("listen", &args.listen), ("health", &args.health), ("metrics", &metrics)] {
         let Some(address) = address else { continue };
-        match super::resolve(address) {
+        match super::address::resolve(address) {
             Ok(found) => {
                 let other = taken.iter().find(|(_, other)| found.iter().any(|own| is_same(own, other)));
                 fault(key, other.map_or(Ok(()), |(other, _)| Err(anyhow!("{key} and {other} have the same address"))));
@@ -63,7 +64,7 @@ pub(super) fn faults(args: &TunnelArgs) -> Vec<(&'static str, String)> {
     found
 }
 
-fn in_time(args: &TunnelArgs) -> Result<()> {
+fn in_time(args: &Options) -> Result<()> {
     certificates(args).map_or(Ok(()), |files| Ok(files.are_own_in_time()?))
 }
 
@@ -74,11 +75,11 @@ fn is_same(a: &SocketAddr, b: &SocketAddr) -> bool {
     a.port() != 0 && a.port() == b.port() && meet && a.is_ipv4() == b.is_ipv4()
 }
 
-fn key_path(args: &TunnelArgs) -> Result<std::path::PathBuf> {
+fn key_path(args: &Options) -> Result<std::path::PathBuf> {
     Ok(args.key_file.clone().map_or_else(|| keys::path_of_user(keys::TUNNEL), Ok)?)
 }
 
-fn load_token(args: &TunnelArgs) -> Result<Token> {
+fn load_token(args: &Options) -> Result<Token> {
     if let Some(path) = &args.token_file {
         return Ok(Token::load(path)?);
     }

@@ -7,15 +7,14 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
+use narrows_host::near::nearest_key;
 use narrows_host::{whole, words};
-use narrows_plan::config::nearest;
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
 use super::known::{self, KEYS, Key, LIMITS, Reading};
+use super::options::Options;
 use super::proof;
-use crate::args::tunnel::TunnelArgs;
-use crate::report;
 
 /// Longest file in bytes: thousands of forwards and rules.
 const FILE_MAX: u64 = 1 << 20;
@@ -46,9 +45,9 @@ impl Faults {
 
     /// Tells all of them. The status is that of wrong usage.
     pub(super) fn tell(&self) -> ExitCode {
-        self.told.iter().for_each(report::note);
+        self.told.iter().for_each(words::note);
         if self.more > 0 {
-            report::note(format_args!("and {} more faults", self.more));
+            words::note(format_args!("and {} more faults", self.more));
         }
         ExitCode::from(2)
     }
@@ -74,7 +73,7 @@ pub(super) fn check(path: &Path) -> Result<ExitCode> {
     });
     match faults {
         Ok(()) => {
-            report::note(format_args!("{}: no fault", path.display()));
+            words::note(format_args!("{}: no fault", path.display()));
             Ok(ExitCode::SUCCESS)
         }
         Err(faults) => Ok(faults.tell()),
@@ -82,7 +81,7 @@ pub(super) fn check(path: &Path) -> Result<ExitCode> {
 }
 
 /// The options of the command line, and what they leave out by the file that they name.
-pub(super) fn with_file(flags: &TunnelArgs) -> Result<TunnelArgs, Faults> {
+pub(super) fn with_file(flags: &Options) -> Result<Options, Faults> {
     let Some(path) = &flags.config else {
         Given::default().named(inconsistent(flags))?;
         return Ok(flags.clone());
@@ -97,7 +96,7 @@ pub(super) fn with_file(flags: &TunnelArgs) -> Result<TunnelArgs, Faults> {
 /// What a file says.
 #[derive(Default)]
 struct Given {
-    args: TunnelArgs,
+    args: Options,
     /// `FILE:`, or nothing.
     name: String,
     /// The line of each key.
@@ -164,7 +163,7 @@ impl Given {
         }
         reading.fault(
             at,
-            match nearest(name, &names) {
+            match nearest_key(name, &names) {
                 Some(near) => format!("'{shown}' is not known; did you mean {near}?"),
                 None => {
                     names.sort_unstable();
@@ -202,7 +201,7 @@ fn line_of(text: &str, at: usize) -> usize {
 }
 
 /// Settings that do not go together, each with its key.
-fn inconsistent(args: &TunnelArgs) -> Vec<(&'static str, String)> {
+fn inconsistent(args: &Options) -> Vec<(&'static str, String)> {
     let mut found = Vec::new();
     let mut fault = |is: bool, key: &'static str, text: &str| {
         if is {
@@ -264,7 +263,7 @@ fn inconsistent(args: &TunnelArgs) -> Vec<(&'static str, String)> {
 mod tests {
     use super::*;
 
-    fn parsed(text: &str) -> Result<TunnelArgs, Vec<(usize, String)>> {
+    fn parsed(text: &str) -> Result<Options, Vec<(usize, String)>> {
         Given::parse(text, Path::new("/etc/narrows"))
             .map(|given| given.args)
             .map_err(|faults| faults.into_iter().map(|(at, why)| (line_of(text, at), why)).collect())
@@ -408,7 +407,7 @@ mod tests {
 
     #[test]
     fn every_key_can_be_taken_compared_and_left_out() {
-        let empty = TunnelArgs::default();
+        let empty = Options::default();
         for key in known::all() {
             assert!((key.is_unset)(&empty) && (key.is_same)(&empty, &empty), "{}", key.name);
         }

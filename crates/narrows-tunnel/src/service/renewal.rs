@@ -8,20 +8,20 @@ use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
-use narrows_trust::keys;
 use narrows_host::means;
-use narrows_tunnel::Tunnel;
+use narrows_host::words;
 use narrows_trust::certificates::Stamp;
 use narrows_trust::ends::{Client, Server};
-use narrows_tunnel::limits::Limits;
-use narrows_tunnel::session::Timing;
-use narrows_tunnel::settings::{Change, Trust};
+use narrows_trust::keys;
 use rustls::pki_types::ServerName;
 
-use super::service::Service;
+use super::health::Service;
+use super::options::Options;
 use super::{config, known, proof};
-use crate::args::tunnel::TunnelArgs;
-use crate::report;
+use crate::Tunnel;
+use crate::limits::Limits;
+use crate::session::Timing;
+use crate::settings::{Change, Trust};
 
 /// Interval at which files of certificates are looked at.
 const RENEW_EVERY: Duration = Duration::from_secs(1);
@@ -30,9 +30,9 @@ const JUDGE_EVERY: Duration = Duration::from_secs(60);
 
 pub(super) struct Renewal {
     /// What the command line says.
-    flags: TunnelArgs,
+    flags: Options,
     /// What is in use.
-    args: TunnelArgs,
+    args: Options,
     trust: Trust,
     token: Option<String>,
     stamp: Option<Stamp>,
@@ -45,7 +45,7 @@ pub(super) struct Renewal {
 
 /// What was read again.
 struct Next {
-    args: TunnelArgs,
+    args: Options,
     /// Keys that have changed, and stay as they are.
     fixed: Vec<&'static str>,
     change: Change,
@@ -63,7 +63,7 @@ enum Proof {
 }
 
 impl Proof {
-    fn read(args: &TunnelArgs) -> Result<Self> {
+    fn read(args: &Options) -> Result<Self> {
         if args.listen.is_some() {
             return Ok(Self::Server(proof::server(args)?));
         }
@@ -72,7 +72,7 @@ impl Proof {
         }
         let proof = proof::client(args)?;
         let address = args.to.as_ref().and_then(|to| to.to_str()?.strip_prefix("narrows://"));
-        let (host, _) = super::host_and_port(address.unwrap_or_default())?;
+        let (host, _) = super::address::host_and_port(address.unwrap_or_default())?;
         // A token and certificates prove different names.
         let name = super::expected_name(&proof, &host)?;
         Ok(Self::Client(proof, name))
@@ -81,7 +81,7 @@ impl Proof {
 
 impl Next {
     /// All or nothing of the file. `present`: the settings in use.
-    fn read(flags: &TunnelArgs, present: &TunnelArgs) -> Result<Self> {
+    fn read(flags: &Options, present: &Options) -> Result<Self> {
         let mut args = config::with_file(flags).map_err(|faults| anyhow!("{faults}"))?;
         let fixed: Vec<_> = known::all().filter(|k| !k.is_live && !(k.is_same)(&args, present)).collect();
         fixed.iter().for_each(|key| (key.take)(&mut args, present));
@@ -94,7 +94,7 @@ impl Next {
 
 impl Renewal {
     /// `args`: those in use. What they name is to be read after this.
-    pub(super) fn new(flags: &TunnelArgs, args: &TunnelArgs) -> Result<Self> {
+    pub(super) fn new(flags: &Options, args: &Options) -> Result<Self> {
         let now = Instant::now();
         let renewal = Self {
             flags: flags.clone(),
@@ -120,7 +120,7 @@ impl Renewal {
     }
 
     /// The settings in use.
-    pub(super) fn args(&self) -> &TunnelArgs {
+    pub(super) fn args(&self) -> &Options {
         &self.args
     }
 
@@ -143,7 +143,7 @@ impl Renewal {
             match done {
                 Ok(()) => self.tell("the configuration was read again"),
                 Err(e) => {
-                    report::note(format_args!("the settings of before are used: {}", report::one_line(&e)));
+                    words::note(format_args!("the settings of before are used: {}", words::one_line(&e)));
                 }
             }
         } else if self.asked.swap(false, Ordering::Relaxed) {
@@ -166,7 +166,7 @@ impl Renewal {
             match Proof::read(&args).and_then(|proof| self.prove(proof, &args, tunnel)) {
                 Ok(()) => self.tell("the certificates were read again"),
                 // A file may be half written: it is tried again when it changes, or at the next signal.
-                Err(e) => report::note(format_args!("the certificates of before are used: {}", report::one_line(&e))),
+                Err(e) => words::note(format_args!("the certificates of before are used: {}", words::one_line(&e))),
             }
         } else if self.judged.elapsed() >= JUDGE_EVERY {
             self.judged = Instant::now();
@@ -192,13 +192,13 @@ impl Renewal {
         tunnel.change(change);
         (self.stamp, self.args) = (stamp, args);
         if !fixed.is_empty() {
-            report::note(format_args!("a restart is needed for what changed in: {}", fixed.join(", ")));
+            words::note(format_args!("a restart is needed for what changed in: {}", fixed.join(", ")));
         }
         Ok(())
     }
 
     /// Proves this end to others, and others to this one.
-    fn prove(&mut self, proof: Proof, args: &TunnelArgs, tunnel: &Tunnel) -> Result<()> {
+    fn prove(&mut self, proof: Proof, args: &Options, tunnel: &Tunnel) -> Result<()> {
         match proof {
             Proof::Server(proof) => {
                 if let Some((path, token)) = args.token_out.as_ref().zip(proof.token.clone())
@@ -222,18 +222,18 @@ impl Renewal {
 
     fn tell(&self, text: &str) {
         if !self.args.quiet {
-            report::note(text);
+            words::note(text);
         }
     }
 }
 
 /// How the files of certificates look, if there are any.
-fn stamp(args: &TunnelArgs) -> Option<Stamp> {
+fn stamp(args: &Options) -> Option<Stamp> {
     proof::certificates(args).map(|files| files.stamp())
 }
 
 /// What of the settings may change.
-pub(super) fn change(args: &TunnelArgs) -> Result<Change> {
+pub(super) fn change(args: &Options) -> Result<Change> {
     let limits = &args.limits;
     let seconds = limits.handshake_seconds.map(|s| u64::from(s) * 1_000_000_000);
     Ok(Change {
@@ -246,7 +246,7 @@ pub(super) fn change(args: &TunnelArgs) -> Result<Change> {
     })
 }
 
-fn limits_of(args: &TunnelArgs) -> Limits {
+fn limits_of(args: &Options) -> Limits {
     let (given, usual) = (&args.limits, Limits::default());
     // Where descriptors are few, most of them are for connections that are carried.
     let share = (means::descriptors() / 8).max(16);
@@ -267,7 +267,7 @@ mod tests {
     /// Addresses of clients are compared with it in their short form.
     #[test]
     fn an_address_of_version_4_may_be_written_as_one_of_version_6() {
-        let args = TunnelArgs { proxy_from: vec!["::ffff:127.0.0.1".parse().unwrap()], ..TunnelArgs::default() };
+        let args = Options { proxy_from: vec!["::ffff:127.0.0.1".parse().unwrap()], ..Options::default() };
         assert_eq!(change(&args).unwrap().proxy_from, ["127.0.0.1".parse::<IpAddr>().unwrap()]);
     }
 }

@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use narrows_host::manager::Manager;
-use narrows_tunnel::Tunnel;
-use narrows_tunnel::counters::Counters;
-use narrows_watch::outlet;
+use narrows_host::words;
 use narrows_watch::http::{self, OK, Page, UNAVAILABLE};
+use narrows_watch::outlet;
 use serde_json::json;
 
-use crate::args::tunnel::TunnelArgs;
-use crate::report;
+use super::options::Options;
+use crate::Tunnel;
+use crate::counters::Counters;
 
 /// Interval at which the thread of the tunnel is asked whether it moves.
 const ASK_EVERY: Duration = Duration::from_secs(1);
@@ -60,12 +60,12 @@ impl State {
 
 impl Service {
     /// Begins to answer probes, if there are to be any.
-    pub(super) fn start(args: &TunnelArgs) -> Result<Self> {
+    pub(super) fn start(args: &Options) -> Result<Self> {
         let manager = Manager::of_process();
         let now = Instant::now();
         let state = Arc::new(Mutex::new(State { alive: Some(now), ..State::default() }));
         if let Some(address) = &args.health {
-            let at = super::resolve(address)?.remove(0);
+            let at = super::address::resolve(address)?.remove(0);
             let shown = Arc::clone(&state);
             let listener = TcpListener::bind(at).with_context(|| format!("cannot listen on {at} for --health"))?;
             let bound = listener.local_addr()?;
@@ -73,7 +73,7 @@ impl Service {
             if args.json {
                 outlet::json(json!({ "health": bound.to_string() }))?;
             } else if !args.quiet {
-                report::note(format_args!("probes are answered on {bound}"));
+                words::note(format_args!("probes are answered on {bound}"));
             }
         }
         let watchdog = manager.watchdog_every();
@@ -88,7 +88,7 @@ impl Service {
     }
 
     /// The listeners of the tunnel are there.
-    pub(super) fn listens(&mut self, args: &TunnelArgs) {
+    pub(super) fn listens(&mut self, args: &Options) {
         if args.listen.is_some() {
             lock(&self.state).fixed = Some(Ok("waiting for tunnels".into()));
         }

@@ -1,20 +1,19 @@
-//! The keys of a file for `narrows tunnel --config`: each is a field of the arguments.
+//! The keys of a file for `narrows tunnel --config`: each is a field of the options.
 
 use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use clap::ValueEnum;
 use narrows::policy::PolicySpec;
-use narrows_tunnel::forward::{self, Forward};
-use narrows_tunnel::limits::{CARRIERS_MAX, FLOWS_MAX};
-use narrows_tunnel::rules::Rules;
-use narrows_watch::{logs, page};
+use narrows_watch::logs::{self, Form};
+use narrows_watch::page;
 use toml::Spanned;
 use toml::de::DeValue;
 
-use crate::args::tunnel::TunnelArgs;
-use crate::args::watch::LogForm;
+use super::options::Options;
+use crate::forward::{self, Forward};
+use crate::limits::{CARRIERS_MAX, FLOWS_MAX};
+use crate::rules::Rules;
 
 /// Most values of a list: as many rules or forwards as a person keeps in view, and some more.
 const VALUES_MAX: usize = 10_000;
@@ -27,13 +26,13 @@ pub(super) struct Key {
     /// Whether a change of it counts for a tunnel that runs.
     pub(super) is_live: bool,
     /// Reads its value into the arguments.
-    pub(super) read: fn(&mut TunnelArgs, &Spanned<DeValue<'_>>, &mut Reading<'_>),
+    pub(super) read: fn(&mut Options, &Spanned<DeValue<'_>>, &mut Reading<'_>),
     /// Whether it is not set.
-    pub(super) is_unset: fn(&TunnelArgs) -> bool,
+    pub(super) is_unset: fn(&Options) -> bool,
     /// Takes its value from other arguments.
-    pub(super) take: fn(&mut TunnelArgs, &TunnelArgs),
+    pub(super) take: fn(&mut Options, &Options),
     /// Whether it is the same in both.
-    pub(super) is_same: fn(&TunnelArgs, &TunnelArgs) -> bool,
+    pub(super) is_same: fn(&Options, &Options) -> bool,
 }
 
 macro_rules! key {
@@ -99,9 +98,9 @@ pub(super) const KEYS: [Key; 30] = [
     fixed!(keep_trying),
     live!(drain_timeout, Check::Range(0, DAY)),
     fixed!(health, Check::Text(address)),
-    key!(false, metrics, Check::Text(metrics), watch.metrics),
-    key!(false, log, Check::Any, watch.log),
-    key!(false, log_level, Check::Text(logs::check), watch.log_level),
+    fixed!(metrics, Check::Text(metrics)),
+    key!(false, log, Check::Any, log.form),
+    key!(false, log_level, Check::Text(logs::check), log.levels),
     fixed!(policy),
     live!(verbose),
     live!(quiet),
@@ -313,11 +312,14 @@ impl Setting for Option<u32> {
     compared!();
 }
 
-impl Setting for Option<LogForm> {
+impl Setting for Option<Form> {
     fn read(value: &Spanned<DeValue<'_>>, reading: &mut Reading<'_>, key: &str, check: &Check) -> Self {
         let text = reading.text(value, key, check)?;
-        let found = LogForm::from_str(&text, false);
-        found.map_err(|_| reading.fault(value.span().start, format!("{key} is \"text\" or \"json\""))).ok()
+        let found = Form::ALL.into_iter().find(|(name, _)| *name == text).map(|(_, form)| form);
+        if found.is_none() {
+            reading.fault(value.span().start, format!("{key} is \"text\" or \"json\""));
+        }
+        found
     }
 
     compared!();
@@ -356,7 +358,7 @@ fn rule(text: &str) -> Result<(), String> {
 
 fn other_end(text: &str) -> Result<(), String> {
     match text.strip_prefix("narrows://") {
-        Some(address) => super::host_and_port(address).map(drop).map_err(|e| e.to_string()),
+        Some(address) => super::address::host_and_port(address).map(drop).map_err(|e| e.to_string()),
         None if text.is_empty() || text.starts_with('-') => {
             Err("it is narrows://HOST:PORT, or a host that ssh reaches".into())
         }
@@ -365,7 +367,7 @@ fn other_end(text: &str) -> Result<(), String> {
 }
 
 fn shell(text: &str) -> Result<(), String> {
-    narrows_copy::carrier::shell_words(text.as_ref()).map(drop).map_err(|e| e.to_string())
+    narrows_host::shell::words(text.as_ref()).map(drop)
 }
 
 fn metrics(text: &str) -> Result<(), String> {

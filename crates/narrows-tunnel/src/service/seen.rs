@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use anyhow::Result;
-use narrows_tunnel::Tunnel;
-use narrows_tunnel::settings::Report;
 use narrows_watch::page::{self, Metrics};
 use narrows_watch::{Describe, outlet, trace};
 use serde_json::json;
 
-use crate::args::tunnel::TunnelArgs;
+use super::options::Options;
+use crate::Tunnel;
+use crate::settings::Report;
 
 /// Lets others watch a tunnel that has begun.
-pub(super) fn begin(args: &TunnelArgs, tunnel: &Tunnel, metrics: Metrics) -> Result<()> {
+pub(super) fn begin(args: &Options, tunnel: &Tunnel, metrics: Metrics) -> Result<()> {
     let (watcher, name) = (tunnel.watcher(), name(args));
     let traced = watcher.clone();
     let describe: Describe = Arc::new(move || watcher.status(&name));
@@ -29,7 +29,7 @@ pub(super) fn begin(args: &TunnelArgs, tunnel: &Tunnel, metrics: Metrics) -> Res
 }
 
 /// What the tunnel does, in the words of its command line.
-fn name(args: &TunnelArgs) -> String {
+fn name(args: &Options) -> String {
     let each = |option: &'static str, texts: &[String]| {
         texts.iter().map(move |text| format!("{option} {text}")).collect::<Vec<_>>()
     };
