@@ -20,7 +20,6 @@ mod repack;
 mod report;
 mod shaper;
 mod transfer;
-mod variables;
 mod version;
 
 fn main() -> ExitCode {

@@ -1,4 +1,4 @@
-//! `narrows check` for files with arrays: HDF5, NetCDF-4, Zarr, files of chunks.
+//! What a check of a file with arrays found, as a table, JSON and a page: behind `narrows check`.
 
 mod page;
 mod show;
@@ -9,17 +9,17 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use narrows::{Error, ErrorKind};
 use narrows_file::foreign::{self, Format};
-use narrows_variables::{Errors, Found, Side, Store, Variable, check as check_variable, compare};
+use narrows_host::{files, output};
 
-use crate::args::file::CheckArgs;
-use crate::{files, flow, report};
+use crate::check as check_variable;
+use crate::{Errors, Found, Side, Store, Variable, compare};
 
 /// Ends of names of HDF5 files, NetCDF included.
 const HDF5_NAMES: [&str; 5] = ["h5", "hdf5", "he5", "nc", "nc4"];
 
 /// What is known of a variable or a file in the end, the worst last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Verdict {
+pub enum Verdict {
     /// All was looked at, and is whole and within what is stated.
     Good,
     /// Something was not looked at.
@@ -103,17 +103,39 @@ impl Findings<'_> {
     }
 }
 
-/// Checks a file, if it has arrays.
-pub(crate) fn check(args: &CheckArgs, path: &Path) -> Result<Option<Verdict>> {
+/// What is looked at, and how it is told.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted<'a> {
+    /// Paths of variables; without any, all are looked at.
+    pub variables: &'a [String],
+    /// The file that they were made from.
+    pub against: Option<&'a Path>,
+    /// Where a page with pictures goes.
+    pub html: Option<&'a Path>,
+    /// Threads that decode.
+    pub threads: NonZero<usize>,
+    /// Less, or more, is told.
+    pub quiet: bool,
+    /// See `quiet`.
+    pub verbose: bool,
+    /// It is told as JSON.
+    pub json: bool,
+}
+
+/// Checks a file and prints what was found; `None` if it has no arrays, and nothing was printed.
+///
+/// # Errors
+/// The file or the original cannot be read, or has not what is wanted; or the output cannot be written.
+pub fn check(path: &Path, wanted: &Wanted<'_>) -> Result<Option<Verdict>> {
     let name = path.display().to_string();
     let named = |e: Error| anyhow::Error::from(e).context(name.clone());
     let Some(store) = Store::open(path).map_err(named)? else { return Ok(None) };
-    let threads = NonZero::new(flow::threads(args.threads)).unwrap_or(NonZero::<usize>::MIN);
-    let chosen: Vec<&Variable> = choose(args, &store).map_err(named)?;
-    if let Some(html) = &args.html {
-        files::refuse_same(path, [Some(html.as_path())])?;
+    let threads = wanted.threads;
+    let chosen: Vec<&Variable> = choose(wanted, &store).map_err(named)?;
+    if let Some(html) = wanted.html {
+        files::refuse_same(path, [Some(html)])?;
     }
-    let original = args.against.as_deref().map(|path| original(path, &chosen)).transpose()?;
+    let original = wanted.against.map(|path| original(path, &chosen)).transpose()?;
     let mut rows = Vec::new();
     for variable in chosen {
         let found = check_variable(&store, variable, threads);
@@ -141,31 +163,34 @@ pub(crate) fn check(args: &CheckArgs, path: &Path) -> Result<Option<Verdict>> {
                 format!("{name}: the original has none of the variables, so that nothing is compared; see --variable");
             return Err(Error::misuse(text).into());
         }
-        if args.variable.is_empty() {
+        if wanted.variables.is_empty() {
             let left = original.variables.iter().filter(|v| !v.is_bare_dimension());
             let left = left.filter(|v| !compared.contains(&v.path.as_str()));
             unseen.extend(left.map(|v| format!("not compared: only the original has {}", show::name(v))));
         }
     }
-    if args.variable.is_empty() {
+    if wanted.variables.is_empty() {
         unseen.extend(store.unseen.iter().map(|what| format!("not read: {what}")));
     }
     let all = Findings { file: &name, store: &store, rows, unseen };
-    if let Some(html) = &args.html {
+    if let Some(html) = wanted.html {
         files::write_whole(html, page::html(&all).as_bytes())?;
     }
-    if args.verbosity.json {
-        report::out(show::json(&all))?;
+    if wanted.json {
+        output::out(show::json(&all))?;
     } else {
-        for line in show::lines(&all, args.verbosity.quiet, args.verbosity.verbose) {
-            report::out(line)?;
+        for line in show::lines(&all, wanted.quiet, wanted.verbose) {
+            output::out(line)?;
         }
     }
     Ok(Some(all.verdict()))
 }
 
 /// Refuses a file that has the name of an HDF5 file and the contents of none.
-pub(crate) fn refuse_by_name(path: &Path) -> Result<()> {
+///
+/// # Errors
+/// It is such a file, or cannot be read.
+pub fn refuse_by_name(path: &Path) -> Result<()> {
     if !path.extension().is_some_and(|end| HDF5_NAMES.iter().any(|name| end.eq_ignore_ascii_case(name))) {
         return Ok(());
     }
@@ -177,16 +202,16 @@ pub(crate) fn refuse_by_name(path: &Path) -> Result<()> {
     Err(Error::corrupt(format!("{}: {what} an HDF5 file, or damaged at its beginning", path.display())).into())
 }
 
-fn choose<'a>(args: &CheckArgs, store: &'a Store) -> Result<Vec<&'a Variable>, Error> {
-    if args.variable.is_empty() {
+fn choose<'a>(wanted: &Wanted<'_>, store: &'a Store) -> Result<Vec<&'a Variable>, Error> {
+    if wanted.variables.is_empty() {
         return Ok(store.variables.iter().filter(|v| !v.is_bare_dimension()).collect());
     }
     let find = |path: &String| {
-        let wanted = path.trim_matches('/');
-        let found = store.variables.iter().find(|v| v.path == wanted);
-        found.ok_or_else(|| Error::misuse(format!("there is no variable {wanted}")))
+        let named = path.trim_matches('/');
+        let found = store.variables.iter().find(|v| v.path == named);
+        found.ok_or_else(|| Error::misuse(format!("there is no variable {named}")))
     };
-    args.variable.iter().map(find).collect()
+    wanted.variables.iter().map(find).collect()
 }
 
 /// Opens the original. What has no format is raw elements, of the type and shape of the only variable.

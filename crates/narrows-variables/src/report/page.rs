@@ -1,9 +1,9 @@
 //! The page of `--html`: fields, errors and spectra of variables.
 
 use narrows_plot::{Axis, Colour, Figure, Plot, Raster, page};
-use narrows_variables::{Plane, Side, Store, Variable, plane, spectrum};
 
 use super::{Findings, Row, Verdict, show};
+use crate::{Plane, Side, Store, Variable, plane, spectrum};
 
 /// Variables with pictures: a page with more is too long to be looked at.
 const VARIABLES_MAX: usize = 64;

@@ -2,11 +2,11 @@
 
 use std::io::{self, IsTerminal};
 
-use narrows_variables::{Range, Variable};
+use narrows_host::words;
 use serde_json::{Value, json};
 
 use super::{Against, Findings, Row, Verdict};
-use crate::report;
+use crate::{Range, Variable};
 
 /// Pipelines shown for a variable without --verbose.
 const MIX_MAX: usize = 3;
@@ -89,7 +89,7 @@ fn cells(row: &Row<'_>) -> [String; 11] {
         variable.chunk.as_deref().map_or_else(dash, shape),
         if variable.chunk.is_some() { chunks } else { dash() },
         if filters.is_empty() { dash() } else { filters.join("+") },
-        report::bytes(found.wire_bytes as f64),
+        words::bytes(found.wire_bytes as f64),
         if found.wire_bytes > 0 { format!("{:.2}", found.ratio()) } else { dash() },
         bound(row),
         if is_bounded { worst } else { dash() },
@@ -136,7 +136,7 @@ pub(super) fn errors(row: &Row<'_>) -> Option<String> {
         return Some(format!("same as the original{holds}"));
     }
     if row.variable.element.is_text() {
-        return Some(format!("{} of {} of text differ{holds}", e.different, report::count(e.count, "byte", "bytes")));
+        return Some(format!("{} of {} of text differ{holds}", e.different, words::count(e.count, "byte", "bytes")));
     }
     let (abs, rel, rmse) = (number(e.worst_abs), number(e.worst_rel), number(e.rmse()));
     Some(format!("worst error {abs}, {rel} of the value; RMSE {rmse}, PSNR {:.1} dB{holds}", e.psnr_db()))
@@ -214,7 +214,7 @@ fn styled(style: &Style, all: &Findings<'_>, is_quiet: bool, is_verbose: bool) -
     let mut out = Vec::new();
     if !is_quiet {
         let ours = rows.iter().filter(|r| r.variable.is_narrows()).count();
-        let variables = report::count(rows.len(), "variable", "variables");
+        let variables = words::count(rows.len(), "variable", "variables");
         out.push(format!("{}: {}, {variables}, {ours} of Narrows", clean(file), store.format));
     }
     let table: Vec<[String; 11]> = rows.iter().map(|row| cells(row).map(|cell| clean(&cell))).collect();
@@ -266,7 +266,7 @@ fn styled(style: &Style, all: &Findings<'_>, is_quiet: bool, is_verbose: bool) -
 fn summary(style: &Style, all: &Findings<'_>) -> Vec<String> {
     let count = |verdict| all.rows.iter().filter(|row| row.verdict() == verdict).count();
     let (bad, unseen, rows) = (count(Verdict::Bad), count(Verdict::Unseen), all.rows.len());
-    let of = |rows| report::count(rows, "variable", "variables");
+    let of = |rows| words::count(rows, "variable", "variables");
     let mut out = Vec::new();
     if bad > 0 {
         out.push(style.put("31", &format!("damaged or beyond the bound: {bad} of {}", of(rows))));
@@ -282,7 +282,7 @@ fn summary(style: &Style, all: &Findings<'_>) -> Vec<String> {
     } else if out.is_empty() {
         let ours = all.rows.iter().filter(|r| r.variable.is_narrows());
         let chunks: u64 = ours.map(|r| r.found.chunks).sum();
-        out.push(format!("good: {} of Narrows decoded", report::count(chunks, "chunk", "chunks")));
+        out.push(format!("good: {} of Narrows decoded", words::count(chunks, "chunk", "chunks")));
     }
     out
 }
