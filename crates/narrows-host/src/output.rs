@@ -12,6 +12,9 @@ use crate::words::one_line;
 
 /// Prints a line to stdout. If the reader has closed it, the error terminates the program by
 /// SIGPIPE, as other filters.
+///
+/// # Errors
+/// It cannot be written; [`StdoutClosed`] if nobody reads it.
 pub fn out(text: impl Display) -> Result<()> {
     // The standard library takes lines for a closed stdout and drops them.
     stdout_is_given()?;
@@ -35,12 +38,18 @@ pub fn out_meanwhile(text: impl Display) {
 }
 
 /// Fails if one of these lines could not be written.
+///
+/// # Errors
+/// Why one could not.
 pub fn is_all_out() -> Result<()> {
     LOST.get().map_or(Ok(()), |why| Err(anyhow::anyhow!("{why}")))
 }
 
 /// Asks on a terminal; anything but yes is no. A signal that ends programs ends this one at once meanwhile: what
 /// is under way otherwise only notes it, and whoever interrupts a question does not agree with the next word.
+///
+/// # Errors
+/// The terminal cannot be read or written.
 pub fn ask(question: &str) -> Result<bool> {
     let asks = Arc::new(AtomicBool::new(true));
     for number in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {

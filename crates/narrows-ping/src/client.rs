@@ -45,6 +45,9 @@ struct Connection {
 
 impl Client {
     /// Opens a connection without messages that stays open as long as the client runs.
+    ///
+    /// # Errors
+    /// The server cannot be reached, or refuses.
     pub fn announce(&self) -> Result<BufferedSocket> {
         let mut socket = BufferedSocket::connect(&self.place)?;
         self.hello(None, 0).say(&mut socket)?;
@@ -67,6 +70,9 @@ impl Client {
     /// Sends the messages of a set with all methods, in all rounds. Each round uses new
     /// connections, so that no history contains the messages. `progress` gets the numbers of
     /// messages that came back.
+    ///
+    /// # Errors
+    /// A connection failed, or a reply differs from its message.
     pub fn measure(&self, set: &Set, progress: &dyn Fn(u64)) -> Result<Vec<Trips>> {
         let mut trips: Vec<Trips> = self.methods.iter().map(|_| Trips::default()).collect();
         for round in 0..self.rounds {

@@ -42,6 +42,9 @@ pub struct Hello {
 
 impl Hello {
     /// Sends the handshake and waits for the answer of the server.
+    ///
+    /// # Errors
+    /// The server does not answer, or refuses.
     pub fn say(&self, socket: &mut BufferedSocket) -> Result<()> {
         let name = self.method.map(Method::wire_name).unwrap_or_default();
         let policy = self.policy.to_string();
@@ -71,6 +74,9 @@ impl Hello {
 
     /// Reads the handshake of a client, which may send anything; `None` if it disconnected without
     /// sending.
+    ///
+    /// # Errors
+    /// The client sent no handshake, or one that cannot be followed.
     pub fn hear(socket: &mut BufferedSocket) -> Result<Option<Self>> {
         if socket.came().is_empty() && !socket.more(crate::socket::TIMEOUT)? {
             return Ok(None);
@@ -112,6 +118,9 @@ impl Hello {
     }
 
     /// Answers a handshake; `refused` is the reason for a refusal.
+    ///
+    /// # Errors
+    /// The client reads nothing.
     pub fn answer(socket: &mut BufferedSocket, refused: Option<&str>) -> Result<()> {
         let text = refused.unwrap_or_default();
         let text = &text.as_bytes()[..text.len().min(TEXT_MAX)];
@@ -125,6 +134,9 @@ impl Hello {
 
 /// Parses a policy. Only policies for messages without files are allowed, since a client must not
 /// name files of the server.
+///
+/// # Errors
+/// It is none, is not for messages, or has a file.
 pub fn policy(text: &str) -> Result<PolicySpec> {
     let spec = text.parse::<PolicySpec>()?;
     if spec.takes_messages() && spec.file().is_none() {

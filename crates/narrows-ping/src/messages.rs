@@ -20,6 +20,9 @@ pub struct Set {
 
 /// Reads messages, each preceded by its length (4 bytes, little endian), or one in each line if the
 /// name of the file or `lines` says so.
+///
+/// # Errors
+/// It cannot be read, is too long, or is no file of messages.
 pub fn read(path: &Path, lines: bool) -> Result<Vec<Vec<u8>>> {
     let about = || format!("cannot use {}", path.display());
     let len = std::fs::metadata(path).with_context(about)?.len();
@@ -65,6 +68,9 @@ fn parse(bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
 
 /// At most `count` messages of their original sizes, or, for each of `sizes`, of the concatenated
 /// messages cut to that size.
+///
+/// # Errors
+/// All messages together are shorter than a size.
 pub fn sets(source: &[Vec<u8>], sizes: &[usize], count: usize) -> Result<Vec<Set>> {
     if sizes.is_empty() {
         return Ok(vec![Set { size: None, messages: source.iter().take(count).cloned().collect() }]);

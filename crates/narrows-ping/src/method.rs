@@ -66,6 +66,9 @@ impl Method {
 
     /// Parses a list. It is split at commas, but `link`, `seeded`, `dict` and items with a `=`
     /// belong to the method before. `plain`, the reference for all others, is always included.
+    ///
+    /// # Errors
+    /// A word is no method, or one needs a dictionary.
     pub fn parse_list(text: &str, has_dictionary: bool) -> Result<Vec<Self>, Error> {
         let text = if text.is_empty() { DEFAULT } else { text };
         let mut specs: Vec<String> = Vec::new();
@@ -121,6 +124,9 @@ impl Method {
 
     /// Reads the name in a handshake. There, `zstd` without a level in its name is not of message
     /// mode.
+    ///
+    /// # Errors
+    /// It is none.
     pub fn from_wire_name(name: &str) -> Result<Self, Error> {
         match name.split(':').next() {
             Some("zstd") => name.parse().map(Self::Alone),

@@ -67,6 +67,9 @@ pub struct Samples {
 impl Samples {
     /// Reads files and folders as `narrows train` does; with `lines`, each line of a file is a
     /// message.
+    ///
+    /// # Errors
+    /// A file cannot be read, or is no file of messages.
     pub fn read(paths: &[PathBuf], lines: bool) -> Result<Self> {
         let mut samples = Self { lines, ..Self::default() };
         for path in paths {
@@ -165,6 +168,9 @@ impl Samples {
 
 /// Splits the rest of a `.msgs` file into its first message and what follows; `number` is for the
 /// error.
+///
+/// # Errors
+/// It is cut off or too long.
 pub fn split_message(rest: &[u8], number: usize) -> Result<(&[u8], &[u8]), Error> {
     let cut = || Error::truncated(format!("it ends in the middle of message {number}"));
     let (len, behind) = rest.split_first_chunk::<LEN_BYTES>().ok_or_else(cut)?;

@@ -48,6 +48,9 @@ pub struct Server {
 
 impl Server {
     /// Listens on an address.
+    ///
+    /// # Errors
+    /// The address cannot be had.
     pub fn bind(place: &Place, quiet: bool) -> Result<Self> {
         let cannot = || format!("cannot listen on {place}");
         let listener = match place {
@@ -78,6 +81,9 @@ impl Server {
 
     /// Serves until a signal arrives, or with `once` until the first client and all that connected
     /// meanwhile have gone.
+    ///
+    /// # Errors
+    /// A signal came.
     pub fn run(&self, once: bool) -> Result<()> {
         let mut served = false;
         loop {

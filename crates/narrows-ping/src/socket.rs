@@ -36,6 +36,9 @@ pub enum Place {
 
 impl Place {
     /// Parses `HOST:PORT`, `tcp://HOST:PORT` or `unix:PATH`.
+    ///
+    /// # Errors
+    /// It is neither HOST:PORT nor unix:PATH.
     pub fn parse(text: &str) -> Result<Self, String> {
         if let Some(path) = text.strip_prefix("unix:") {
             if path.is_empty() {
@@ -79,6 +82,9 @@ pub struct BufferedSocket {
 
 impl BufferedSocket {
     /// Connects to a server.
+    ///
+    /// # Errors
+    /// Nobody listens there.
     pub fn connect(place: &Place) -> Result<Self> {
         let cannot = || format!("cannot connect to {place}");
         let socket = match place {
@@ -105,11 +111,17 @@ impl BufferedSocket {
     }
 
     /// A connection over TCP.
+    ///
+    /// # Errors
+    /// The system does not take its options.
     pub fn tcp(socket: TcpStream) -> io::Result<Self> {
         Self::new(Socket::Tcp(socket))
     }
 
     /// A connection over a Unix socket.
+    ///
+    /// # Errors
+    /// The system does not take its options.
     pub fn unix(socket: UnixStream) -> io::Result<Self> {
         Self::new(Socket::Unix(socket))
     }
@@ -143,6 +155,9 @@ impl BufferedSocket {
     }
 
     /// Sends bytes.
+    ///
+    /// # Errors
+    /// The other end reads nothing, or has gone.
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
         let written = match &mut self.socket {
             Socket::Tcp(s) => s.write_all(bytes),
@@ -169,6 +184,9 @@ impl BufferedSocket {
     }
 
     /// Waits for more data; false if the other end has closed the connection between two messages.
+    ///
+    /// # Errors
+    /// Nothing came in that time, or the other end went in the middle of a message.
     pub fn more(&mut self, limit: Duration) -> Result<bool> {
         if self.timeout != Some(limit) {
             match &self.socket {
@@ -228,6 +246,9 @@ impl BufferedSocket {
     }
 
     /// Waits for `len` bytes and takes them.
+    ///
+    /// # Errors
+    /// As for [`BufferedSocket::more`].
     pub fn exactly(&mut self, len: usize) -> Result<Vec<u8>> {
         while self.came().len() < len {
             ensure!(self.more(TIMEOUT)?, "the other end has gone away");

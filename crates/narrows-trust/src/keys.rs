@@ -42,6 +42,9 @@ pub struct Keys {
 
 impl Keys {
     /// Loads the keys from a file, and creates the file with new keys if it is missing.
+    ///
+    /// # Errors
+    /// The file cannot be read or made, others may read it, or it is none.
     pub fn load(path: &Path) -> Result<Self> {
         let of_file = format!("the key file {}", path.display());
         let text = match read_private(path) {
@@ -82,6 +85,9 @@ impl Keys {
     }
 
     /// The token that a client needs to connect to this server.
+    ///
+    /// # Errors
+    /// A key has no public part, which is a bug.
     pub fn token(&self) -> Result<Token> {
         Ok(Token { client: self.client, fingerprint: proof::fingerprint_of_secret(&self.server)? })
     }
@@ -115,6 +121,9 @@ pub struct Token {
 
 impl Token {
     /// Parses a token.
+    ///
+    /// # Errors
+    /// It is none.
     pub fn parse(text: &str) -> Result<Self> {
         let bytes = text.trim().strip_prefix(TOKEN_HEAD);
         let bytes = bytes.and_then(|t| BASE64URL_NOPAD.decode(t.as_bytes()).ok());
@@ -130,6 +139,9 @@ impl Token {
     }
 
     /// Reads a token from a file that other users must not be able to read.
+    ///
+    /// # Errors
+    /// The file cannot be read, others may read it, or it is none.
     pub fn load(path: &Path) -> Result<Self> {
         let of_file = format!("the token file {}", path.display());
         let text = read_private(path).blame_for(Fault::Trust, &of_file)?;
@@ -145,6 +157,9 @@ impl fmt::Display for Token {
 
 /// Writes a token to a file that only its owner may read from the start. An existing file is
 /// replaced, so that a process that has it open cannot read the new token.
+///
+/// # Errors
+/// It is no file of this user, or cannot be written.
 pub fn write_token(path: &Path, token: &str) -> Result<()> {
     match fs::symlink_metadata(path) {
         Ok(there) => {

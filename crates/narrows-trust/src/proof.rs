@@ -45,6 +45,9 @@ pub fn client(token: &Token, protocol: &[u8]) -> Result<ClientConnection> {
 }
 
 /// The TLS configuration of a client with this token.
+///
+/// # Errors
+/// The token has no key in it.
 pub fn client_config(token: &Token, protocol: &[u8]) -> Result<Arc<ClientConfig>> {
     let own = Arc::new(AlwaysResolvesClientRawPublicKeys::new(Arc::new(certified(&token.client)?)));
     let mut config = tls::client_config(server_verifier(token), own, protocol).blame(Fault::Bug)?;
@@ -58,12 +61,18 @@ pub fn server_verifier(token: &Token) -> Arc<dyn ServerCertVerifier> {
 }
 
 /// The TLS configuration for all connections of a server.
+///
+/// # Errors
+/// A key has no public part, which is a bug.
 pub fn server_config(keys: &Keys, protocol: &[u8]) -> Result<Arc<ServerConfig>> {
     let own = Arc::new(AlwaysResolvesServerRawPublicKeys::new(Arc::new(certified(&keys.server)?)));
     Ok(Arc::new(tls::server_config(client_verifier(keys)?, own, protocol).blame(Fault::Bug)?))
 }
 
 /// Who accepts the clients of a server, and no others.
+///
+/// # Errors
+/// As for [`server_config`].
 pub fn client_verifier(keys: &Keys) -> Result<Arc<dyn ClientCertVerifier>> {
     Ok(Arc::new(Accepted { fingerprint: fingerprint_of_secret(&keys.client)?, provider: provider() }))
 }

@@ -13,6 +13,9 @@ pub struct Metrics(Option<TcpListener>);
 
 impl Metrics {
     /// Listens at the address of `--metrics`, if there is one.
+    ///
+    /// # Errors
+    /// It is no address, or cannot be had.
     pub fn bind(address: Option<&str>) -> Result<Self> {
         let Some(address) = address else { return Ok(Self(None)) };
         let wrong = || Error::misuse(format!("--metrics: '{address}' is not ADDR:PORT, such as 127.0.0.1:9710"));
@@ -29,6 +32,9 @@ impl Metrics {
     }
 
     /// Answers from here on; the address that was bound.
+    ///
+    /// # Errors
+    /// The system gives no thread.
     pub fn start(self, describe: &Describe) -> Result<Option<String>> {
         let Some(listener) = self.0 else { return Ok(None) };
         let address = listener.local_addr()?.to_string();

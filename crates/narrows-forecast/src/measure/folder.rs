@@ -34,6 +34,9 @@ pub struct Folder {
 }
 
 /// Reads a sample beside the measurement of the link, for at most `within`.
+///
+/// # Errors
+/// The system gives no thread.
 pub fn reading(path: &Path, within: Duration) -> Result<JoinHandle<Result<Sample>>> {
     let path = path.to_owned();
     let thread = Builder::new().name("narrows-sample".into());
@@ -41,6 +44,9 @@ pub fn reading(path: &Path, within: Duration) -> Result<JoinHandle<Result<Sample
 }
 
 /// Measures the methods on the sample until `until`, for a link of this rate.
+///
+/// # Errors
+/// A signal came.
 pub fn measured(path: &Path, sample: Sample, bytes_per_s: f64, until: Instant) -> Result<Folder> {
     let Sample { pieces, total_len, files, unreadable, is_cut } = sample;
     // Pieces are joined, since those around what cannot be read are shorter.

@@ -70,6 +70,9 @@ impl Cache {
     }
 
     /// Stores the text of the table as measured. The file appears complete or not at all.
+    ///
+    /// # Errors
+    /// The folder cannot be written.
     pub fn store(&self, text: &str, watts: Option<&Watts>) -> Result<()> {
         let about = || format!("cannot write into {}", self.folder.display());
         fs::create_dir_all(&self.folder).with_context(about)?;

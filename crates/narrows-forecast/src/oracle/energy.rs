@@ -78,6 +78,9 @@ impl Watts {
     }
 
     /// Parses the text form; `-` is `None`.
+    ///
+    /// # Errors
+    /// It is none.
     pub fn parse(text: &str) -> Result<Option<Self>> {
         if text == NONE {
             return Ok(None);

@@ -23,6 +23,9 @@ pub struct Input {
 const ENDLESS: &str = "it is a device, whose data may have no end; give a file, a folder, or - for stdin";
 
 /// Reads the first `max_len` bytes.
+///
+/// # Errors
+/// It cannot be read, has no end, or has no data.
 pub fn read(path: &Path, max_len: usize) -> Result<Input> {
     let (mut bytes, mut len) = (Vec::new(), None);
     if files::is_dash(path) {

@@ -45,6 +45,9 @@ impl Sample {
 
     /// At most `len` bytes of `path`; - is stdin, of which it is the beginning. It is an error if there
     /// are none.
+    ///
+    /// # Errors
+    /// It cannot be read, or has no data.
     pub fn of(path: &Path, len: usize) -> Result<Self> {
         let sample = Self::within(path, len, None)?;
         if sample.len() == 0 {
@@ -58,6 +61,9 @@ impl Sample {
     }
 
     /// The same, of which one half of `within` is for looking and the other for reading. It may be empty.
+    ///
+    /// # Errors
+    /// It cannot be read.
     pub fn within(path: &Path, len: usize, within: Option<Duration>) -> Result<Self> {
         let cannot = || format!("cannot read {}", path.display());
         let look_max = within.map_or(LOOK_MAX, |within| within / 2);
