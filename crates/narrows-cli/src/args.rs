@@ -24,7 +24,6 @@ pub(crate) mod hint;
 mod levels;
 pub(crate) mod measure;
 mod misspelt;
-mod near;
 pub(crate) mod oracle;
 pub(crate) mod pack;
 pub(crate) mod ping;
@@ -467,9 +466,6 @@ pub(crate) struct CpArgs {
     /// Also copy fifos, devices and sockets
     #[arg(short = 'D', long)]
     pub(crate) devices: bool,
-    /// It is a mirror of `narrows sync`, for messages.
-    #[arg(skip)]
-    pub(crate) mirrors: bool,
     /// Give up after this time without progress; 0 = never
     #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = parse_seconds)]
     pub(crate) timeout: f64,

@@ -3,35 +3,24 @@
 use std::process::ExitCode;
 
 use narrows_host::signals;
+use narrows_watch::{logs, outlet};
 
 mod args;
-mod bottleneck;
 mod cmd;
 mod config;
 mod counts;
 mod damage;
-mod dictionary;
 mod files;
 mod flow;
-mod logs;
 mod manual;
-mod measure;
-mod oracle;
-mod outlet;
 mod packs;
-mod ping;
 mod place;
-mod plan;
 mod progress;
 mod repack;
 mod report;
-mod samples;
 mod shaper;
-mod top;
 mod transfer;
-mod variables;
 mod version;
-mod watch;
 
 fn main() -> ExitCode {
     narrows::stream::return_memory_early();

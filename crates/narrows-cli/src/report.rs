@@ -1,12 +1,8 @@
 //! Summaries and errors, as text and as JSON.
 
 use std::fmt::Display;
-use std::io::{self, BufRead, Write};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
 use narrows::ErrorKind;
 use narrows::codec::CodecId;
 use narrows::policy::print_method;
@@ -14,9 +10,9 @@ use narrows::receiver::RecvSummary;
 use narrows::sender::Summary;
 use serde_json::{Value, json};
 
-use crate::bottleneck::Bottleneck;
-use crate::files::{StdoutClosed, stdout_is_given};
+pub(crate) use narrows_host::output::{ask, is_all_out, out, out_meanwhile};
 pub(crate) use narrows_host::words::{bytes, count, note, note_json, one_line, wire};
+use narrows_watch::bottleneck::Bottleneck;
 
 /// Error that the other end was told and reports to the user, so that this end prints nothing.
 #[derive(Debug)]
@@ -46,52 +42,6 @@ pub(crate) fn status(error: &anyhow::Error) -> u8 {
         Some(ErrorKind::Misuse) => 2,
         _ => 1,
     }
-}
-
-/// Prints a line to stdout. If the reader has closed it, the error terminates the program by
-/// SIGPIPE, as other filters.
-pub(crate) fn out(text: impl Display) -> Result<()> {
-    // The standard library takes lines for a closed stdout and drops them.
-    stdout_is_given()?;
-    match writeln!(io::stdout(), "{text}") {
-        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Err(StdoutClosed.into()),
-        result => result.context("cannot write stdout"),
-    }
-}
-
-/// Why a line of [`out_meanwhile`] is missing.
-static LOST: OnceLock<String> = OnceLock::new();
-
-/// Prints a line about what is under way, which does not stop for it; see [`is_all_out`].
-pub(crate) fn out_meanwhile(text: impl Display) {
-    // Who closes the output wants no more of it.
-    if let Err(e) = out(text)
-        && !e.is::<StdoutClosed>()
-    {
-        let _ = LOST.set(one_line(&e));
-    }
-}
-
-/// Fails if one of these lines could not be written.
-pub(crate) fn is_all_out() -> Result<()> {
-    LOST.get().map_or(Ok(()), |why| Err(anyhow::anyhow!("{why}")))
-}
-
-/// Asks on a terminal; anything but yes is no. A signal that ends programs ends this one at once meanwhile: what
-/// is under way otherwise only notes it, and whoever interrupts a question does not agree with the next word.
-pub(crate) fn ask(question: &str) -> Result<bool> {
-    let asks = Arc::new(AtomicBool::new(true));
-    for number in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        signal_hook::flag::register_conditional_default(number, Arc::clone(&asks))?;
-    }
-    let mut err = io::stderr().lock();
-    write!(err, "{question}")?;
-    err.flush()?;
-    let mut answer = String::new();
-    let read = io::stdin().lock().read_line(&mut answer);
-    asks.store(false, Ordering::SeqCst);
-    read?;
-    Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
 }
 
 /// `64.0 MiB in 1.20 s, 53.3 MiB/s; wire 18.7 MiB, ratio 3.42; 78 % zstd:level=1, 22 % lz4; bound by the link 91 %`
@@ -246,6 +196,8 @@ pub(crate) fn receive_line(s: &RecvSummary, elapsed: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use super::*;
 
     #[test]

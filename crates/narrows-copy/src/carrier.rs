@@ -5,7 +5,6 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
@@ -16,6 +15,7 @@ use std::time::{Duration, Instant};
 use narrows::stream::Control;
 use narrows::transport::bond::{Bond, GREETING};
 use narrows::transport::{Heard, Link};
+use narrows_host::{shell, signals, words};
 
 use super::direct::{self, Trust};
 use super::error::{Blame, Error, Result};
@@ -24,7 +24,6 @@ use super::measure::{self, MeasureTask};
 use super::place::Place;
 use super::serve::{self, Manner, Opened, Reachable};
 use super::shown;
-use narrows_host::{signals, words};
 
 /// Time that a remote shell gets to exit after the copy has failed.
 pub(super) const LAST_WORD: Duration = Duration::from_secs(2);
@@ -90,7 +89,7 @@ impl Growth {
         match &self.way {
             Way::Shell { shell, program, host } => {
                 let mut command = shell_command(shell)?;
-                if is_ssh(&command) {
+                if shell::is_ssh(&command) {
                     command.args(["-o", "BatchMode=yes"]);
                 }
                 let (child, link) = start_shell(command.stderr(Stdio::null()), host, program, &request)?;
@@ -317,30 +316,14 @@ fn cannot_start(shell: &str, error: std::io::Error) -> Error {
 
 /// The command of a remote shell, with additional options if it is ssh.
 pub(super) fn shell_command(shell: &OsStr) -> Result<Command> {
-    let wrong = |what: &str| Error::Program(format!("the remote shell of -e {what}").into());
-    let words = shlex::bytes::split(shell.as_bytes()).ok_or_else(|| wrong("has a quote that does not end"))?;
-    let mut words = words.into_iter().map(OsString::from_vec);
-    let program = words.next().ok_or_else(|| wrong("is empty"))?;
-    let mut command = Command::new(program);
-    command.args(words);
-    if is_ssh(&command) {
-        // Compressing twice costs time and saves nothing; no terminal and no forwarded agent are needed.
-        command.args(["-o", "Compression=no", "-T", "-a", "-x"]);
-    }
-    Ok(command)
-}
-
-/// The words that start the remote shell of `-e`, with the options that ssh gets.
-pub fn shell_words(shell: &OsStr) -> Result<Vec<OsString>> {
-    let command = shell_command(shell)?;
-    Ok([command.get_program()].into_iter().chain(command.get_args()).map(OsStr::to_owned).collect())
+    shell::command(shell).map_err(|why| Error::Program(why.into()))
 }
 
 /// Adds the port of a place to the remote shell, which is possible only for ssh.
 pub fn shell_for(shell: &OsStr, place: &Place) -> Result<OsString> {
     let mut shell = shell.to_owned();
     if let Place::Ssh { port: Some(port), .. } = place {
-        if !is_ssh(&shell_command(&shell)?) {
+        if !shell::is_ssh(&shell_command(&shell)?) {
             return Err(Error::Usage(
                 "a port (-P, or of an ssh:// address) works only with ssh; pass it to the program of -e by its own flag"
                     .into(),
@@ -349,10 +332,6 @@ pub fn shell_for(shell: &OsStr, place: &Place) -> Result<OsString> {
         shell.push(format!(" -p {port}"));
     }
     Ok(shell)
-}
-
-fn is_ssh(command: &Command) -> bool {
-    std::path::Path::new(command.get_program()).file_name() == Some(OsStr::new("ssh"))
 }
 
 /// Shows what a login shell prints before the program starts.

@@ -1,20 +1,23 @@
 //! Copies without a remote shell: `narrows://host:port/path`, over TLS with authentication of both
 //! ends.
 
-pub mod keys;
 pub mod listener;
-pub mod proof;
 
 use std::io::{self, Read};
 use std::net::{IpAddr, TcpStream, ToSocketAddrs};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use narrows::transport::{Link, tls};
 
 use super::error::{Blame, Error, Result};
 use super::hello::{self, Request};
-use keys::Token;
+use super::place::Place;
+use narrows_trust::keys::{self, Token};
+use narrows_trust::proof;
 
+/// Application protocol of copies (ALPN, RFC 7301), so that no other service is taken for this one.
+const PROTOCOL: &[u8] = b"narrows-cp/1";
 /// Default port of a server; not assigned by IANA.
 pub const PORT: u16 = 7700;
 /// Time limit for connection, handshake and request: ten round trips over a satellite take less.
@@ -32,6 +35,32 @@ pub enum Trust {
     Insecure,
 }
 
+impl Trust {
+    /// How the ends of a copy with `place` prove themselves: by the token of the file, or of the environment;
+    /// `None` for a place that no server has.
+    ///
+    /// # Errors
+    /// If there is no token, or it is none.
+    pub fn of(place: &Place, token_file: Option<&Path>, insecure: bool) -> Result<Option<Self>> {
+        if !matches!(place, Place::Direct { .. }) {
+            return Ok(None);
+        }
+        if insecure {
+            return Ok(Some(Self::Insecure));
+        }
+        let token = match (token_file, std::env::var(keys::VARIABLE)) {
+            (Some(path), _) => Token::load(path)?,
+            (None, Ok(text)) => Token::parse(&text).map_err(|e| e.context(keys::VARIABLE))?,
+            (None, Err(_)) => {
+                let text = "a narrows:// address needs the token that its server printed: give --token-file FILE or \
+                            set NARROWS_TOKEN";
+                return Err(Error::Trust(text.into()));
+            }
+        };
+        Ok(Some(Self::Token(token)))
+    }
+}
+
 /// Connects to a server and sends the request.
 pub fn connect(host: &str, port: u16, trust: &Trust, request: &Request) -> Result<Link> {
     let deadline = Instant::now() + PATIENCE;
@@ -45,7 +74,7 @@ pub fn connect(host: &str, port: u16, trust: &Trust, request: &Request) -> Resul
             Link::tcp(socket).blame(Error::Link)
         }
         Trust::Token(token) => {
-            let connection = proof::client(token)?;
+            let connection = proof::client(token, PROTOCOL)?;
             let session = match tls::handshake(connection.into(), socket, deadline) {
                 Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
                     let text = format!("{host}:{port} is not the server that the token belongs to");

@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use narrows_host::words;
+use narrows_trust::Fault;
 
 /// Result of this crate's functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -140,6 +141,18 @@ impl StdError for Error {
 impl From<narrows::Error> for Error {
     fn from(error: narrows::Error) -> Self {
         Self::Flow { context: String::new(), error }
+    }
+}
+
+impl From<narrows_trust::Error> for Error {
+    fn from(error: narrows_trust::Error) -> Self {
+        let narrows_trust::Error { fault, text, source } = error;
+        let reason = Reason { text, source };
+        match fault {
+            Fault::Trust => Self::Trust(reason),
+            Fault::Local => Self::Local(reason),
+            Fault::Bug => Self::Bug(reason),
+        }
     }
 }
 

@@ -320,7 +320,7 @@ fn unknown<T>(name: &str, known: impl Iterator<Item = &'static str>) -> Result<T
 }
 
 /// The known key that was probably meant.
-pub fn nearest<'a>(key: &str, known: &[&'a str]) -> Option<&'a str> {
+fn nearest<'a>(key: &str, known: &[&'a str]) -> Option<&'a str> {
     let nearest = known.iter().map(|k| (edits(key, k), *k)).min();
     // Of a short key every letter counts.
     nearest.filter(|(n, _)| *n <= EDITS_MAX.min(key.chars().count() / 2)).map(|(_, near)| near)

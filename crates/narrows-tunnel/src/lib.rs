@@ -10,7 +10,6 @@
 mod asks;
 pub mod backoff;
 mod by_flow;
-pub mod certificates;
 pub mod counters;
 pub mod engine;
 pub mod forward;
@@ -30,6 +29,7 @@ pub mod reason;
 mod refusal;
 pub mod reports;
 pub mod rules;
+pub mod service;
 pub mod session;
 pub mod settings;
 mod socket;

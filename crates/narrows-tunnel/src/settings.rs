@@ -6,9 +6,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustls::client::danger::ServerCertVerifier;
+pub use narrows_trust::ends::Trust;
 use rustls::pki_types::ServerName;
-use rustls::server::danger::ClientCertVerifier;
 use rustls::{ClientConfig, ServerConfig};
 
 use super::engine;
@@ -72,15 +71,6 @@ pub struct Change {
     pub limits: Limits,
     /// Time in which a peer's hello must come, in ns.
     pub hello_within_ns: u64,
-}
-
-/// Who judges the other ends that are connected already.
-#[derive(Default, Clone)]
-pub struct Trust {
-    /// Of an acceptor: its dialers.
-    pub dialers: Option<Arc<dyn ClientCertVerifier>>,
-    /// Of a dialer: its acceptor.
-    pub acceptor: Option<Arc<dyn ServerCertVerifier>>,
 }
 
 /// How the other end is reached.

@@ -8,19 +8,19 @@ use std::net::{TcpListener, TcpStream};
 use common::authority::files;
 use common::raw::Raw;
 use common::{Far, PATIENCE, forward, target, wait_for, wait_until};
-use narrows_copy::direct::proof;
 use narrows_test::authority::Authority;
+use narrows_trust::certificates::Files;
+use narrows_trust::proof;
 use narrows_tunnel::Tunnel;
-use narrows_tunnel::certificates::Files;
 use narrows_tunnel::frame::Kind;
 use narrows_tunnel::reason::Reason;
-use narrows_tunnel::settings::{Report, Settings, Trust, Uplink};
+use narrows_tunnel::settings::{PROTOCOL, Report, Settings, Trust, Uplink};
 use narrows_tunnel::target::{Endpoint, Target, To};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, UnixTime};
 
 fn acceptor(files: &Files) -> (Tunnel, String) {
-    let listen = vec![("127.0.0.1:0".parse().unwrap(), files.server().unwrap())];
+    let listen = vec![("127.0.0.1:0".parse().unwrap(), files.server(PROTOCOL).unwrap())];
     let tunnel = Tunnel::start(Settings { listen, flows_max: 1000, ..Settings::default() }).unwrap();
     let address = wait_for(&tunnel, |report| match report {
         Report::Serving { address } => Some(address),
@@ -31,7 +31,7 @@ fn acceptor(files: &Files) -> (Tunnel, String) {
 
 fn dialer(files: &Files, address: &str, to: u16) -> Tunnel {
     let port = address.rsplit_once(':').unwrap().1.parse().unwrap();
-    let (config, name) = (files.client().unwrap(), "127.0.0.1".try_into().unwrap());
+    let (config, name) = (files.client(PROTOCOL).unwrap(), "127.0.0.1".try_into().unwrap());
     let uplink = Some(Uplink::Tls { host: "127.0.0.1".into(), port, config, name });
     let local = vec![forward("0", &target(to))];
     Tunnel::start(Settings { uplink, local, carriers: 1, flows_max: 1000, ..Settings::default() }).unwrap()
@@ -122,7 +122,7 @@ fn certificates_and_authorities_change_while_connections_are_open() {
         }
     };
     speak(&mut open);
-    server.reload(Some(files(dir, "server-new", "new", &[]).server().unwrap()), None);
+    server.reload(Some(files(dir, "server-new", "new", &[]).server(PROTOCOL).unwrap()), None);
     speak(&mut open);
     // Who has not been told of the new authority is refused, and who has comes in.
     wait_until("the new authority", || {
@@ -154,13 +154,13 @@ fn files_that_are_wrong_are_named() {
         (Files { key: dir.join("two.key"), ..good.clone() }, "are no certificate and its key"),
     ];
     for (files, words) in wrong {
-        for error in [files.server().err().unwrap(), files.client().err().unwrap()] {
+        for error in [files.server(PROTOCOL).err().unwrap(), files.client(PROTOCOL).err().unwrap()] {
             assert!(error.to_string().contains(words), "{error}");
         }
     }
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(dir.join("one.key"), std::fs::Permissions::from_mode(0o644)).unwrap();
-    assert!(good.client().err().unwrap().to_string().contains("chmod 600"));
+    assert!(good.client(PROTOCOL).err().unwrap().to_string().contains("chmod 600"));
     std::fs::rename(dir.join("two.pem"), dir.join("one.pem")).unwrap();
     assert_ne!(stamp, good.stamp());
 }
@@ -262,7 +262,7 @@ fn revoked_certificates_are_refused_by_either_end() {
     for (list, words) in
         [("wrong.crl", "it is no revocation list"), ("ca.pem", "no revocation list in it"), ("x", "No such")]
     {
-        let error = with("server", list, &[]).server().err().unwrap().to_string();
+        let error = with("server", list, &[]).server(PROTOCOL).err().unwrap().to_string();
         assert!(error.contains(words), "{error}");
     }
 }
@@ -354,7 +354,7 @@ fn long_chains_of_certificates_are_refused_before_they_are_tried() {
     let pem = std::fs::read_to_string(dir.join("ca.pem")).unwrap();
     let alice = std::fs::read_to_string(dir.join("alice.pem")).unwrap();
     std::fs::write(dir.join("alice.pem"), format!("{alice}{pem}{pem}")).unwrap();
-    let error = files(dir, "alice", "ca", &[]).server().err().unwrap().to_string();
+    let error = files(dir, "alice", "ca", &[]).server(PROTOCOL).err().unwrap().to_string();
     assert!(error.contains("alice.pem") && error.contains("two certificates"), "{error}");
 }
 
@@ -386,7 +386,7 @@ fn who_is_not_trusted_any_more_opens_nothing() {
     let mut open = TcpStream::connect(&listening).unwrap();
     speak(&mut open).unwrap();
     let stricter = Files { crl: Some(dir.join("alice.crl")), ..files(dir, "server", "ca", &[]) };
-    server.reload(Some(stricter.server().unwrap()), None);
+    server.reload(Some(stricter.server(PROTOCOL).unwrap()), None);
     server.judge(Trust { dialers: Some(stricter.dialers().unwrap()), acceptor: None });
     let said = wait_for(&server, |report| match report {
         Report::Peer { text } if text.contains("not trusted") => Some(text),
@@ -404,7 +404,7 @@ fn who_is_not_trusted_any_more_opens_nothing() {
     assert!(matches!(refused.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe), "{refused}");
     // With another certificate it is welcome, and what is open goes on beside the new session.
     let renewed = files(dir, "alice2", "ca", &[]);
-    client.reload(None, Some(renewed.client().unwrap()));
+    client.reload(None, Some(renewed.client(PROTOCOL).unwrap()));
     comes_up(&client).unwrap();
     speak(&mut open).unwrap();
     speak(&mut TcpStream::connect(&listening).unwrap()).unwrap();
@@ -418,7 +418,7 @@ fn who_is_not_trusted_any_more_opens_nothing() {
     let mut open = TcpStream::connect(&listening).unwrap();
     speak(&mut open).unwrap();
     let changed = files(dir, "elsewhere", "other", &[]);
-    client.reload(None, Some(changed.client().unwrap()));
+    client.reload(None, Some(changed.client(PROTOCOL).unwrap()));
     client.judge(Trust { dialers: None, acceptor: Some(changed.acceptor().unwrap()) });
     let why = wait_for(&client, |report| match report {
         Report::Lost { why } => Some(why),
@@ -427,7 +427,7 @@ fn who_is_not_trusted_any_more_opens_nothing() {
     assert!(why.contains("none of the authorities in --ca"), "{why}");
     speak(&mut open).unwrap();
     // The server takes its next session for no successor of the one that it left.
-    client.reload(None, Some(renewed.client().unwrap()));
+    client.reload(None, Some(renewed.client(PROTOCOL).unwrap()));
     comes_up(&client).unwrap();
     speak(&mut TcpStream::connect(&listening).unwrap()).unwrap();
     speak(&mut open).unwrap();
@@ -448,7 +448,7 @@ fn what_was_opened_before_the_goodbye_was_heard_is_carried() {
     ca.list("alice.crl", &["alice"], 30);
     let far = Far::echo();
     let (server, address) = acceptor(&files(dir, "server", "ca", &[]));
-    let mut alice = Raw::proved(files(dir, "alice", "ca", &[]).client().unwrap(), "127.0.0.1", &address, 1);
+    let mut alice = Raw::proved(files(dir, "alice", "ca", &[]).client(PROTOCOL).unwrap(), "127.0.0.1", &address, 1);
     alice.greet();
     alice.until(&[Kind::Hello]).unwrap();
     let stricter = Files { crl: Some(dir.join("alice.crl")), ..files(dir, "server", "ca", &[]) };
@@ -479,7 +479,7 @@ fn remote_listeners_outlive_a_change_of_trust() {
     Authority::new(dir, "other").sign("elsewhere", "DNS:x", 30);
     let far = Far::echo();
     let (server, address) = acceptor(&files(dir, "server", "ca", &[]));
-    let (config, name) = (files(dir, "alice", "ca", &[]).client().unwrap(), "127.0.0.1".try_into().unwrap());
+    let (config, name) = (files(dir, "alice", "ca", &[]).client(PROTOCOL).unwrap(), "127.0.0.1".try_into().unwrap());
     let port = address.rsplit_once(':').unwrap().1.parse().unwrap();
     let uplink = Some(Uplink::Tls { host: "127.0.0.1".into(), port, config, name });
     let remote = vec![forward("0", &target(far.port))];
@@ -503,7 +503,7 @@ fn remote_listeners_outlive_a_change_of_trust() {
     server.judge(Trust { dialers: Some(stricter.dialers().unwrap()), acceptor: None });
     wait_until("the server leaves", || server.counters.sessions_distrusted.get() == 1);
     let mut waiting = TcpStream::connect(&at).expect("the port is still there");
-    client.reload(None, Some(files(dir, "alice2", "ca", &[]).client().unwrap()));
+    client.reload(None, Some(files(dir, "alice2", "ca", &[]).client(PROTOCOL).unwrap()));
     assert_eq!(listens(), at);
     speak(&mut waiting).unwrap();
     speak(&mut open).unwrap();
@@ -531,7 +531,7 @@ fn a_listener_waits_for_the_client_that_had_it() {
     ["alice", "mallory"].iter().for_each(|name| ca.sign(name, &format!("DNS:{name}"), 30));
     let (server, address) = acceptor(&files(dir, "server", "ca", &[]));
     let connect = |name| {
-        let config = files(dir, name, "ca", &[]).client().unwrap();
+        let config = files(dir, name, "ca", &[]).client(PROTOCOL).unwrap();
         let mut raw = Raw::proved(config, "127.0.0.1", &address, 1);
         raw.greet();
         raw.until(&[Kind::Hello]).unwrap();

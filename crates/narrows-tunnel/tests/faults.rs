@@ -10,7 +10,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use common::{Ends, Far, PATIENCE, Relay, acceptor, dialer, forward, keys, noise, target, text, wait_for, wait_until};
-use narrows_copy::direct::proof;
+use narrows_trust::proof;
 use narrows_tunnel::Tunnel;
 use narrows_tunnel::frame::{self, GREETING, Kind};
 use narrows_tunnel::hello::{self, Hello};

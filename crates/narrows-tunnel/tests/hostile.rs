@@ -10,7 +10,7 @@ use std::sync::mpsc::channel;
 
 use common::raw::{Raw, opens};
 use common::{Ends, Far, PATIENCE, acceptor, dialer, forward, keys, target, text, wait_for, wait_until};
-use narrows_copy::direct::proof;
+use narrows_trust::proof;
 use narrows_tunnel::Tunnel;
 use narrows_tunnel::frame::Kind;
 use narrows_tunnel::limits::{LINES_PER_S, LISTENERS_MAX, Limits};

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use common::raw::from;
 use common::{Ends, Far, PATIENCE, acceptor, dialer, forward, keys, noise, target, wait_for, wait_until};
-use narrows_copy::direct::proof;
+use narrows_trust::proof;
 use narrows_tunnel::Tunnel;
 use narrows_tunnel::limits::{Limits, UNDECIDED_MAX};
 use narrows_tunnel::session::Timing;
@@ -26,7 +26,7 @@ fn silent(address: &str, count: usize) -> Vec<TcpStream> {
 }
 
 /// Whether another client comes in and is served.
-fn serves(keys: &narrows_copy::direct::keys::Keys, address: &str) {
+fn serves(keys: &narrows_trust::keys::Keys, address: &str) {
     let local = vec![forward("0", &target(Far::echo().port))];
     let client = dialer(keys, address, Settings { local, keeps_trying: true, ..Settings::default() });
     let listening = wait_for(&client, |report| match report {

@@ -37,6 +37,8 @@ mod place;
 mod plain;
 mod plane;
 mod reader;
+#[cfg(feature = "report")]
+pub mod report;
 mod spectrum;
 mod store;
 mod variable;

@@ -1,22 +1,10 @@
 //! Options of `cp` and `sync` that people know from rsync, scp and cp.
 
-use std::ffi::OsString;
-use std::io::Read;
-use std::os::unix::ffi::OsStringExt;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::path::PathBuf;
 
-use anyhow::{Context, Result};
 use clap::Args as ClapArgs;
-use narrows_copy::hello::{Backup, Confirmed, LINK_DEST_MAX, NameSet, PartialDir, SourceHabits, StoreHabits};
-use narrows_copy::scan::Picks;
 
-/// Longest list of --files-from, in bytes: what fits into one request with its escapes.
-const LIST_MAX: u64 = 4 << 20;
-/// What --backup adds to names unless --suffix or --backup-dir says otherwise, as in rsync and cp.
-const SUFFIX: &str = "~";
-
-#[derive(ClapArgs, Clone, Default)]
+#[derive(ClapArgs, Clone)]
 #[command(next_help_heading = "Habits of rsync, scp and cp")]
 pub(crate) struct HabitArgs {
     /// As -r; modes, times, links and all other attributes are preserved without it
@@ -79,150 +67,6 @@ pub(crate) struct HabitArgs {
           aliases = ["perms", "times", "links", "hard-links", "acls", "xattrs", "sparse", "partial", "progress",
                      "human-readable", "group", "numeric-ids"])]
     pub(crate) always: bool,
-    /// Names of entries that would be removed, if they are asked about first.
-    #[arg(skip)]
-    pub(crate) removals: Option<Removals>,
-    /// The names that were shown, and that may be removed.
-    #[arg(skip)]
-    pub(crate) confirmed: Option<Confirmed>,
-}
-
-/// The entries that would be removed.
-#[derive(Clone, Default)]
-pub(crate) struct Removals(pub(crate) Arc<Mutex<Removed>>);
-
-/// The first names of entries that would be removed, how many there are, and all names as a set.
-#[derive(Clone, Default)]
-pub(crate) struct Removed {
-    pub(crate) first: Vec<String>,
-    pub(crate) count: u64,
-    pub(crate) all: NameSet,
-}
-
-impl HabitArgs {
-    /// The options that this copy was given and that only narrows at both ends can follow.
-    pub(crate) fn asked(&self) -> Option<&'static str> {
-        let options = [
-            (self.checksum, "--checksum"),
-            (self.update, "--update"),
-            (self.copy_links, "--copy-links"),
-            (self.one_file_system, "--one-file-system"),
-            (self.files_from.is_some(), "--files-from"),
-            (self.mkpath, "--mkpath"),
-            (self.backup || self.backup_dir.is_some(), "--backup"),
-            (self.partial_dir.is_some(), "--partial-dir"),
-            (!self.link_dest.is_empty(), "--link-dest"),
-            (self.remove_source_files, "--remove-source-files"),
-            (self.itemize_changes, "--itemize-changes"),
-            (self.rate() > 0 || self.yields(), "--bwlimit"),
-        ];
-        options.into_iter().find(|(asked, _)| *asked).map(|(_, name)| name)
-    }
-
-    /// Most bytes per second; 0 is no limit.
-    pub(crate) fn rate(&self) -> u64 {
-        if let Some(Rate::Most(rate)) = self.bwlimit { rate } else { 0 }
-    }
-
-    /// Whether the copy yields to all other traffic.
-    pub(crate) fn yields(&self) -> bool {
-        self.bwlimit == Some(Rate::Auto)
-    }
-
-    /// Checks what clap cannot.
-    pub(crate) fn check(&self) -> Result<()> {
-        let misuse = |text: String| Err(narrows::Error::misuse(text).into());
-        if self.copy_links && self.remove_source_files {
-            return misuse(
-                "--remove-source-files removes no links, and what they lead to may be elsewhere: leave out -L".into(),
-            );
-        }
-        if self.link_dest.len() > LINK_DEST_MAX {
-            return misuse(format!("--link-dest may be given at most {LINK_DEST_MAX} times"));
-        }
-        if self.suffix.is_some() && !self.backup && self.backup_dir.is_none() {
-            return misuse("--suffix is what --backup adds to names: give that too".into());
-        }
-        self.partials().map(drop).or_else(misuse)?;
-        self.kept().map_or(Ok(()), |backup| backup.check().or_else(misuse))
-    }
-
-    /// Where files live until they are whole.
-    fn partials(&self) -> Result<Option<PartialDir>, String> {
-        self.partial_dir.as_deref().map_or(Ok(None), PartialDir::new)
-    }
-
-    /// The pattern of folders with such files, which are not copied.
-    pub(crate) fn pattern_of_partials(&self) -> Option<String> {
-        self.partials().ok().flatten()?.pattern()
-    }
-
-    fn kept(&self) -> Option<Backup> {
-        let suffix = self.suffix.clone().or_else(|| self.backup_dir.is_none().then(|| SUFFIX.to_owned()));
-        (self.backup || self.backup_dir.is_some())
-            .then(|| Backup { suffix: suffix.unwrap_or_default(), dir: self.backup_dir.clone() })
-    }
-
-    /// What the storing end does.
-    pub(crate) fn store(&self, itemize: bool) -> StoreHabits {
-        StoreHabits {
-            update: self.update,
-            checksum: self.checksum,
-            make_parents: self.mkpath,
-            backup: self.kept(),
-            link_dest: self.link_dest.clone(),
-            itemize,
-            one_file_system: self.one_file_system,
-            partial_dir: self.partials().ok().flatten(),
-        }
-    }
-
-    /// What the sending end on another host does. `files`: those of the list.
-    pub(crate) fn source(&self, files: Option<Vec<PathBuf>>) -> SourceHabits {
-        SourceHabits {
-            follow: self.copy_links,
-            one_file_system: self.one_file_system,
-            checksum: self.checksum,
-            remove_sources: self.remove_source_files,
-            files,
-            rate: self.rate(),
-            yields: self.yields(),
-        }
-    }
-
-    /// What the scan on this host picks, apart from a list.
-    pub(crate) fn picks(&self) -> Picks {
-        let (follow, one_file_system, checksum) = (self.copy_links, self.one_file_system, self.checksum);
-        Picks { follow, one_file_system, checksum, sockets: true, ..Picks::default() }
-    }
-
-    /// The paths of --files-from, without comments and empty lines.
-    pub(crate) fn files(&self) -> Result<Option<Vec<PathBuf>>> {
-        let Some(list) = &self.files_from else { return Ok(None) };
-        let mut bytes = Vec::new();
-        let read = match list.as_os_str() == "-" {
-            true => std::io::stdin().take(LIST_MAX + 1).read_to_end(&mut bytes),
-            false => std::fs::File::open(list).and_then(|file| file.take(LIST_MAX + 1).read_to_end(&mut bytes)),
-        };
-        read.with_context(|| format!("cannot read the list {}", list.display()))?;
-        if bytes.len() as u64 > LIST_MAX {
-            let text = format!("the list {} is longer than 4 MiB; copy it in parts", list.display());
-            return Err(narrows::Error::misuse(text).into());
-        }
-        Ok(Some(lines(&bytes, self.from0)))
-    }
-}
-
-/// The paths of a list; as for rsync, # and ; begin comments where lines are read.
-fn lines(bytes: &[u8], from0: bool) -> Vec<PathBuf> {
-    let end = |b: &u8| if from0 { *b == 0 } else { matches!(*b, b'\n' | b'\r') };
-    let words = bytes.split(end).filter(|line| !line.is_empty() && (from0 || !matches!(line[0], b'#' | b';')));
-    words.map(|line| PathBuf::from(OsString::from_vec(line.to_vec()))).collect()
-}
-
-/// The folder whose listed paths are copied, as its contents.
-pub(crate) fn contents_of(source: &Path) -> PathBuf {
-    source.join("")
 }
 
 fn parse_port(text: &str) -> Result<u16, String> {
@@ -285,13 +129,6 @@ mod tests {
         for bad in ["", "M", "1X", "-1", "automatic", "1e3", "9999999999999999999"] {
             assert!(parse_rate(bad).is_err(), "{bad}");
         }
-    }
-
-    #[test]
-    fn lists_have_comments_only_where_lines_are_read() {
-        let paths = |text: &str, from0| lines(text.as_bytes(), from0);
-        assert_eq!(paths("a\n# no\n\n; no\r\nb c\n", false), [Path::new("a"), Path::new("b c")]);
-        assert_eq!(paths("a\n\0#yes\0\0", true), [Path::new("a\n"), Path::new("#yes")]);
     }
 
     #[test]

@@ -4,8 +4,8 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use narrows_host::near::nearest;
 
-use super::near::nearest;
 use crate::files::{StdoutClosed, stdout_is_given};
 
 /// Options that are never a tip: they remove or overwrite something, or protection.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
 use narrows::policy::PolicySpec;
+use narrows_forecast::Rate;
 
 use super::{MethodList, parse_methods, parse_seconds, parse_size};
 
@@ -88,16 +89,6 @@ EXAMPLES
   narrows oracle --link 6mbit,100mbit --cores 4 backup.tar
   narrows oracle --link 100mbit --replay best.txt --html page.html folder/
   narrows pipe --policy replay:best.txt backup.tar -o backup.nrw";
-
-/// A link rate in bytes per second.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Rate(pub(crate) f64);
-
-impl Rate {
-    pub(crate) fn mbit(self) -> f64 {
-        self.0 / 125_000.0
-    }
-}
 
 pub(super) fn parse_rate(text: &str) -> Result<Rate, String> {
     parse_rate_from(text, RATE_MIN)

@@ -8,8 +8,8 @@ use narrows::policy::PolicySpec;
 
 use super::oracle::parse_rate_from;
 use super::parse_size;
-use crate::ping::socket::Place;
-use crate::ping::wire::Wire;
+use narrows_ping::socket::Place;
+use narrows_ping::wire::Wire;
 
 #[derive(ClapArgs)]
 #[command(after_long_help = HELP)]

@@ -1,6 +1,7 @@
 //! Command-line definition of `narrows top`.
 
 use clap::{Args as ClapArgs, ValueEnum};
+use narrows_watch::top::Sort;
 
 #[derive(ClapArgs)]
 #[command(after_long_help = TOP_HELP)]
@@ -46,6 +47,19 @@ pub(crate) enum SortArg {
     Cpu,
     Age,
     Name,
+}
+
+impl From<SortArg> for Sort {
+    fn from(arg: SortArg) -> Self {
+        match arg {
+            SortArg::Goodput => Self::Goodput,
+            SortArg::Wire => Self::Wire,
+            SortArg::Ratio => Self::Ratio,
+            SortArg::Cpu => Self::Cpu,
+            SortArg::Age => Self::Age,
+            SortArg::Name => Self::Name,
+        }
+    }
 }
 
 fn parse_interval(text: &str) -> Result<f64, String> {

@@ -7,8 +7,9 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args as ClapArgs, Subcommand};
 use narrows::policy::PolicySpec;
 use narrows_tunnel::limits::CARRIERS_MAX;
+use narrows_tunnel::service::{Limits, Options};
 
-#[derive(ClapArgs, Clone, Default)]
+#[derive(ClapArgs)]
 #[command(after_long_help = TUNNEL_HELP, disable_version_flag = true, args_conflicts_with_subcommands = true)]
 pub(crate) struct TunnelArgs {
     #[command(subcommand)]
@@ -99,9 +100,6 @@ pub(crate) struct TunnelArgs {
     /// connections
     #[arg(long, value_name = "ADDR:PORT", conflicts_with = "stdio")]
     pub(crate) health: Option<String>,
-    /// What only the file of --config can set
-    #[arg(skip)]
-    pub(crate) limits: TunnelLimits,
     /// Policy for what this end sends, as for `narrows run` [default: balance]
     #[arg(long, value_name = "SPEC")]
     pub(crate) policy: Option<PolicySpec>,
@@ -118,7 +116,7 @@ pub(crate) struct TunnelArgs {
     pub(crate) json: bool,
 }
 
-#[derive(Subcommand, Clone)]
+#[derive(Subcommand)]
 pub(crate) enum TunnelCommand {
     /// Check a file for --config: one line for each fault, and status 2 if there is one
     CheckConfig {
@@ -128,20 +126,44 @@ pub(crate) enum TunnelCommand {
     },
 }
 
-/// Limits of a service. What is not set has its default.
-#[derive(Clone, Default)]
-pub(crate) struct TunnelLimits {
-    /// Most connections at a time.
-    pub(crate) connections: Option<u32>,
-    /// Memory of all connections, in MiB.
-    pub(crate) memory_mib: Option<u32>,
-    /// Handshakes under way.
-    pub(crate) handshakes: Option<u32>,
-    /// Time for one.
-    pub(crate) handshake_seconds: Option<u32>,
-    /// Of one host.
-    pub(crate) handshakes_per_second: Option<u32>,
-    pub(crate) connections_per_second: Option<u32>,
+impl TunnelArgs {
+    /// What was said.
+    pub(crate) fn options(&self) -> Options {
+        Options {
+            to: self.to.clone(),
+            local: self.local.clone(),
+            remote: self.remote.clone(),
+            dynamic: self.dynamic.clone(),
+            shell: self.shell.clone(),
+            remote_narrows: self.remote_narrows.clone(),
+            listen: self.listen.clone(),
+            stdio: self.stdio,
+            allow: self.allow.clone(),
+            allow_listen: self.allow_listen.clone(),
+            token_file: self.token_file.clone(),
+            token_out: self.token_out.clone(),
+            key_file: self.key_file.clone(),
+            cert: self.cert.clone(),
+            key: self.key.clone(),
+            ca: self.ca.clone(),
+            crl: self.crl.clone(),
+            allow_name: self.allow_name.clone(),
+            send_proxy: self.send_proxy,
+            proxy_from: self.proxy_from.clone(),
+            carriers: self.carriers,
+            keep_trying: self.keep_trying,
+            drain_timeout: self.drain_timeout,
+            config: self.config.clone(),
+            health: self.health.clone(),
+            metrics: self.watch.metrics.clone(),
+            log: self.watch.log(),
+            policy: self.policy.clone(),
+            verbose: self.verbose,
+            quiet: self.quiet,
+            json: self.json,
+            limits: Limits::default(),
+        }
+    }
 }
 
 const TUNNEL_HELP: &str = "\

@@ -1,6 +1,7 @@
 //! Options of everything that runs for long: metrics and the log.
 
 use clap::{Args as ClapArgs, ValueEnum};
+use narrows_watch::logs::{Form, Wanted};
 
 /// How a service is watched.
 #[derive(ClapArgs, Clone, Default)]
@@ -23,4 +24,15 @@ pub(crate) struct WatchArgs {
 pub(crate) enum LogForm {
     Text,
     Json,
+}
+
+impl WatchArgs {
+    /// What is said of the log.
+    pub(crate) fn log(&self) -> Wanted {
+        let form = self.log.map(|form| match form {
+            LogForm::Text => Form::Text,
+            LogForm::Json => Form::Json,
+        });
+        Wanted { form, levels: self.log_level.clone() }
+    }
 }

@@ -6,22 +6,21 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow};
 use narrows::Error;
-
-use crate::args::agent::AgentArgs;
-use crate::cmd::run::service_port;
-use crate::watch::{self, Metrics};
-use crate::{logs, outlet};
 use narrows_host::manager::Manager;
 use narrows_run::agent::{ALL, Agent, Settings};
 use narrows_run::raise_descriptor_limit;
-use narrows_watch::Describe;
+use narrows_watch::page::{self, Metrics};
+use narrows_watch::{Describe, logs, outlet};
+
+use crate::args::agent::AgentArgs;
+use crate::cmd::run::service_port;
 
 /// Descriptors reserved for the agent itself.
 const DESCRIPTORS_KEPT: usize = 32;
 
 /// Runs `narrows agent` until it is terminated.
 pub(crate) fn run(args: &AgentArgs) -> Result<()> {
-    logs::start("agent", &args.watch, logs::usual(args.quiet, false))?;
+    logs::start("agent", &args.watch.log(), logs::usual(args.quiet, false))?;
     outlet::start(false)?;
     let metrics = Metrics::bind(args.watch.metrics.as_deref())?;
     let service = address(args.listen.as_deref())?;
@@ -44,9 +43,9 @@ pub(crate) fn run(args: &AgentArgs) -> Result<()> {
     agent.open_service().with_context(|| format!("cannot listen on {service}"))?;
     let watched = agent.watched();
     let describe: Describe = Arc::new(move || watched.status(&service.to_string()));
-    watch::publish(&describe);
+    page::publish(&describe);
     if let Some(metrics) = metrics.start(&describe)? {
-        watch::tell(&metrics, args.quiet);
+        page::tell(&metrics, args.quiet);
     }
     Manager::of_process().ready(&format!("answering on {service}"));
     agent.run();

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{self, BufWriter, Write};
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -13,6 +14,7 @@ use narrows_file::foreign::{self, Format};
 use narrows_file::repair::repair;
 use narrows_file::{IndexOrigin, OpenOptions, ReadAt};
 use narrows_object::Url;
+use narrows_variables::report::{self as variables, Verdict, Wanted};
 use serde_json::json;
 
 use super::each::each;
@@ -23,7 +25,6 @@ use crate::flow;
 use crate::place::{self, Place};
 use crate::report;
 use crate::transfer::Transfer;
-use crate::variables::{self, Verdict};
 
 mod packs;
 
@@ -53,7 +54,7 @@ fn one(args: &CheckArgs, transfer: &Transfer, path: &Path) -> Result<u8> {
         return Err(anyhow!("cannot check {name}: only files are checked; save it first, or use narrows -t"));
     }
     path.metadata().with_context(|| format!("cannot read {}", path.display()))?;
-    if let Some(verdict) = variables::check(args, path)? {
+    if let Some(verdict) = variables::check(path, &wanted(args))? {
         return Ok(match verdict {
             Verdict::Good => 0,
             Verdict::Unseen => UNSEEN,
@@ -70,6 +71,19 @@ fn one(args: &CheckArgs, transfer: &Transfer, path: &Path) -> Result<u8> {
         return Err(narrows::Error::misuse(text).into());
     }
     scrub_file(args, transfer, path).map(status)
+}
+
+/// What is asked of a file with arrays.
+fn wanted(args: &CheckArgs) -> Wanted<'_> {
+    Wanted {
+        variables: &args.variable,
+        against: args.against.as_deref(),
+        html: args.html.as_deref(),
+        threads: NonZero::new(flow::threads(args.threads)).unwrap_or(NonZero::<usize>::MIN),
+        quiet: args.verbosity.quiet,
+        verbose: args.verbosity.verbose,
+        json: args.verbosity.json,
+    }
 }
 
 /// Checks a file that has no arrays.

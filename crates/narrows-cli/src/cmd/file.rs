@@ -246,7 +246,7 @@ impl Work<'_> {
             end(target)?;
             return Ok((totals.raw_bytes, totals.wire_bytes));
         }
-        let bar = Bar::sending(&self.transfer.control, source.len(), self.shows_bar(Some(&target)));
+        let bar = Bar::sending(&self.transfer.control, source.raw_len(), self.shows_bar(Some(&target)));
         let begun = Instant::now();
         let summary = if let Some(pipe) = self.pipe.filter(|pipe| pipe.flows(is_beside)) {
             let has_index = is_beside || pipe.index;
@@ -291,7 +291,7 @@ impl Work<'_> {
             SendOptions::default()
         };
         let options = options.check(!args.no_check).memory_max(MEMORY_MAX);
-        Ok(options.raw_len(source.len()).from_file(source.is_regular()).control(&self.transfer.control))
+        Ok(options.raw_len(source.raw_len()).from_file(source.is_regular()).control(&self.transfer.control))
     }
 
     fn decompress(&self, name: &Path, source: Source, to: Option<(Target, Option<Keep>)>) -> Result<u64> {

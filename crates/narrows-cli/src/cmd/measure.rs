@@ -11,14 +11,15 @@ use anyhow::{Context, Result, bail};
 use narrows::Error;
 use narrows::stream::{self, Control};
 use narrows_copy::carrier::{self, Carrier, Reach};
+use narrows_copy::direct::Trust;
 use narrows_copy::measure::{self as on_link, MeasureTask, Near};
 use narrows_copy::place::Place;
+use narrows_forecast::measure::show::{self, Measured};
+use narrows_forecast::measure::{folder, page, predict};
 use narrows_host::signals;
 use narrows_host::words::{shown, shown_json};
 
 use crate::args::measure::MeasureArgs;
-use crate::measure::show::{self, Measured};
-use crate::measure::{folder, page, predict};
 use crate::{files, report};
 
 /// Share of the time for the link, which includes the speeds of both hosts.
@@ -41,7 +42,7 @@ pub(crate) fn run(args: &MeasureArgs) -> Result<()> {
     signals::stop(&control)?;
     args.folder.as_deref().map_or(Ok(()), check_folder)?;
     let time = Duration::from_secs(args.time);
-    let trust = super::cp::trust_of(&place, args.token_file.as_deref(), args.insecure)?;
+    let trust = Trust::of(&place, args.token_file.as_deref(), args.insecure)?;
     let shell = carrier::shell_for(&args.shell, &place)?;
     let reach = Reach { shell: &shell, program: &args.remote_narrows, trust: trust.as_ref() };
     let limit_ms = (time + BEYOND).as_millis() as u64;

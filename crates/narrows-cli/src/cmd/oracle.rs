@@ -16,12 +16,12 @@ use narrows_sim::measure::{linkable, measurable, measure, measure_until};
 use narrows_sim::table::{CLASSES, Table};
 
 use crate::args::oracle::OracleArgs;
-use crate::oracle::cache::{self, Cache};
-use crate::oracle::energy::{self, Watts};
-use crate::oracle::judge::{Answer, Question};
-use crate::oracle::show::{self, About};
-use crate::oracle::{input, page};
 use crate::{files, flow, report};
+use narrows_forecast::oracle::cache::{self, Cache};
+use narrows_forecast::oracle::energy::{self, Watts};
+use narrows_forecast::oracle::judge::{Answer, Question};
+use narrows_forecast::oracle::show::{self, About};
+use narrows_forecast::oracle::{input, page};
 
 /// Data of which there is a first estimate: all of less is soon measured.
 const ESTIMATE_FROM: usize = 1 << 20;

@@ -7,19 +7,20 @@ use anyhow::{Context, Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use narrows::Error;
 use narrows::stream::Control;
+use narrows_host::signals;
+use narrows_ping::client::Client;
+use narrows_ping::messages::{self, Set};
+use narrows_ping::method::Method;
+use narrows_ping::server::Server;
+use narrows_ping::show::Measured;
+use narrows_ping::socket::Place;
+use narrows_ping::wire::Wire;
+use narrows_ping::{dictionary, hello};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use serde_json::json;
 
 use crate::args::ping::PingArgs;
-use crate::ping::client::Client;
-use crate::ping::messages::{self, Set};
-use crate::ping::method::Method;
-use crate::ping::server::Server;
-use crate::ping::show::Measured;
-use crate::ping::socket::Place;
-use crate::ping::wire::Wire;
-use crate::{dictionary, files, ping, report};
-use narrows_host::signals;
+use crate::{files, report};
 
 /// Maximum number of round trips of a run; each is kept until the end, in 8 bytes.
 const TRIPS_MAX: usize = 20_000_000;
@@ -65,7 +66,7 @@ fn measure(args: &PingArgs, place: &Place) -> Result<()> {
     let client = Client {
         place: place.clone(),
         methods: Method::parse_list(&args.methods, dictionary.is_some())?,
-        policy: ping::hello::policy(&args.policy.to_string())?,
+        policy: hello::policy(&args.policy.to_string())?,
         history: args.history,
         dictionary,
         wire: args.link_rate.map(|bits_per_s| Wire { bits_per_s, hops: args.hops }),

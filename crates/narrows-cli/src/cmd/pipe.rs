@@ -38,7 +38,7 @@ pub(super) fn send(
     }
     let sending = transfer.sending(flow, args.file.verbosity.verbose, true);
     let options = sending.options(0.0)?.check(!args.file.no_check).index(has_index);
-    let options = options.raw_len(source.len()).from_file(source.is_regular());
+    let options = options.raw_len(source.raw_len()).from_file(source.is_regular());
     // Of a file it counts how long it is, not how fast it is written.
     let options = options.reach(reach(args.file.long)).search_always(stored);
     let options = match source.stored()? {

@@ -9,23 +9,18 @@ use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use narrows::Error;
 use narrows::codec::{DEFAULT_METHODS, Method as Codec};
-use narrows::monitor::cost::Prior;
-use narrows_host::calibration;
-use narrows_plan::interval::Interval;
+use narrows_forecast::plan::sample::{Sample, class_names};
+use narrows_forecast::plan::{defaults, measure, page, show};
 use narrows_plan::method::{Measured, Method, draws};
-use narrows_plan::site::{Site, default_methods};
+use narrows_plan::site::Site;
 use narrows_plan::{config, report as plan_report, seed};
 use narrows_sim::measure::measurable;
 
 use crate::args::plan::PlanArgs;
-use crate::plan::sample::Sample;
-use crate::plan::{measure, page, show};
 use crate::{files, report};
 
 /// Longest file of a site: many times one with every field, link and method.
 const CONFIG_MAX: u64 = 1 << 20;
-/// Spread of a speed from the calibration, which is measured on one kind of data.
-const CALIBRATED_SPREAD: f64 = 0.25;
 
 /// Runs `narrows plan`.
 pub(crate) fn run(args: &PlanArgs) -> Result<()> {
@@ -64,7 +59,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<()> {
         return init(path, &site, args.quiet);
     }
     if site.methods.is_empty() {
-        (site.methods, from) = without_data();
+        (site.methods, from) = defaults::without_data();
     }
     let headline = format!("narrows plan: methods are {from}.");
     let mut sheets = plan_report::sheets(&site, &capital(&from));
@@ -139,7 +134,7 @@ fn measured(args: &PlanArgs) -> Result<(Vec<Measured>, String)> {
     let count = args.paths.len();
     let share = (args.sample / count).max(1);
     let samples: Vec<Sample> = args.paths.iter().map(|p| Sample::of(p, share)).collect::<Result<_>>()?;
-    let names = class_names(args);
+    let names = class_names(&args.paths);
     let total: usize = samples.iter().map(Sample::len).sum();
     let bar = bar(total as u64, codecs.len(), args.quiet);
     let (mut methods, mut done) = (Vec::new(), 0);
@@ -170,48 +165,6 @@ fn remarks(sample: &Sample, name: &str) {
     if sample.is_cut {
         report::note(format_args!("{name}: there is more than was looked at; the sample is of the first part"));
     }
-}
-
-/// Names of the classes: the last part of each path, with a number where two are alike.
-fn class_names(args: &PlanArgs) -> Vec<String> {
-    let mut names: Vec<String> = Vec::new();
-    for path in &args.paths {
-        let real = path.canonicalize().ok();
-        let last = path.file_name().or_else(|| real.as_deref().and_then(Path::file_name));
-        let name = if files::is_dash(path) { "stdin".into() } else { last.unwrap_or_default().to_string_lossy() };
-        let name: String = name.chars().filter(|c| config::is_visible(*c)).take(config::NAME_MAX - 4).collect();
-        let name = if name.is_empty() { "data".to_owned() } else { name };
-        let with = |i: usize| if i == 1 { name.clone() } else { format!("{name} {i}") };
-        let free = (1..).map(with).find(|n| !names.contains(n)).unwrap_or_default();
-        names.push(free);
-    }
-    names
-}
-
-/// Methods where nothing was measured or typed, and where their figures come from.
-fn without_data() -> (Vec<Method>, String) {
-    let mut methods = default_methods();
-    let Some(stored) = calibration::load(false) else {
-        let words = "defaults, means over 14 kinds of data on another host: name a PATH to measure your own";
-        return (methods, words.into());
-    };
-    for m in &mut methods {
-        let Ok(codec) = m.name.parse::<Codec>() else { continue };
-        if !stored.rows().iter().any(|r| r.0 == codec) {
-            continue;
-        }
-        let Some((encode, decode)) = Prior::shipped().reference(codec) else { continue };
-        let shift = stored.shift(codec);
-        // Logarithms of seconds per byte.
-        let speed = |log_s: f32| {
-            let mb_per_s = 1e-6 / f64::from(log_s).exp();
-            Interval::new(mb_per_s * (1.0 - CALIBRATED_SPREAD), mb_per_s, mb_per_s * (1.0 + CALIBRATED_SPREAD))
-        };
-        (m.encode_mb_per_s, m.decode_mb_per_s) = (speed(encode + shift.0), speed(decode + shift.1));
-    }
-    let words = "defaults, ratios of 14 kinds of data with the speeds of this host's calibration where it has them: \
-                 name a PATH to measure your own";
-    (methods, words.into())
 }
 
 fn bar(len: u64, methods: usize, quiet: bool) -> ProgressBar {

@@ -37,7 +37,7 @@ pub(crate) fn run(args: &SendArgs) -> Result<()> {
     let source = Source::open(Some(&args.file))?;
     let sending = transfer.sending(args.flow.clone(), args.verbosity.verbose, true);
     let sending = sending.with_peer(args.memory.of(|| peer(address)));
-    let options = sending.options(args.timeout)?.check(!args.no_check).raw_len(source.len());
+    let options = sending.options(args.timeout)?.check(!args.no_check).raw_len(source.raw_len());
     let options = options.from_file(source.is_regular()).reach(reach(args.long));
     let options = match source.stored()? {
         Some(stored) => options.read_back(stored),
@@ -49,7 +49,7 @@ pub(crate) fn run(args: &SendArgs) -> Result<()> {
     }
 
     let (input, witness) = (source.name(), source.witness()?);
-    let bar = Bar::sending(&transfer.control, source.len(), !args.verbosity.quiet);
+    let bar = Bar::sending(&transfer.control, source.raw_len(), !args.verbosity.quiet);
     let sent = sending.send(source, Link::tcp(socket)?, options, bar).map_err(|e| {
         if input.is_to_blame() {
             input.blame(e)

@@ -6,13 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use narrows::stream::Control;
 use narrows::transport::Link;
-use serde_json::json;
-
-use crate::args::ServeArgs;
-use crate::watch::{self, Metrics, OneCopy};
-use crate::{files, logs, outlet, report};
 use narrows_copy::carriers;
-use narrows_copy::direct::keys::{self, Keys};
 use narrows_copy::direct::listener::{Means, Server};
 use narrows_copy::hello::{self, Request, Task};
 use narrows_copy::measure;
@@ -21,7 +15,14 @@ use narrows_copy::served::Served;
 use narrows_host::bound::Bound;
 use narrows_host::manager::Manager;
 use narrows_host::{means, signals};
-use narrows_watch::Describe;
+use narrows_trust::keys::{self, Keys};
+use narrows_watch::copy::{OneCopy, publish_copy};
+use narrows_watch::page::{self, Metrics};
+use narrows_watch::{Describe, logs, outlet};
+use serde_json::json;
+
+use crate::args::ServeArgs;
+use crate::{files, report};
 
 /// Interval at which signals are checked.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -61,7 +62,7 @@ fn stdio(as_is: bool) -> Result<()> {
     let (program, peer, control_seen) = ("--stdio".into(), "the client".into(), Arc::clone(&control));
     let outcome = if matches!(task, Task::Put { .. }) { "stores" } else { "reads" };
     let copy = OneCopy { kind: "serve", program, peer, accepted: true, outcome, control: control_seen };
-    watch::publish_copy(copy, || None);
+    publish_copy(copy, || None);
     serve::run(task, link, Manner::Remote, &Reachable::Everything, as_is, &control).map_err(|e| {
         // The client reports the failure to the user; stderr is for failures that it could not be
         // told.
@@ -70,7 +71,7 @@ fn stdio(as_is: bool) -> Result<()> {
 }
 
 fn listen(args: &ServeArgs, address: &str) -> Result<()> {
-    logs::start("serve", &args.watch, logs::usual(args.verbosity.quiet, args.verbosity.verbose))?;
+    logs::start("serve", &args.watch.log(), logs::usual(args.verbosity.quiet, args.verbosity.verbose))?;
     // Its threads tell things while they hold places.
     outlet::start(false)?;
     let metrics = Metrics::bind(args.watch.metrics.as_deref())?;
@@ -118,10 +119,10 @@ fn listen(args: &ServeArgs, address: &str) -> Result<()> {
     }
     let (described, program) = (Arc::clone(&server), dir.display().to_string());
     let describe: Describe = Arc::new(move || described.status(&program));
-    watch::publish(&describe);
+    page::publish(&describe);
     let metrics = metrics.start(&describe)?;
     if let Some(metrics) = metrics {
-        watch::tell(&metrics, args.verbosity.quiet);
+        page::tell(&metrics, args.verbosity.quiet);
     }
     let serving = Arc::clone(&server);
     std::thread::Builder::new().name("narrows-accept".into()).spawn(move || serving.run(&listener))?;
@@ -140,12 +141,6 @@ fn listen(args: &ServeArgs, address: &str) -> Result<()> {
 }
 
 fn load_keys(args: &ServeArgs) -> Result<Keys> {
-    let path = match &args.key_file {
-        Some(path) => path.clone(),
-        None => {
-            let (state, home) = (std::env::var_os("XDG_STATE_HOME"), std::env::var_os("HOME"));
-            keys::default_path(state.as_deref(), home.as_deref())?
-        }
-    };
+    let path = args.key_file.clone().map_or_else(|| keys::path_of_user(keys::SERVE), Ok)?;
     Ok(Keys::load(&path)?)
 }

@@ -3,12 +3,12 @@
 
 use anyhow::{Result, bail};
 use narrows::message::{Adoption, Training};
+use narrows_ping::samples::Samples;
 use serde_json::json;
 
 use crate::args::train::TrainArgs;
 use crate::files::write_whole;
 use crate::report;
-use crate::samples::Samples;
 
 /// With fewer messages, the last fifth is too little to evaluate the dictionary.
 const MESSAGES_MIN: usize = 20;

@@ -10,20 +10,21 @@ use narrows::stream::Control;
 use narrows::transport::bond::Bond;
 use narrows::transport::{Link, tls};
 use narrows::upgrade::host_of;
+use narrows_host::lines::Lines;
+use narrows_host::shares::{Share, Shares};
+use narrows_host::words;
+use narrows_trust::keys::Keys;
+use narrows_trust::proof;
+use narrows_watch::account::Account;
+use narrows_watch::status::Amounts;
 use rustls::ServerConfig;
 
-use super::keys::Keys;
-use super::{PATIENCE, UntilDeadline, is_this_host, proof, watch};
+use super::{PATIENCE, PROTOCOL, UntilDeadline, is_this_host, watch};
 use crate::error::{Blame, Error, Result};
 use crate::hello::{self, Request, Session};
 use crate::measure::{self, MeasureTask};
 use crate::serve::{self, Manner, Reachable};
 use crate::served::Served;
-use narrows_host::lines::Lines;
-use narrows_host::shares::{Share, Shares};
-use narrows_host::words;
-use narrows_watch::account::Account;
-use narrows_watch::status::Amounts;
 
 mod watched;
 
@@ -176,7 +177,7 @@ impl State {
 impl Server {
     /// Without `keys`, all users of this host are trusted.
     pub fn new(served: Served, keys: Option<&Keys>, means: Means, verbose: bool) -> Result<Arc<Self>> {
-        let tls = keys.map(|keys| proof::server_config(keys, proof::PROTOCOL)).transpose()?;
+        let tls = keys.map(|keys| proof::server_config(keys, PROTOCOL)).transpose()?;
         let (strangers_max, copies_max) = (means.strangers(), means.copies());
         let (told_max, places) = (TOLD_MAX.min(copies_max), Shares::new(copies_max));
         let (begun, state) = (Instant::now(), Mutex::default());

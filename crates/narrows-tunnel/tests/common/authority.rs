@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use narrows_tunnel::certificates::Files;
+use narrows_trust::certificates::Files;
 
 pub(crate) fn files(dir: &Path, own: &str, ca: &str, names: &[&str]) -> Files {
     Files {

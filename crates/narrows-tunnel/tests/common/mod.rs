@@ -11,10 +11,10 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use narrows_copy::direct::keys::Keys;
-use narrows_copy::direct::proof;
 pub(crate) use narrows_test::far::echo;
 pub(crate) use narrows_test::{noise, text};
+use narrows_trust::keys::Keys;
+use narrows_trust::proof;
 use narrows_tunnel::Tunnel;
 use narrows_tunnel::forward::Forward;
 use narrows_tunnel::rules::Rules;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use narrows::block::Block;
-use narrows_copy::direct::keys::Keys;
-use narrows_copy::direct::proof;
+use narrows_trust::keys::Keys;
+use narrows_trust::proof;
 use narrows_tunnel::frame::{self, Frame, Kind, Parser};
 use narrows_tunnel::hello::Hello;
 use narrows_tunnel::reason::Reason;

@@ -7,11 +7,11 @@ use std::time::Instant;
 use anyhow::{Error, Result};
 use serde_json::json;
 
+use super::plan::Plan;
 use super::say::skipped_with;
-use super::{Outcome, Tell, names, patterns};
-use crate::args::CpArgs;
+use super::{Outcome, Tell, names};
 use crate::progress::Bar;
-use crate::{flow, report};
+use crate::report;
 use narrows_copy::carrier::shell_for;
 use narrows_copy::fallback::{self, ArchiveProgress, Order};
 use narrows_copy::filter::Filter;
@@ -20,49 +20,49 @@ use narrows_copy::place::Place;
 
 /// Copies with tar. `missing` is the error that narrows was not found, returned if tar cannot do
 /// the copy.
-pub(super) fn copy(args: &CpArgs, sources: &[Place], target: &Place, missing: Error, tell: &Tell) -> Result<Outcome> {
-    let patterns = patterns(args);
+pub(super) fn copy(plan: &Plan, sources: &[Place], target: &Place, missing: Error, tell: &Tell) -> Result<Outcome> {
+    let patterns = plan.pick.patterns.clone();
     let (place, host, puts) = match (target, &sources[0]) {
         (place @ Place::Ssh { host, .. }, _) => (place, host, true),
         (_, place @ Place::Ssh { host, .. }) => (place, host, false),
         _ => return Err(missing),
     };
-    let shell = shell_for(&args.shell, place)?;
+    let shell = shell_for(&plan.way.shell, place)?;
     // These options need narrows at the other end: to know which files exist there and which match
     // a pattern, and to continue after failures at which tar gives up.
     let refused = [
-        (args.mirrors, "sync"),
-        (args.dry_run, "--dry-run"),
-        (args.delete, "--delete"),
-        (args.owner, "--owner"),
+        (plan.mirrors, "sync"),
+        (plan.dry_run, "--dry-run"),
+        (plan.delete.is_some(), "--delete"),
+        (plan.keep.wants_owner(), "--owner"),
         (!puts && !patterns.is_empty(), "--exclude when copying from the other host"),
     ];
-    if let Some(option) = args.habits.asked() {
+    if let Some(option) = plan.habit {
         return Err(missing.context(format!("{option} needs narrows at both ends")));
     }
     if let Some((_, option)) = refused.into_iter().find(|(wanted, _)| *wanted) {
         return Err(missing.context(format!("{option} needs narrows at both ends")));
     }
     let progress = Arc::new(ArchiveProgress::default());
-    let on_file = names(args, "");
-    let on_skipped = skipped_with(args, "");
+    let on_file = names(plan, "");
+    let on_skipped = skipped_with(plan, "");
     let order = Order {
         shell: &shell,
         host,
-        program: &args.remote_narrows,
-        recursive: args.recursive,
-        owner: !args.no_owner,
-        set_id: args.set_id,
-        fsync: Fsync::from(args.fsync) != Fsync::None,
-        timeout: flow::seconds(args.timeout),
-        quiet: args.verbosity.quiet,
+        program: &plan.way.program,
+        recursive: plan.pick.recursive,
+        owner: !plan.keep.forbids_owner(),
+        set_id: plan.keep.set_id,
+        fsync: Fsync::from(plan.keep.fsync) != Fsync::None,
+        timeout: plan.patience(),
+        quiet: plan.told.verbosity.quiet,
         progress: Arc::clone(&progress),
         on_failure: &**tell,
         on_skipped: on_skipped.as_ref().map(|told| &**told as &dyn Fn(&str)),
         on_file: &on_file,
     };
     let paths: Vec<PathBuf> = sources.iter().map(|s| s.path().clone()).collect();
-    let bar = Bar::archive(&progress, !args.verbosity.quiet);
+    let bar = Bar::archive(&progress, !plan.told.verbosity.quiet);
     let begun = Instant::now();
     let copied = if puts {
         fallback::put(&order, &paths, &Filter::new(&patterns)?, target.path())

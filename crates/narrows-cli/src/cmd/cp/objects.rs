@@ -13,9 +13,9 @@ use narrows_object::meta::FileMeta;
 use narrows_object::{Head, KEY_LEN_MAX, Store, Url};
 use serde_json::json;
 
+use super::plan::Plan;
 use super::stdio::Dash;
 use super::{Outcome, Tell};
-use crate::args::CpArgs;
 use crate::counts::Counts;
 use crate::place::{self, Place};
 use crate::progress::Bar;
@@ -32,7 +32,7 @@ const SUFFIX: &str = ".nrw";
 
 /// A copy and what its threads share.
 struct Copy<'a> {
-    args: &'a CpArgs,
+    plan: &'a Plan,
     store: Store,
     counts: Arc<Counts>,
     tell: &'a Tell,
@@ -96,16 +96,16 @@ pub(super) fn is_damage(error: &anyhow::Error) -> bool {
 }
 
 /// Whether any of the places is an object.
-pub(super) fn are_meant(args: &CpArgs) -> bool {
-    args.paths.iter().any(|text| Place::is_object(text))
+pub(super) fn are_meant(plan: &Plan) -> bool {
+    plan.paths.iter().any(|text| Place::is_object(text))
 }
 
 /// Copies to a store, or from one.
-pub(super) fn copy(args: &CpArgs, dash: Dash, tell: &Tell) -> Result<Outcome> {
+pub(super) fn copy(plan: &Plan, dash: Dash, tell: &Tell) -> Result<Outcome> {
     let misuse = |text: &str| anyhow::Error::from(narrows::Error::misuse(text.to_owned()));
     let _transfer = Transfer::begin()?;
     let begun = Instant::now();
-    let places = args.paths.iter().map(Place::parse).collect::<Result<Vec<_>>>()?;
+    let places = plan.paths.iter().map(Place::parse).collect::<Result<Vec<_>>>()?;
     let Some((target, sources)) = places.split_last().filter(|(_, sources)| !sources.is_empty()) else {
         return Err(misuse("cp needs a source and a target: narrows cp [OPTIONS] SRC... DST"));
     };
@@ -126,8 +126,9 @@ pub(super) fn copy(args: &CpArgs, dash: Dash, tell: &Tell) -> Result<Outcome> {
         return Err(misuse("the sources are in more than one place; copy them in two steps"));
     }
     let counts = Arc::new(Counts::default());
-    let bar = Bar::objects(&counts, !args.verbosity.quiet);
-    let copy = Copy { args, store: place::store(first, &args.store)?, counts, tell, damaged: AtomicU64::new(0) };
+    let bar = Bar::objects(&counts, !plan.told.verbosity.quiet);
+    let copy =
+        Copy { plan, store: place::store(first, &plan.objects.access)?, counts, tell, damaged: AtomicU64::new(0) };
     let removed = match (target, dash) {
         (Place::Object(url), Dash::Source) => stream::put(&copy, url),
         (_, Dash::Target) => stream::get(&copy, first),
@@ -183,9 +184,9 @@ fn find_named(copy: &Copy<'_>, url: &Url) -> Result<String> {
 }
 
 /// Runs `work` in as many threads as files are copied at a time, until it returns.
-fn in_threads(args: &CpArgs, work: impl Fn() + Sync) {
+fn in_threads(plan: &Plan, work: impl Fn() + Sync) {
     std::thread::scope(|scope| {
-        for _ in 1..args.transfers {
+        for _ in 1..plan.objects.transfers {
             // Without another thread this one does it all.
             let _ = std::thread::Builder::new().name("narrows-copy".into()).spawn_scoped(scope, &work);
         }

@@ -10,9 +10,9 @@ use narrows_copy::HINT_DEVICES;
 use narrows_copy::place::Place;
 use serde_json::json;
 
+use super::plan::Plan;
 use super::stdio::Dash;
-use super::{Outcome, Tell, sync};
-use crate::args::CpArgs;
+use super::{Outcome, Tell};
 use crate::report;
 
 /// Failures that are reported one by one; further ones are only counted.
@@ -20,23 +20,13 @@ const TOLD_MAX: usize = 100;
 /// Prefix of the names of removed entries, as in the output of rsync.
 const DELETING: &str = "deleting ";
 
-/// Whether the name of every file is printed.
-pub(super) fn names_wanted(args: &CpArgs) -> bool {
-    (args.verbosity.verbose || args.dry_run) && !args.verbosity.json
-}
-
-/// Whether each change is printed.
-pub(super) fn itemizes(args: &CpArgs) -> bool {
-    args.habits.itemize_changes && !args.verbosity.json
-}
-
 /// Prints what is copied. `received`: this end stores it, which rsync's letters show.
-pub(super) fn sent_names(args: &CpArgs, received: bool) -> Box<dyn Fn(&str) + Send + Sync> {
-    if args.habits.removals.is_some() {
+pub(super) fn sent_names(plan: &Plan, received: bool) -> Box<dyn Fn(&str) + Send + Sync> {
+    if plan.told.removals.is_some() {
         return Box::new(|_| ());
     }
-    if !itemizes(args) {
-        return Box::new(names(args, ""));
+    if !plan.told.itemizes() {
+        return Box::new(names(plan, ""));
     }
     Box::new(move |line| match line.strip_prefix('>').filter(|_| !received) {
         Some(rest) => report::out_meanwhile(format_args!("<{rest}")),
@@ -48,42 +38,42 @@ pub(super) fn sent_names(args: &CpArgs, received: bool) -> Box<dyn Fn(&str) + Se
 type OnSkipped = Box<dyn Fn(&str) + Send + Sync>;
 
 /// Prints which fifos, devices and sockets are passed over; `None` if they are asked for.
-pub(super) fn skipped(args: &CpArgs, target: &Place) -> Option<OnSkipped> {
+pub(super) fn skipped(plan: &Plan, target: &Place) -> Option<OnSkipped> {
     let hint = match target {
         Place::Direct { .. } => "; servers make none",
         Place::Local(_) | Place::Ssh { .. } => HINT_DEVICES,
     };
-    skipped_with(args, hint)
+    skipped_with(plan, hint)
 }
 
 /// The same, with what follows each.
-pub(super) fn skipped_with(args: &CpArgs, hint: &'static str) -> Option<OnSkipped> {
-    let (quiet, told) = (args.verbosity.quiet, AtomicUsize::new(0));
+pub(super) fn skipped_with(plan: &Plan, hint: &'static str) -> Option<OnSkipped> {
+    let (quiet, told) = (plan.told.verbosity.quiet, AtomicUsize::new(0));
     let tell = move |text: &str| match told.fetch_add(1, Ordering::Relaxed) {
         _ if quiet => {}
         before if before < TOLD_MAX => report::note(format_args!("{text}{hint}")),
         TOLD_MAX => report::note("more fifos, devices and sockets are skipped"),
         _ => {}
     };
-    (!args.devices).then(|| Box::new(tell) as Box<_>)
+    (!plan.pick.devices).then(|| Box::new(tell) as Box<_>)
 }
 
 /// Prints what is removed, or collects it for a question.
-pub(super) fn removed_names(args: &CpArgs) -> Box<dyn Fn(&str) + Send + Sync> {
-    match &args.habits.removals {
+pub(super) fn removed_names(plan: &Plan) -> Box<dyn Fn(&str) + Send + Sync> {
+    match &plan.told.removals {
         Some(removals) => {
             let removals = removals.clone();
-            Box::new(move |name| sync::collect(&removals, name))
+            Box::new(move |name| removals.collect(name))
         }
-        None if itemizes(args) => Box::new(|name| report::out_meanwhile(format_args!("*deleting   {name}"))),
-        None => Box::new(names(args, DELETING)),
+        None if plan.told.itemizes() => Box::new(|name| report::out_meanwhile(format_args!("*deleting   {name}"))),
+        None => Box::new(names(plan, DELETING)),
     }
 }
 
 /// Prints the name of every file if requested; to stdout, since the names are the output of a dry
 /// run.
-pub(super) fn names(args: &CpArgs, before: &'static str) -> impl Fn(&str) + Send + Sync + use<> {
-    let wanted = names_wanted(args);
+pub(super) fn names(plan: &Plan, before: &'static str) -> impl Fn(&str) + Send + Sync + use<> {
+    let wanted = plan.names_wanted();
     move |name| {
         if wanted {
             report::out_meanwhile(format_args!("{before}{name}"));
@@ -130,11 +120,11 @@ pub(super) fn telling(tell: &Tell) -> Box<dyn Fn(&str) + Send + Sync> {
     Box::new(move |text| tell(text))
 }
 
-pub(super) fn say(args: &CpArgs, dash: Dash, o: &Outcome, failures: &Failures, elapsed: Duration) -> Result<()> {
+pub(super) fn say(plan: &Plan, dash: Dash, o: &Outcome, failures: &Failures, elapsed: Duration) -> Result<()> {
     if let Some(why) = &o.not_removed {
         report::note(why);
     }
-    if args.verbosity.json {
+    if plan.told.verbosity.json {
         let failures = failures.lock().unwrap_or_else(PoisonError::into_inner);
         // If nothing was started there are no transfer figures, but the counts of files are still
         // given.
@@ -161,7 +151,7 @@ pub(super) fn say(args: &CpArgs, dash: Dash, o: &Outcome, failures: &Failures, e
         }
         return report::out(all);
     }
-    if args.verbosity.quiet || o.unstarted {
+    if plan.told.verbosity.quiet || o.unstarted {
         return report::is_all_out();
     }
     let is_idle = o.files + o.failed + o.removed + o.changed == 0 && !o.begun;
@@ -170,9 +160,9 @@ pub(super) fn say(args: &CpArgs, dash: Dash, o: &Outcome, failures: &Failures, e
         let same = report::count(o.files_same, "file", "files");
         let same = if o.files_same > 0 { format!(", {same} up to date") } else { String::new() };
         report::note(format_args!("{what}{same}"));
-        return say_losses(args, o);
+        return say_losses(plan, o);
     }
-    let would = if args.dry_run { "would copy " } else { "" };
+    let would = if plan.dry_run { "would copy " } else { "" };
     let mut line = would.to_owned() + &report::count(o.files, "file", "files");
     if o.files_same > 0 {
         line += &format!(", {} already there", o.files_same);
@@ -181,23 +171,23 @@ pub(super) fn say(args: &CpArgs, dash: Dash, o: &Outcome, failures: &Failures, e
         line += &format!(", {} of repeats not sent again", report::bytes(o.repeated as f64));
     }
     if o.removed > 0 {
-        line += &format!(", {} {}removed", o.removed, if args.dry_run { "to be " } else { "" });
+        line += &format!(", {} {}removed", o.removed, if plan.dry_run { "to be " } else { "" });
     }
     if o.failed > 0 {
         line += &format!(", {} failed", o.failed);
     }
     // What crossed for a dry run is the list of files, and says nothing of what a copy would send.
-    let figures = if args.dry_run { String::new() } else { format!("; {}", o.line) };
+    let figures = if plan.dry_run { String::new() } else { format!("; {}", o.line) };
     report::note(line + &figures);
-    if args.verbosity.verbose && !o.mix.is_empty() {
+    if plan.told.verbosity.verbose && !o.mix.is_empty() {
         report::note(format_args!("methods: {}", o.mix));
     }
-    say_losses(args, o)
+    say_losses(plan, o)
 }
 
-fn say_losses(args: &CpArgs, o: &Outcome) -> Result<()> {
+fn say_losses(plan: &Plan, o: &Outcome) -> Result<()> {
     // As with rsync, nobody expects a user to set other groups than their own.
-    let tells_groups = args.verbosity.verbose || args.owner;
+    let tells_groups = plan.told.verbosity.verbose || plan.keep.wants_owner();
     if let Some(losses) = o.losses.as_deref().and_then(|losses| report::losses(losses, tells_groups)) {
         report::note(format_args!("not kept: {losses}"));
     }

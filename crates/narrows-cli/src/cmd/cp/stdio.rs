@@ -7,11 +7,9 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use narrows::stream::{Notes, ReceiveOptions};
 
-use super::{Outcome, Tell, is_stored, reach_asked, received_words, receiving, start, telling};
-use crate::args::CpArgs;
-use crate::bottleneck::Part;
+use super::plan::Plan;
+use super::{Outcome, Tell, received_words, receiving, start, telling};
 use crate::files::{self, Target};
-use crate::flow;
 use crate::progress::Bar;
 use crate::transfer::{Received, Transfer};
 use narrows_copy::hello::{Fsync, GetTask, SourceHabits, Task};
@@ -19,6 +17,7 @@ use narrows_copy::outlet::Outlet;
 use narrows_copy::place::Place;
 use narrows_copy::special::{self, Special};
 use narrows_host::words::shown;
+use narrows_watch::bottleneck::Part;
 
 /// Which end of a copy is stdin or stdout. A file that is named `-` is written `./-`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,9 +29,9 @@ pub(super) enum Dash {
 
 impl Dash {
     /// Only one file comes from stdin or goes to stdout.
-    pub(super) fn of(args: &CpArgs) -> Result<Self> {
+    pub(super) fn of(plan: &Plan) -> Result<Self> {
         let misuse = |text: &str| Err(narrows::Error::misuse(text.to_owned()).into());
-        let Some((target, sources)) = args.paths.split_last() else { return Ok(Self::Nowhere) };
+        let Some((target, sources)) = plan.paths.split_last() else { return Ok(Self::Nowhere) };
         let dash = match (sources.iter().any(|p| p == "-"), target == "-") {
             (false, false) => return Ok(Self::Nowhere),
             (true, true) => return misuse("cp does not copy stdin to stdout; use cat"),
@@ -43,13 +42,13 @@ impl Dash {
         if sources.len() > 1 {
             return misuse(&format!("{name} one file; copy the others separately, and write ./- for a file named -"));
         }
-        if args.recursive || !args.exclude.is_empty() || !args.include.is_empty() {
+        if plan.pick.recursive || !plan.pick.patterns.is_empty() {
             return misuse(&format!("{name} one file, so -r, --exclude and --include do not apply"));
         }
-        if args.store_compressed && dash == Self::Target {
+        if plan.coding.store_compressed && dash == Self::Target {
             return misuse("--store-compressed writes files, not stdout; copy to a file, or read it with narrows cat");
         }
-        if args.dry_run {
+        if plan.dry_run {
             return misuse("--dry-run does not support stdin and stdout");
         }
         Ok(dash)
@@ -68,28 +67,33 @@ pub(super) fn check_name(target: &Place) -> Result<()> {
 }
 
 /// Writes the content of one file to stdout.
-pub(super) fn get(args: &CpArgs, source: &Place, tell: &Tell) -> Result<Outcome> {
+pub(super) fn get(plan: &Plan, source: &Place, tell: &Tell) -> Result<Outcome> {
     if let Place::Local(path) = source {
         files::refuse_same(path, [Some(Path::new("-"))])?;
     }
     let target = Target::open(None)?;
     // A progress bar would garble the output if both are on one terminal.
-    let bar = !args.verbosity.quiet && !std::io::stdout().is_terminal();
-    receive(args, source, &target, &Output { name: "stdout", part: Part::Stdout, bar }, tell)
+    let bar = !plan.told.verbosity.quiet && !std::io::stdout().is_terminal();
+    receive(plan, source, &target, &Output { name: "stdout", part: Part::Stdout, bar }, tell)
 }
 
 /// Writes the content of one file into a device or fifo.
-pub(super) fn get_into(args: &CpArgs, source: &Place, special: &Special, path: &Path, tell: &Tell) -> Result<Outcome> {
-    if args.store_compressed {
+pub(super) fn get_into(plan: &Plan, source: &Place, special: &Special, path: &Path, tell: &Tell) -> Result<Outcome> {
+    if plan.coding.store_compressed {
         let text = format!("--store-compressed writes files, and {} is none", shown(path.as_os_str().as_bytes()));
         return Err(narrows::Error::misuse(text).into());
     }
     let cannot = || format!("cannot write {}", path.display());
     let target = Target::written(special.open(None).with_context(cannot)?, cannot());
     let name = shown(path.as_os_str().as_bytes());
-    let outcome =
-        receive(args, source, &target, &Output { name: &name, part: Part::Disk, bar: !args.verbosity.quiet }, tell)?;
-    if Fsync::from(args.fsync) != Fsync::None {
+    let outcome = receive(
+        plan,
+        source,
+        &target,
+        &Output { name: &name, part: Part::Disk, bar: !plan.told.verbosity.quiet },
+        tell,
+    )?;
+    if Fsync::from(plan.keep.fsync) != Fsync::None {
         special::sync(&target.file()?).with_context(cannot)?;
     }
     Ok(outcome)
@@ -102,7 +106,7 @@ struct Output<'a> {
     bar: bool,
 }
 
-fn receive(args: &CpArgs, source: &Place, target: &Target, to: &Output<'_>, tell: &Tell) -> Result<Outcome> {
+fn receive(plan: &Plan, source: &Place, target: &Target, to: &Output<'_>, tell: &Tell) -> Result<Outcome> {
     let transfer = Transfer::begin()?;
     let what = GetTask {
         sources: vec![source.path().clone()],
@@ -110,20 +114,20 @@ fn receive(args: &CpArgs, source: &Place, target: &Target, to: &Output<'_>, tell
         exclude: Vec::new(),
         dry_run: false,
         totals: false,
-        stored: is_stored(args),
+        stored: plan.coding.is_stored(),
         frames: false,
         images: false,
         codes: true,
         sockets: false,
         holes: false,
-        habits: SourceHabits { rate: args.habits.rate(), yields: args.habits.yields(), ..SourceHabits::default() },
+        habits: SourceHabits { rate: plan.way.rate, yields: plan.way.yields, ..SourceHabits::default() },
     };
     let notes = Notes::default();
-    let options = ReceiveOptions::default().notes(&notes).stall_timeout(flow::seconds(args.timeout));
-    let options = options.reach_max(reach_asked(args));
+    let options = ReceiveOptions::default().notes(&notes).stall_timeout(plan.patience());
+    let options = options.reach_max(plan.coding.reach());
     let output = target.name();
     let outlet = Outlet::new(target.sink()?, notes, telling(tell)).named(to.name);
-    let (carrier, link, grower) = start(args, source, &Task::Get(what), None, receiving(&transfer.control))?;
+    let (carrier, link, grower) = start(plan, source, &Task::Get(what), None, receiving(&transfer.control))?;
     let bar = Bar::receiving(&transfer.control, to.bar);
     let end = outlet.clone();
     let received = transfer.receive(outlet.clone(), link, options, move || end.finish(), bar);

@@ -4,24 +4,20 @@ use std::ffi::{OsStr, OsString};
 use std::io::{IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
-use std::sync::PoisonError;
 
 use anyhow::Result;
 use narrows_copy::hello::CONFIRMED_MAX;
 
+use super::plan::{Plan, contents_of};
+use super::removals::{Removals, Removed};
 use super::stdio::Dash;
-use super::{SOME_FAILED, copy, normal, recording};
-use crate::args::copying::{Removals, Removed, contents_of};
+use super::{SOME_FAILED, copy, misuse, recording};
+use crate::args::CpArgs;
 use crate::args::sync::SyncArgs;
-use crate::args::{CpArgs, VerbosityArgs};
 use crate::report;
-
-/// Names that are shown before the question; the rest is counted, since nobody reads more.
-const SHOWN_MAX: usize = 20;
 
 /// Runs `narrows sync` and returns its exit status.
 pub(crate) fn run(args: &SyncArgs) -> Result<ExitCode> {
-    let misuse = |text: &str| Err(narrows::Error::misuse(text.to_owned()).into());
     let [source, target] = &args.copy.paths[..] else {
         return misuse("sync makes one folder the same as another: narrows sync [OPTIONS] SRC DST");
     };
@@ -29,13 +25,14 @@ pub(crate) fn run(args: &SyncArgs) -> Result<ExitCode> {
         return misuse("sync is for folders; use cp for stdin and stdout");
     }
     let paths = vec![contents(source), target.clone()];
-    let mirror = CpArgs { recursive: true, delete: true, mirrors: true, paths, ..args.copy.clone() };
+    let mirror = CpArgs { recursive: true, delete: true, paths, ..args.copy.clone() };
     if args.yes || mirror.dry_run {
-        return super::run(&mirror);
+        return super::carry_out(&Plan::new(&mirror, true)?);
     }
     if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
         return misuse("sync removes what SRC does not have: give --yes, or look first with -n");
     }
+    let mut mirror = Plan::new(&mirror, true)?;
     let Some(mut found) = removals(&mirror)? else { return Ok(ExitCode::from(SOME_FAILED)) };
     if found.count > CONFIRMED_MAX as u64 {
         return misuse("more would be removed than anybody can look through: give --yes");
@@ -45,9 +42,10 @@ pub(crate) fn run(args: &SyncArgs) -> Result<ExitCode> {
         return Ok(ExitCode::FAILURE);
     }
     // Nothing goes that was not found.
-    let mut agreed = mirror;
-    agreed.habits.confirmed = Some(found.all.confirmed());
-    super::run(&agreed)
+    if let Some(delete) = &mut mirror.delete {
+        delete.confirmed = Some(found.all.confirmed());
+    }
+    super::carry_out(&mirror)
 }
 
 /// The source as what is in it: with a slash behind it. The name of a host alone means the user's folder
@@ -62,30 +60,19 @@ fn contents(source: &OsStr) -> OsString {
 }
 
 /// What would be removed; `None` if it cannot be told.
-fn removals(mirror: &CpArgs) -> Result<Option<Removed>> {
+fn removals(mirror: &Plan) -> Result<Option<Removed>> {
     let removals = Removals::default();
-    let mut look = CpArgs { dry_run: true, max_delete: None, ..normal(mirror)? };
-    look.habits.removals = Some(removals.clone());
-    look.verbosity = VerbosityArgs { quiet: true, verbose: false, json: false };
+    let mut look = Plan { dry_run: true, told: mirror.told.only(&removals), ..mirror.clone() };
+    if let Some(delete) = &mut look.delete {
+        delete.max = None;
+    }
     let (tell, _) = recording();
     let outcome = copy(&look, Dash::Nowhere, &tell)?;
     if outcome.failed > 0 || outcome.not_removed.is_some() {
         outcome.not_removed.iter().for_each(report::note);
         return Ok(None);
     }
-    let found = removals.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    Ok(Some(found))
-}
-
-/// Keeps a name for the question.
-pub(super) fn collect(removals: &Removals, name: &str) {
-    let mut found = removals.0.lock().unwrap_or_else(PoisonError::into_inner);
-    found.count += 1;
-    // With more than it takes, nobody is asked.
-    found.all.add(name);
-    if found.first.len() < SHOWN_MAX {
-        found.first.push(name.to_owned());
-    }
+    Ok(Some(removals.found()))
 }
 
 fn is_wanted(names: &[String], count: u64) -> Result<bool> {

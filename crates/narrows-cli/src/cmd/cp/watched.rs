@@ -6,20 +6,20 @@ use narrows::stream::Control;
 use narrows_copy::place::Place;
 use narrows_copy::source::Progress;
 use narrows_copy::store::EntryStore;
+use narrows_watch::copy::{OneCopy, publish_copy};
 use narrows_watch::status;
 
-use crate::args::CpArgs;
-use crate::watch::{OneCopy, publish_copy};
+use super::plan::Plan;
 
 /// Lets others watch a copy that this end sends.
 pub(super) fn sending(
-    args: &CpArgs,
+    plan: &Plan,
     target: &Place,
     control: &Arc<Control>,
     progress: impl Fn() -> Progress + Send + Sync + 'static,
 ) {
     let seen = Arc::clone(control);
-    publish_copy(copy(args, target, control, "sends"), move || {
+    publish_copy(copy(plan, target, control, "sends"), move || {
         let p = progress();
         let crossed = p.bytes_crossed(seen.send_summary().crossed_raw_bytes);
         let total = if p.scanned && !p.endless { p.bytes } else { 0 };
@@ -34,8 +34,8 @@ pub(super) fn sending(
 }
 
 /// Lets others watch a copy that this end stores.
-pub(super) fn storing(args: &CpArgs, from: &Place, control: &Arc<Control>, store: EntryStore) {
-    publish_copy(copy(args, from, control, "stores"), move || {
+pub(super) fn storing(plan: &Plan, from: &Place, control: &Arc<Control>, store: EntryStore) {
+    publish_copy(copy(plan, from, control, "stores"), move || {
         let stored = store.stored();
         let (files_total, bytes_total) = stored.total.unwrap_or_default();
         Some(status::Progress {
@@ -47,8 +47,8 @@ pub(super) fn storing(args: &CpArgs, from: &Place, control: &Arc<Control>, store
     });
 }
 
-fn copy(args: &CpArgs, other: &Place, control: &Arc<Control>, outcome: &'static str) -> OneCopy {
-    let words: Vec<_> = args.paths.iter().map(|path| path.to_string_lossy().into_owned()).collect();
+fn copy(plan: &Plan, other: &Place, control: &Arc<Control>, outcome: &'static str) -> OneCopy {
+    let words: Vec<_> = plan.paths.iter().map(|path| path.to_string_lossy().into_owned()).collect();
     let peer = match other {
         Place::Local(_) => String::new(),
         Place::Ssh { host, .. } => host.to_string_lossy().into_owned(),

@@ -53,7 +53,7 @@ fn compress(args: &FileArgs, input: &Place, output: &Place) -> Result<()> {
     let (mut source, len, metadata, witness): (Box<dyn Read + Send>, _, _, _) = match input {
         Place::Path(path) => {
             let source = Source::open(Some(path))?;
-            let (len, witness) = (source.len(), source.witness()?);
+            let (len, witness) = (source.raw_len(), source.witness()?);
             let data = path.metadata().ok().filter(|data| data.is_file() && !is_dash(path));
             let meta = data.map(|data| FileMeta {
                 len: Some(data.len()),

@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use narrows::entry::EntryKind;
 use narrows::stream::ReceiveOptions;
 use narrows_copy::filter::Filter;
+use narrows_copy::hello::Fsync;
 use narrows_copy::landing::{Attributes, Landing};
 use narrows_copy::scan::{Found, Root, walk};
 use narrows_copy::serve::open_roots;
@@ -23,8 +24,9 @@ use narrows_object::{Head, Object, ObjectFile, Url};
 
 use super::changes::{Stamp, is_same, since_1970};
 use super::{Copy, Removed, SUFFIX, find_named, in_threads, lock};
-use crate::args::{CpArgs, FsyncArg, reach_max, window_log};
-use crate::cmd::cp::{patterns, removed_names, sent_names};
+use crate::args::{reach_max, window_log};
+use crate::cmd::cp::plan::Plan;
+use crate::cmd::cp::{removed_names, sent_names};
 use crate::counts::Counts;
 use crate::files::Stopping;
 use crate::{flow, report};
@@ -43,10 +45,10 @@ struct Job {
 }
 
 pub(super) fn get(copy: &Copy<'_>, urls: &[&Url], target: &Path) -> Result<Removed> {
-    let args = copy.args;
-    let filter = Filter::new(&patterns(args))?;
-    let single = urls.len() == 1 && !args.recursive;
-    if let Some(url) = urls.iter().find(|url| url.is_prefix() && !args.recursive) {
+    let plan = copy.plan;
+    let filter = Filter::new(&plan.pick.patterns)?;
+    let single = urls.len() == 1 && !plan.pick.recursive;
+    if let Some(url) = urls.iter().find(|url| url.is_prefix() && !plan.pick.recursive) {
         let text = format!("{url} names everything below it; give -r to copy it");
         return Err(narrows::Error::misuse(text).into());
     }
@@ -55,7 +57,7 @@ pub(super) fn get(copy: &Copy<'_>, urls: &[&Url], target: &Path) -> Result<Remov
     let mut covered = Vec::new();
     for url in urls {
         let found = find(copy, url)?;
-        if args.recursive {
+        if plan.pick.recursive {
             covered.push(if url.is_prefix() { String::new() } else { url.name().to_owned() });
         }
         jobs.extend(found);
@@ -71,11 +73,11 @@ pub(super) fn get(copy: &Copy<'_>, urls: &[&Url], target: &Path) -> Result<Remov
         jobs.iter_mut().for_each(|job| (job.path, job.is_named) = (name.to_owned(), true));
     }
     let cannot = || format!("cannot write {}", target.display());
-    if is_folder && !folder.exists() && !args.dry_run {
+    if is_folder && !folder.exists() && !plan.dry_run {
         // Only the last folder, so that a misspelt path creates no tree.
         std::fs::create_dir(folder).with_context(cannot)?;
     }
-    let landing = match args.dry_run && !folder.exists() {
+    let landing = match plan.dry_run && !folder.exists() {
         true => None,
         false => Some(Landing::open(folder).with_context(cannot)?),
     };
@@ -96,30 +98,30 @@ pub(super) fn get(copy: &Copy<'_>, urls: &[&Url], target: &Path) -> Result<Remov
     jobs.reverse();
     let get = Get { copy, claimed: Mutex::default(), spared, single, fatal: Mutex::default() };
     let jobs = Mutex::new(jobs);
-    in_threads(args, || match landing.as_ref().map(Landing::try_clone).transpose() {
+    in_threads(plan, || match landing.as_ref().map(Landing::try_clone).transpose() {
         Ok(mut landing) => get.work(&jobs, landing.as_mut()),
         Err(e) => copy.failed(&e.to_string()),
     });
     if let Some(error) = lock(&get.fatal).take() {
         return Err(error);
     }
-    if let Some(landing) = landing.as_ref().filter(|_| flushes(args) && !args.dry_run) {
+    if let Some(landing) = landing.as_ref().filter(|_| flushes(plan) && !plan.dry_run) {
         landing.sync().context("cannot flush the names to the disk")?;
     }
     match landing {
-        Some(landing) if args.delete => get.remove_others(&filter, folder, landing, &covered),
+        Some(landing) if plan.delete.is_some() => get.remove_others(&filter, folder, landing, &covered),
         _ => Ok(Removed::default()),
     }
 }
 
 /// Whether files and their names are on the disk at the end.
-fn flushes(args: &CpArgs) -> bool {
-    matches!(args.fsync, FsyncArg::Each | FsyncArg::Batch)
+fn flushes(plan: &Plan) -> bool {
+    plan.keep.fsync != Fsync::None
 }
 
 /// The objects that an address names.
 fn find(copy: &Copy<'_>, url: &Url) -> Result<Vec<Job>> {
-    if !copy.args.recursive {
+    if !copy.plan.pick.recursive {
         let key = find_named(copy, url)?;
         let path = key.rsplit('/').next().unwrap_or(&key).to_owned();
         return Ok(vec![Job { key, path, is_named: false }]);
@@ -186,7 +188,7 @@ impl Get<'_> {
     }
 
     fn one(&self, job: &Job, mut landing: Option<&mut Landing>) -> Result<()> {
-        let (copy, args) = (self.copy, self.copy.args);
+        let (copy, plan) = (self.copy, self.copy.plan);
         let short = job.path.strip_suffix(SUFFIX).filter(|_| !job.is_named);
         // The longest names only fit without the suffix; the name that it gets is looked at below.
         Landing::check(short.unwrap_or(&job.path).as_bytes())?;
@@ -211,8 +213,8 @@ impl Get<'_> {
         let head = object.head()?;
         let path = self.path(job, &head);
         self.claim(path, landing.as_deref_mut())?;
-        let say = sent_names(args, true);
-        if args.dry_run {
+        let say = sent_names(plan, true);
+        if plan.dry_run {
             say(&shown(path.as_bytes()));
             Counts::add(&copy.counts.files, 1);
             return Ok(());
@@ -225,12 +227,12 @@ impl Get<'_> {
             Counts::add(&copy.counts.raw_total, len);
             copy.counts.has_total.store(true, Ordering::Relaxed);
         }
-        let bits = if args.set_id { 0o7777 } else { SAFE_BITS };
+        let bits = if plan.keep.set_id { 0o7777 } else { SAFE_BITS };
         let attributes = Attributes {
             mode: meta.mode.map(|mode| mode & bits),
             // As `aws s3 sync` does, so that it is known when it is copied again.
             mtime: Some(meta.mtime.unwrap_or_else(|| since_1970(head.object.written))),
-            owner: if args.owner { (meta.uid, meta.gid) } else { (None, None) },
+            owner: if plan.keep.wants_owner() { (meta.uid, meta.gid) } else { (None, None) },
         };
         if meta.mode.is_some_and(|mode| mode & bits != mode) {
             copy.counts.lost("set-id bits (without --set-id)");
@@ -242,7 +244,7 @@ impl Get<'_> {
             let text = format!("the object has {written} bytes, and its metadata says {said}");
             return Err(narrows::Error::corrupt(text).into());
         }
-        let lost = arriving.finish(&attributes, flushes(args))?;
+        let lost = arriving.finish(&attributes, flushes(plan))?;
         lost.into_iter().for_each(|what| copy.counts.lost(what));
         Counts::add(&copy.counts.wire, head.object.len);
         Counts::add(&copy.counts.files, 1);
@@ -261,7 +263,7 @@ impl Get<'_> {
             return Ok(n);
         }
         let threads = if meta.len.is_none_or(|len| len >= LONG) { flow::threads(None) } else { 1 };
-        let long = self.copy.args.long;
+        let long = self.copy.plan.coding.long;
         let options = || ReceiveOptions::default().threads(threads).reach_max(reach_max(long));
         let file = counting.file;
         let decoded = decode_within(Stopping(reader), file, window_log(long), options)?;
@@ -281,7 +283,7 @@ impl Get<'_> {
         let is_taken = match (claimed.paths.add(path.as_bytes()), landing) {
             (Added::Again, _) => bail!("another object of this copy has the name {} already", shown(path.as_bytes())),
             (Added::Alike, Some(landing)) => {
-                let writes = !self.copy.args.dry_run;
+                let writes = !self.copy.plan.dry_run;
                 claimed.paths.is_one(path.as_bytes(), |folder| landing.folds(folder, writes))
             }
             (Added::Alike | Added::New, _) => false,
@@ -301,7 +303,7 @@ impl Get<'_> {
         mut landing: Landing,
         covered: &[String],
     ) -> Result<Removed> {
-        let (copy, args) = (self.copy, self.copy.args);
+        let (copy, plan) = (self.copy, self.copy.plan);
         if signals::received().is_some() {
             return Ok(Removed::default());
         }
@@ -322,7 +324,7 @@ impl Get<'_> {
                 // What is listed in another spelling is the file of an object too.
                 let mut is_alike = || {
                     let folder = &entry.path[..entry.path.iter().rposition(|b| *b == b'/').unwrap_or(0)];
-                    paths.has_alike(&entry.path) && paths.folds(folder, |folder| landing.folds(folder, !args.dry_run))
+                    paths.has_alike(&entry.path) && paths.folds(folder, |folder| landing.folds(folder, !plan.dry_run))
                 };
                 let is_claimed = is_claimed || is_alike();
                 listed += u64::from(is_claimed);
@@ -335,20 +337,22 @@ impl Get<'_> {
             }
             signals::received().is_none()
         });
-        if !args.dry_run && !others.is_empty() && listed < *count {
+        if !plan.dry_run && !others.is_empty() && listed < *count {
             let why =
                 "nothing was removed: the folder does not list all files under the names that they got".to_owned();
             return Ok(Removed { count: 0, why_not: Some(why) });
         }
-        if let Some(most) = args.max_delete.filter(|most| others.len() as u64 > *most) {
+        if let Some(most) =
+            plan.delete.as_ref().and_then(|delete| delete.max).filter(|most| others.len() as u64 > *most)
+        {
             let others = report::count(others.len(), "file", "files");
             let why = format!("nothing was removed: {others} would be, and --max-delete allows {most}");
             return Ok(Removed { count: 0, why_not: Some(why) });
         }
-        let say = removed_names(args);
+        let say = removed_names(plan);
         for path in &others {
             say(&shown(path));
-            if !args.dry_run {
+            if !plan.dry_run {
                 landing.remove(path).with_context(|| format!("cannot remove {}", shown(path)))?;
             }
         }

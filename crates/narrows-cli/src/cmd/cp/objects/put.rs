@@ -29,7 +29,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::changes::{Stamp, is_stored};
 use super::{Copy, Removed, SUFFIX, in_threads, key_of, lock};
-use crate::cmd::cp::{patterns, removed_names, sent_names};
+use crate::cmd::cp::{removed_names, sent_names};
 use crate::counts::Counts;
 use crate::report;
 
@@ -68,22 +68,22 @@ impl From<anyhow::Error> for Failure {
 }
 
 pub(super) fn put(copy: &Copy<'_>, sources: &[PathBuf], url: &Url) -> Result<Removed> {
-    let args = copy.args;
-    let filter = Filter::new(&patterns(args))?;
-    let (roots, unopened) = open_roots(sources, args.recursive, false);
+    let plan = copy.plan;
+    let filter = Filter::new(&plan.pick.patterns)?;
+    let (roots, unopened) = open_roots(sources, plan.pick.recursive, false);
     unopened.iter().for_each(|text| copy.failed(text));
     if roots.is_empty() {
         return Ok(Removed::default());
     }
     let is_single = sources.len() == 1 && !sources[0].is_dir();
     let target = match is_single && !url.is_prefix() {
-        true => Target::Key(key_of(&url.key, args.plain)),
+        true => Target::Key(key_of(&url.key, plan.objects.plain)),
         false if url.is_prefix() => Target::Prefix(url.key.clone()),
         false => Target::Prefix(format!("{}/", url.key)),
     };
     // Asks the store before anything is read: what is wrong with it is said once.
     let there: Option<HashSet<String>> = match &target {
-        Target::Prefix(prefix) if args.recursive => {
+        Target::Prefix(prefix) if plan.pick.recursive => {
             let listed = copy.store.list(prefix).with_context(|| format!("cannot list {}", copy.store.url(prefix)))?;
             Some(listed.into_iter().map(|object| object.key).collect())
         }
@@ -97,7 +97,7 @@ pub(super) fn put(copy: &Copy<'_>, sources: &[PathBuf], url: &Url) -> Result<Rem
     std::thread::scope(|scope| {
         let (put, roots, jobs, fatal) = (&put, &roots, &jobs, &fatal);
         scope.spawn(move || {
-            in_threads(args, || match roots.iter().map(Root::try_clone).collect::<io::Result<Vec<_>>>() {
+            in_threads(plan, || match roots.iter().map(Root::try_clone).collect::<io::Result<Vec<_>>>() {
                 Ok(mut roots) => put.work(jobs, &mut roots, fatal),
                 Err(e) => copy.failed(&e.to_string()),
             });
@@ -208,7 +208,7 @@ impl Put<'_> {
             Target::Key(key) => key.clone(),
             Target::Prefix(prefix) => {
                 let path = std::str::from_utf8(path).context("its name is not UTF-8, as keys have to be")?;
-                key_of(&format!("{prefix}{path}"), self.copy.args.plain)
+                key_of(&format!("{prefix}{path}"), self.copy.plan.objects.plain)
             }
         };
         anyhow::ensure!(key.len() <= KEY_LEN_MAX, "its key would be longer than {KEY_LEN_MAX} bytes");
@@ -217,7 +217,7 @@ impl Put<'_> {
     }
 
     fn one(&self, job: &Job, roots: &mut [Root], hints: &mut Hints) -> Result<(), Failure> {
-        let (copy, args) = (self.copy, self.copy.args);
+        let (copy, plan) = (self.copy, self.copy.plan);
         let key = self.key(&job.entry.path)?;
         lock(&self.sent).insert(key.clone());
         // A named pipe may have taken its place, and would be waited for.
@@ -239,49 +239,49 @@ impl Put<'_> {
         };
         if self.there.as_ref().is_none_or(|there| there.contains(&key)) {
             let head = copy.store.head(&key).with_context(|| format!("cannot read {}", copy.store.url(&key)))?;
-            if head.is_some_and(|head| is_stored(local, &head, args.plain)) {
+            if head.is_some_and(|head| is_stored(local, &head, plan.objects.plain)) {
                 Counts::add(&copy.counts.same, 1);
                 copy.counts.raw_total.fetch_sub(announced, Ordering::Relaxed);
                 return Ok(());
             }
         }
         let name = shown(&job.entry.path);
-        if args.dry_run {
-            sent_names(args, true)(&name);
+        if plan.dry_run {
+            sent_names(plan, true)(&name);
             Counts::add(&copy.counts.files, 1);
             Counts::add(&copy.counts.raw, local.len);
             return Ok(());
         }
-        let owner = args.owner.then_some((data.uid(), data.gid()));
+        let owner = plan.keep.wants_owner().then_some((data.uid(), data.gid()));
         let meta = FileMeta {
             len: Some(local.len),
             mtime: Some(local.mtime),
             mode: Some(data.mode() & 0o7777),
             uid: owner.map(|(uid, _)| uid),
             gid: owner.map(|(_, gid)| gid),
-            plain: Some(args.plain),
+            plain: Some(plan.objects.plain),
         };
         let options = CreateOptions {
             metadata: meta.pairs(),
             len: Some(local.len),
-            frames: !args.plain,
+            frames: !plan.objects.plain,
             ..CreateOptions::default()
         };
         let cannot = || format!("cannot write {}", copy.store.url(&key));
         let writer = ObjectWriter::create(&copy.store, &key, options).with_context(cannot)?;
         let mut source = Hashed { file: &mut file, hash: Xxh3::new() };
-        let (writer, read) = if args.plain {
+        let (writer, read) = if plan.objects.plain {
             let mut writer = writer;
             let read = read_into(&mut source, &mut writer, copy, cannot)?;
             (writer, read)
         } else {
             let threads = if local.len >= LONG { narrows::stream::encoders() } else { 1 };
-            let hint = match args.flow.policy {
+            let hint = match plan.coding.flow.policy {
                 Some(_) => Hint::default(),
-                None => args.hint.hint().or(hints.of(&path_of(&roots[job.root], &job.entry))?),
+                None => plan.coding.hint.clone().or(hints.of(&path_of(&roots[job.root], &job.entry))?),
             };
             let mut options = WriteOptions::default().hint(hint).raw_len(local.len).threads(threads);
-            options = args.flow.policy.iter().cloned().fold(options, WriteOptions::policy);
+            options = plan.coding.flow.policy.iter().cloned().fold(options, WriteOptions::policy);
             let mut writer = Writer::new(writer, options).with_context(cannot)?;
             let read = read_into(&mut source, &mut writer, copy, cannot)?;
             let ended = if read == local.len { writer.finish() } else { return Err(Failure::Changed) };
@@ -297,15 +297,15 @@ impl Put<'_> {
         let created = writer.finish().with_context(cannot)?;
         Counts::add(&copy.counts.wire, created.len);
         Counts::add(&copy.counts.files, 1);
-        sent_names(args, true)(&name);
+        sent_names(plan, true)(&name);
         Ok(())
     }
 
     /// Removes the objects below the copied folders that the sources do not have.
     fn remove_others(&self, filter: &Filter, tops: &[Vec<u8>]) -> Result<Removed> {
-        let (copy, args) = (self.copy, self.copy.args);
+        let (copy, plan) = (self.copy, self.copy.plan);
         let (Some(there), Target::Prefix(prefix)) = (&self.there, &self.target) else { return Ok(Removed::default()) };
-        if !args.delete || signals::received().is_some() {
+        if !plan.delete.is_some() || signals::received().is_some() {
             return Ok(Removed::default());
         }
         if Counts::of(&copy.counts.failed) > 0 {
@@ -334,15 +334,17 @@ impl Put<'_> {
             })
             .collect();
         others.sort_unstable();
-        if let Some(most) = args.max_delete.filter(|most| others.len() as u64 > *most) {
+        if let Some(most) =
+            plan.delete.as_ref().and_then(|delete| delete.max).filter(|most| others.len() as u64 > *most)
+        {
             let others = report::count(others.len(), "object", "objects");
             let why = format!("nothing was removed: {others} would be, and --max-delete allows {most}");
             return Ok(Removed { count: 0, why_not: Some(why) });
         }
-        let say = removed_names(args);
+        let say = removed_names(plan);
         for key in &others {
             say(&shown(key.as_bytes()));
-            if !args.dry_run {
+            if !plan.dry_run {
                 copy.store.delete(key).with_context(|| format!("cannot remove {}", copy.store.url(key)))?;
             }
         }

@@ -24,7 +24,7 @@ pub(super) fn put(copy: &Copy<'_>, url: &Url) -> Result<Removed> {
         let text = "stdin has no name; name the object, as in s3://BUCKET/NAME";
         return Err(narrows::Error::misuse(text).into());
     }
-    let plain = copy.args.plain;
+    let plain = copy.plan.objects.plain;
     let key = key_of(&url.key, plain);
     let cannot = || format!("cannot write {}", copy.store.url(&key));
     // The length is known at the end only, when the metadata was sent.
@@ -50,8 +50,8 @@ pub(super) fn put(copy: &Copy<'_>, url: &Url) -> Result<Removed> {
         read_into(&mut writer)?;
         writer
     } else {
-        let mut options = WriteOptions::default().hint(copy.args.hint.hint());
-        options = copy.args.flow.policy.iter().cloned().fold(options, WriteOptions::policy);
+        let mut options = WriteOptions::default().hint(copy.plan.coding.hint.clone());
+        options = copy.plan.coding.flow.policy.iter().cloned().fold(options, WriteOptions::policy);
         let mut writer = Writer::new(writer, options).with_context(cannot)?;
         read_into(&mut writer)?;
         writer.finish().map_err(anyhow::Error::from).with_context(cannot)?.0
@@ -73,7 +73,7 @@ pub(super) fn get(copy: &Copy<'_>, url: &Url) -> Result<Removed> {
     let mut sink = target.sink()?;
     let mut reader = object.reader(0..head.object.len);
     let raw = if FileMeta::parse(&head.metadata).plain == Some(false) {
-        let long = copy.args.long;
+        let long = copy.plan.coding.long;
         let options = || ReceiveOptions::default().threads(flow::threads(None)).reach_max(reach_max(long));
         let decoded = decode_within(reader, sink, window_log(long), options);
         decoded

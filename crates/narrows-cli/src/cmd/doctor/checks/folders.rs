@@ -5,8 +5,8 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use narrows_copy::direct::keys;
 use narrows_host::{cache, calibration};
+use narrows_trust::keys;
 use rustix::fs::{Access, access};
 
 use super::Check;
@@ -44,8 +44,7 @@ pub(super) fn calibration() -> Check {
 pub(super) fn keys() -> Check {
     const ADVICE: &str = "set XDG_STATE_HOME to a folder that can be written, or name a file with --key-file; serve and \
                           tunnel with --listen need it";
-    let (state, home) = (env::var_os("XDG_STATE_HOME"), env::var_os("HOME"));
-    match keys::default_path(state.as_deref(), home.as_deref()) {
+    match keys::path_of_user(keys::SERVE) {
         Ok(path) => of_folder("keys", path.parent().unwrap_or(Path::new("/")), ADVICE),
         Err(_) => Check::limited("keys", "neither XDG_STATE_HOME nor HOME is set", ADVICE),
     }

@@ -7,9 +7,10 @@ use std::{fs, thread};
 use narrows::codec::{CODECS, Codec, Contexts};
 use narrows::stream;
 use narrows_host::means;
+use narrows_tunnel::service as tunnel;
 
 use super::Check;
-use crate::cmd::{run, tunnel};
+use crate::cmd::run;
 use crate::report;
 
 /// Memory below which flows get less than they may use: those of one process take under 64 MiB, with

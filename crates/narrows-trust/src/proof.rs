@@ -1,0 +1,216 @@
+//! TLS 1.3 with raw public keys (RFC 7250). Each end presents an Ed25519 key and accepts exactly
+//! one key, so there are no names, authorities or dates to verify. The key of the client is derived
+//! from the secret in its token.
+
+use std::sync::Arc;
+
+use rustls::client::AlwaysResolvesClientRawPublicKeys;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, verify_tls13_signature_with_raw_key};
+use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
+use rustls::server::AlwaysResolvesServerRawPublicKeys;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::sign::CertifiedKey;
+use rustls::{
+    CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, DistinguishedName, ServerConfig,
+    ServerConnection, SignatureScheme,
+};
+
+use crate::error::{Blame, Error, Fault, Result};
+use crate::keys::{FINGERPRINT_LEN, Keys, SECRET_LEN, Token};
+use crate::tls::{self, only_tls13, provider};
+
+/// TLS asks for a name, which raw keys do not use.
+pub const NAME: &str = "narrows";
+/// Prefix of the secret of an Ed25519 key in PKCS #8 (RFC 8410, section 7).
+const PKCS8_HEAD: [u8; 16] = [0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20];
+
+/// A new random secret of a key.
+pub(crate) fn random_secret() -> Result<[u8; SECRET_LEN]> {
+    let mut secret = [0; SECRET_LEN];
+    provider()
+        .secure_random
+        .fill(&mut secret)
+        .map_err(|_| Error::new(Fault::Local, "the system gives no random bytes"))?;
+    Ok(secret)
+}
+
+/// The TLS connection of a client with this token. `protocol`: the name that both ends must agree on (ALPN).
+///
+/// # Errors
+/// If the token has no key in it.
+pub fn client(token: &Token, protocol: &[u8]) -> Result<ClientConnection> {
+    let name = ServerName::try_from(NAME).blame_for(Fault::Bug, "the name is no name")?;
+    ClientConnection::new(client_config(token, protocol)?, name).blame(Fault::Bug)
+}
+
+/// The TLS configuration of a client with this token.
+///
+/// # Errors
+/// The token has no key in it.
+pub fn client_config(token: &Token, protocol: &[u8]) -> Result<Arc<ClientConfig>> {
+    let own = Arc::new(AlwaysResolvesClientRawPublicKeys::new(Arc::new(certified(&token.client)?)));
+    let mut config = tls::client_config(server_verifier(token), own, protocol).blame(Fault::Bug)?;
+    config.enable_sni = false;
+    Ok(Arc::new(config))
+}
+
+/// Who accepts the server that a token is of, and no other.
+pub fn server_verifier(token: &Token) -> Arc<dyn ServerCertVerifier> {
+    Arc::new(Accepted { fingerprint: token.fingerprint, provider: provider() })
+}
+
+/// The TLS configuration for all connections of a server.
+///
+/// # Errors
+/// A key has no public part, which is a bug.
+pub fn server_config(keys: &Keys, protocol: &[u8]) -> Result<Arc<ServerConfig>> {
+    let own = Arc::new(AlwaysResolvesServerRawPublicKeys::new(Arc::new(certified(&keys.server)?)));
+    Ok(Arc::new(tls::server_config(client_verifier(keys)?, own, protocol).blame(Fault::Bug)?))
+}
+
+/// Who accepts the clients of a server, and no others.
+///
+/// # Errors
+/// As for [`server_config`].
+pub fn client_verifier(keys: &Keys) -> Result<Arc<dyn ClientCertVerifier>> {
+    Ok(Arc::new(Accepted { fingerprint: fingerprint_of_secret(&keys.client)?, provider: provider() }))
+}
+
+/// The TLS connection of a server for one client.
+///
+/// # Errors
+/// None with a configuration of [`server_config`].
+pub fn server_connection(config: &Arc<ServerConfig>) -> Result<ServerConnection> {
+    ServerConnection::new(Arc::clone(config)).blame(Fault::Bug)
+}
+
+/// BLAKE3 of the public key that belongs to a secret.
+pub(crate) fn fingerprint_of_secret(secret: &[u8; SECRET_LEN]) -> Result<[u8; FINGERPRINT_LEN]> {
+    match certified(secret)?.cert.first() {
+        Some(public) => Ok(fingerprint(public)),
+        None => Err(no_public_part()),
+    }
+}
+
+fn fingerprint(public: &CertificateDer<'_>) -> [u8; FINGERPRINT_LEN] {
+    *blake3::hash(public).as_bytes()
+}
+
+fn no_public_part() -> Error {
+    Error::new(Fault::Bug, "a key has no public part; this is a bug")
+}
+
+fn certified(secret: &[u8; SECRET_LEN]) -> Result<CertifiedKey> {
+    let pkcs8 = PrivatePkcs8KeyDer::from([&PKCS8_HEAD[..], secret].concat());
+    let key = rustls::crypto::ring::sign::any_eddsa_type(&pkcs8).blame(Fault::Trust)?;
+    let public = key.public_key().ok_or_else(no_public_part)?;
+    Ok(CertifiedKey::new(vec![CertificateDer::from(public.to_vec())], key))
+}
+
+/// Verifier that accepts exactly one key.
+#[derive(Debug)]
+struct Accepted {
+    fingerprint: [u8; FINGERPRINT_LEN],
+    provider: Arc<CryptoProvider>,
+}
+
+impl Accepted {
+    fn check(&self, public: &CertificateDer<'_>) -> Result<(), rustls::Error> {
+        if fingerprint(public) == self.fingerprint {
+            return Ok(());
+        }
+        Err(rustls::Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure))
+    }
+
+    fn check_signature(
+        &self,
+        message: &[u8],
+        public: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let public = SubjectPublicKeyInfoDer::from(public.as_ref());
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature_with_raw_key(message, &public, signed, algorithms)
+    }
+}
+
+impl ServerCertVerifier for Accepted {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        self.check(end_entity).map(|()| ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Err(only_tls13())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.check_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        vec![SignatureScheme::ED25519]
+    }
+
+    fn requires_raw_public_keys(&self) -> bool {
+        true
+    }
+}
+
+impl ClientCertVerifier for Accepted {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        self.check(end_entity).map(|()| ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Err(only_tls13())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.check_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        vec![SignatureScheme::ED25519]
+    }
+
+    fn requires_raw_public_keys(&self) -> bool {
+        true
+    }
+}
