@@ -1,18 +1,17 @@
 //! The thread that moves all bytes of a tunnel: sockets by epoll, edge-triggered, and the state
 //! machines of sessions and flows between them.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use narrows_host::shares::Shares;
-use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::epoll::EventFlags;
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::io::Errno;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ServerConfig};
 
@@ -34,6 +33,7 @@ mod changes;
 mod conn;
 mod dialing;
 mod held;
+mod hub;
 mod listeners;
 mod remote;
 mod sessions;
@@ -42,12 +42,8 @@ mod targets;
 mod uplink;
 mod watched;
 
-use carriers::CarrierPlace;
-use conn::Conn;
-use dialing::Dialing;
-use listeners::{ListenerPlace, Undecided};
+use hub::{Hub, Kind};
 use sessions::SessionPlace;
-use strangers::Stranger;
 use uplink::UplinkState;
 pub(super) use watched::Snapshot;
 use watched::Tracing;
@@ -63,7 +59,6 @@ const TIDY_AFTER: Duration = Duration::from_secs(1);
 const TIDY_EVERY_NS: u64 = 10_000_000_000;
 /// Interval at which is looked whether there is room again to tell what was lost.
 const LOST_NS: u64 = 100_000_000;
-const BELL: u64 = u64::MAX;
 
 /// Orders to a tunnel, from any thread.
 pub(super) enum Order {
@@ -107,28 +102,8 @@ impl Inlet {
     }
 }
 
-/// A descriptor that is watched, and what it is.
-struct Place {
-    generation: u32,
-    kind: Option<Kind>,
-    /// When it wants to be called.
-    due_ns: Option<u64>,
-    /// It is in `turns`.
-    queued: bool,
-}
-
-enum Kind {
-    Listener(ListenerPlace),
-    Undecided(Box<Undecided>),
-    Stranger(Box<Stranger>),
-    Dialing(Box<Dialing>),
-    Carrier(Box<CarrierPlace>),
-    Conn(Box<Conn>),
-}
-
 pub(super) struct Pump {
-    watch: OwnedFd,
-    bell: Arc<OwnedFd>,
+    hub: Hub,
     inbox: Receiver<Order>,
     begun: Instant,
     now_ns: u64,
@@ -140,12 +115,6 @@ pub(super) struct Pump {
     engine: Engine,
     credit: Credit,
     lookups: Lookups,
-
-    places: Vec<Place>,
-    free: Vec<u32>,
-    timers: BTreeSet<(u64, Key)>,
-    /// Connections to be advanced.
-    turns: VecDeque<Key>,
 
     sessions: Vec<Option<SessionPlace>>,
     /// Sessions whose events and carriers are to be looked at.
@@ -161,8 +130,6 @@ pub(super) struct Pump {
     /// Carriers and listeners.
     attached: Shares,
     strangers: VecDeque<(Key, IpAddr)>,
-    /// Those that have something to read or write.
-    stranger_turns: VecDeque<Key>,
     rates: Rates,
     /// Of all hosts.
     greetings: Greetings,
@@ -199,8 +166,7 @@ pub(super) fn start(settings: Settings, reports: Teller, counters: Arc<Counters>
     let (orders, inbox) = channel();
     let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
     let inlet = Inlet { orders: Arc::new(Mutex::new(orders)), bell: Arc::clone(&bell) };
-    let watch = epoll::create(CreateFlags::CLOEXEC)?;
-    epoll::add(&watch, &*bell, EventData::new_u64(BELL), EventFlags::IN | EventFlags::ET)?;
+    let watch = hub::watch(&bell)?;
     let (tell, tell_found) = (inlet.clone(), inlet.clone());
     let lookups = Lookups::new(lookup::resolve, move |name, found| tell_found.send(Order::Found(name, found)));
     let (begun_tell, begun) = channel();
@@ -211,8 +177,7 @@ pub(super) fn start(settings: Settings, reports: Teller, counters: Arc<Counters>
         let (flows_max, limits) = (settings.flows_max, settings.limits);
         engine.compression.memory.set_total(limits.memory);
         let mut pump = Pump {
-            watch,
-            bell,
+            hub: Hub::new(watch, bell),
             inbox,
             begun: Instant::now(),
             now_ns: 0,
@@ -223,10 +188,6 @@ pub(super) fn start(settings: Settings, reports: Teller, counters: Arc<Counters>
             engine,
             credit: Credit::default(),
             lookups,
-            places: Vec::new(),
-            free: Vec::new(),
-            timers: BTreeSet::new(),
-            turns: VecDeque::new(),
             sessions: Vec::new(),
             touched: Vec::new(),
             asks: Asks::default(),
@@ -236,7 +197,6 @@ pub(super) fn start(settings: Settings, reports: Teller, counters: Arc<Counters>
             session_hosts: Shares::new(SESSIONS_MAX),
             attached: Shares::new(limits.attached),
             strangers: VecDeque::new(),
-            stranger_turns: VecDeque::new(),
             rates: Rates::new(limits.greetings_per_s, limits.greetings_per_s),
             greetings: Greetings::new(ALL_GREETINGS_BURST, ALL_GREETINGS_PER_S),
             flow_rates: Rates::new(limits.flows_per_s, limits.flows_per_s),
@@ -277,14 +237,9 @@ impl Pump {
         let mut events = Vec::with_capacity(EVENTS);
         while self.over.is_none() {
             let wait = self.patience();
-            events.clear();
-            let wait_spec = wait.and_then(|wait| rustix::event::Timespec::try_from(wait).ok());
-            match epoll::wait(&self.watch, rustix::buffer::spare_capacity(&mut events), wait_spec.as_ref()) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(e) => {
-                    self.over = Some(Some(format!("cannot wait for sockets: {e}")));
-                    break;
-                }
+            if let Err(e) = self.hub.wait(&mut events, wait) {
+                self.over = Some(Some(format!("cannot wait for sockets: {e}")));
+                break;
             }
             self.tick();
             if events.is_empty() && wait.is_some_and(|w| w >= TIDY_AFTER) {
@@ -294,11 +249,8 @@ impl Pump {
             self.untidy |= !events.is_empty();
             self.asks.begin(!self.held.is_empty());
             for event in &events {
-                let (about, flags) = (event.data.u64(), event.flags);
-                if about == BELL {
-                    let _ = rustix::io::read(&*self.bell, &mut [0; 8]);
-                } else {
-                    self.happened(about, flags);
+                if let Some(key) = self.hub.about(event) {
+                    self.happened(key, event.flags);
                 }
             }
             self.hear_orders();
@@ -326,22 +278,18 @@ impl Pump {
     }
 
     fn patience(&self) -> Option<Duration> {
-        let queues = [&self.turns, &self.stranger_turns, &self.held];
-        if !self.touched.is_empty() || queues.iter().any(|queue| !queue.is_empty()) {
+        if !self.touched.is_empty() || !self.held.is_empty() || self.hub.turns() != [0, 0] {
             return Some(Duration::ZERO);
         }
         let now_ns = self.begun.elapsed().as_nanos() as u64;
-        let timer = self.timers.first().map(|(at, _)| Duration::from_nanos(at.saturating_sub(now_ns)));
         let sessions = self.sessions.iter().flatten().filter_map(SessionPlace::next_wakeup_ns).min();
         let uplink = self.uplink.as_ref().and_then(UplinkState::next_wakeup_ns);
         let tidy = self.engine.has_garbage().then_some(self.tidied_ns + TIDY_EVERY_NS);
         let lost = self.reports.has_lost().then_some(now_ns + LOST_NS);
-        let others = [sessions, uplink, self.draining_until_ns, tidy, lost, self.lines.next_wakeup_ns()]
-            .into_iter()
-            .flatten()
-            .min();
-        let others = others.map(|at| Duration::from_nanos(at.saturating_sub(now_ns)));
-        [timer, others, self.untidy.then_some(TIDY_AFTER)].into_iter().flatten().min()
+        let (timer, lines) = (self.hub.next_wakeup_ns(), self.lines.next_wakeup_ns());
+        let first = [timer, sessions, uplink, self.draining_until_ns, tidy, lost, lines].into_iter().flatten().min();
+        let first = first.map(|at| Duration::from_nanos(at.saturating_sub(now_ns)));
+        [first, self.untidy.then_some(TIDY_AFTER)].into_iter().flatten().min()
     }
 
     fn hear_orders(&mut self) {
@@ -393,9 +341,8 @@ impl Pump {
 
     /// Calls whatever is due.
     fn call_due(&mut self) {
-        while let Some((_, key)) = self.timers.first().copied().filter(|(at, _)| *at <= self.now_ns) {
-            self.set_timer(key, None);
-            match self.kind(key) {
+        while let Some(key) = self.hub.take_due(self.now_ns) {
+            match self.hub.kind(key) {
                 Some(Kind::Conn(_)) => self.conn_on_time(key),
                 Some(Kind::Undecided(_)) => self.undecided_on_time(key),
                 Some(Kind::Stranger(_)) => self.stranger_on_time(key),
@@ -412,24 +359,22 @@ impl Pump {
     /// Moves bytes between sockets and state machines, until nothing moves or it is time to look at
     /// the sockets again.
     fn work(&mut self) {
-        for _ in 0..self.stranger_turns.len().min(STRANGERS_AT_A_TIME) {
-            let Some(key) = self.stranger_turns.pop_front() else { break };
-            let Some(place) = self.place_mut(key) else { continue };
-            place.queued = false;
+        let [_, strangers] = self.hub.turns();
+        for _ in 0..strangers.min(STRANGERS_AT_A_TIME) {
+            let Some(key) = self.hub.take_stranger_turn() else { break };
             self.stranger_ready(key);
         }
         self.release();
         for _ in 0..ROUNDS {
-            if self.touched.is_empty() && self.turns.is_empty() {
+            let [turns, _] = self.hub.turns();
+            if self.touched.is_empty() && turns == 0 {
                 break;
             }
             let touched = std::mem::take(&mut self.touched);
             touched.iter().for_each(|at| self.hear_session(*at));
-            for _ in 0..self.turns.len() {
-                let Some(key) = self.turns.pop_front() else { break };
-                if let Some(place) = self.place_mut(key) {
-                    place.queued = false;
-                }
+            let [turns, _] = self.hub.turns();
+            for _ in 0..turns {
+                let Some(key) = self.hub.take_turn() else { break };
                 self.advance(key);
             }
             let mut touched = touched;
@@ -454,57 +399,6 @@ impl Pump {
         self.credit.set_left(left);
     }
 
-    // --- places ---
-
-    fn add(&mut self, kind: Kind) -> Key {
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.places.push(Place { generation: 0, kind: None, due_ns: None, queued: false });
-            self.places.len() as u32 - 1
-        });
-        let place = &mut self.places[index as usize];
-        place.generation = place.generation.wrapping_add(1);
-        place.kind = Some(kind);
-        u64::from(place.generation) << 32 | u64::from(index)
-    }
-
-    fn place_mut(&mut self, key: Key) -> Option<&mut Place> {
-        let place = self.places.get_mut(key as u32 as usize)?;
-        (place.generation == (key >> 32) as u32 && place.kind.is_some()).then_some(place)
-    }
-
-    fn kind(&mut self, key: Key) -> Option<&mut Kind> {
-        self.place_mut(key)?.kind.as_mut()
-    }
-
-    /// Takes a place away. Its descriptor leaves the watch when it is closed.
-    fn take(&mut self, key: Key) -> Option<Kind> {
-        self.set_timer(key, None);
-        let place = self.place_mut(key)?;
-        let kind = place.kind.take();
-        place.queued = false;
-        self.free.push(key as u32);
-        kind
-    }
-
-    fn set_timer(&mut self, key: Key, at_ns: Option<u64>) {
-        let Some(place) = self.place_mut(key) else { return };
-        let old = std::mem::replace(&mut place.due_ns, at_ns);
-        if old != at_ns {
-            if let Some(old) = old {
-                self.timers.remove(&(old, key));
-            }
-            self.timers.extend(at_ns.map(|at| (at, key)));
-        }
-    }
-
-    fn queue(&mut self, key: Key) {
-        if let Some(place) = self.place_mut(key).filter(|p| !p.queued) {
-            place.queued = true;
-            let is_stranger = matches!(place.kind, Some(Kind::Stranger(_)));
-            if is_stranger { self.stranger_turns.push_back(key) } else { self.turns.push_back(key) }
-        }
-    }
-
     fn touch(&mut self, session: usize) {
         if self.touched.last() != Some(&session) {
             self.touched.push(session);
@@ -517,13 +411,13 @@ impl Pump {
         let writable = flags.intersects(EventFlags::OUT | EventFlags::HUP | EventFlags::ERR);
         // Then a short read is not the last: it stops before an end and before urgent bytes.
         let hung_up = flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR | EventFlags::PRI);
-        match self.kind(key) {
+        match self.hub.kind(key) {
             Some(Kind::Conn(conn)) => {
                 conn.readable |= readable;
                 conn.writable |= writable;
                 conn.broken |= flags.contains(EventFlags::ERR);
                 conn.hung_up |= hung_up;
-                self.queue(key);
+                self.hub.queue(key);
             }
             Some(Kind::Carrier(carrier)) => {
                 carrier.wire.happened(readable, writable, hung_up);
@@ -535,7 +429,7 @@ impl Pump {
             }
             Some(Kind::Stranger(stranger)) => {
                 stranger.wire.happened(readable, writable, hung_up);
-                self.queue(key);
+                self.hub.queue(key);
             }
             Some(Kind::Listener(_)) => self.listener_ready(key),
             Some(Kind::Undecided(_)) => self.undecided_ready(key),
@@ -583,15 +477,5 @@ impl Pump {
             self.report(about.report(format!("{host}{count} more of the last second were refused")));
         }
         self.reports.tell_lost();
-    }
-}
-
-/// Watches a descriptor for everything, edge-triggered; one that is watched already gets a new key.
-fn watch(watch: &OwnedFd, fd: impl AsFd, key: Key) {
-    let flags = EventFlags::IN | EventFlags::PRI | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
-    let data = EventData::new_u64(key);
-    // It fails only without memory; then the connection stalls and its timers end it.
-    if epoll::add(watch, &fd, data, flags) == Err(Errno::EXIST) {
-        let _ = epoll::modify(watch, &fd, data, flags);
     }
 }

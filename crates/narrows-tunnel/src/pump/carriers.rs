@@ -78,18 +78,14 @@ impl Pump {
         let silence = std::time::Duration::from_nanos(self.settings.timing.dead_after_ns);
         socket::limit_silence(&wire.socket, silence);
         let carrier = CarrierPlace { session, number, wire, child, is_held: false, _share: share };
-        let key = self.add(Kind::Carrier(Box::new(carrier)));
-        let Self { places, watch, .. } = self;
-        if let Some(Kind::Carrier(carrier)) = &places[key as u32 as usize].kind {
-            super::watch(watch, &carrier.wire.socket, key);
-        }
+        let key = self.hub.add(Kind::Carrier(Box::new(carrier)));
         let Some(place) = &mut self.sessions[session] else { return };
         place.carriers[usize::from(number)] = Some(key);
         place.session.add_carrier(at, parser, now_ns);
         let resumed = self.asking(session, |session| session.resume(number, now_ns)).unwrap_or(Ok(()));
         self.counters.carriers_now.add(1);
         match resumed {
-            Ok(()) => self.queue(key),
+            Ok(()) => self.hub.queue(key),
             Err(e) => self.lose_carrier(key, &e.to_string()),
         }
         self.touch(session);
@@ -115,22 +111,22 @@ impl Pump {
         }
         let mut waiting = Vec::with_capacity(held.len());
         for key in held {
-            if let Some(Kind::Carrier(carrier)) = self.kind(key) {
+            if let Some(Kind::Carrier(carrier)) = self.hub.kind(key) {
                 carrier.is_held = false;
                 let at = carrier.session;
                 waiting.push((self.sessions[at].as_ref().and_then(|place| place.host), key));
             }
         }
         for key in self.asks.serve(waiting) {
-            self.queue(key);
+            self.hub.queue(key);
         }
     }
 
     /// Reads what a carrier has.
     pub(super) fn carrier_ready(&mut self, key: Key) {
         let now_ns = self.now_ns;
-        let Self { places, sessions, engine, asks, .. } = self;
-        let Some(Kind::Carrier(carrier)) = places[key as u32 as usize].kind.as_mut() else { return };
+        let Self { hub, sessions, engine, asks, .. } = self;
+        let Some(Kind::Carrier(carrier)) = hub.kind(key) else { return };
         let (at, number) = (carrier.session, carrier.number);
         let Some(place) = &mut sessions[at] else { return };
         if carrier.is_held {
@@ -182,16 +178,16 @@ impl Pump {
             return self.lose_carrier(key, &why);
         }
         if moved >= TURN {
-            self.queue(key);
+            self.hub.queue(key);
         }
     }
 
     /// A carrier is gone.
     pub(super) fn lose_carrier(&mut self, key: Key, why: &str) {
-        if !matches!(self.kind(key), Some(Kind::Carrier(_))) {
+        if !matches!(self.hub.kind(key), Some(Kind::Carrier(_))) {
             return;
         }
-        let Some(Kind::Carrier(mut carrier)) = self.take(key) else { return };
+        let Some(Kind::Carrier(mut carrier)) = self.hub.take(key) else { return };
         let (at, number) = (carrier.session, carrier.number);
         carrier.wire.farewell(self.now_ns);
         drop(carrier);
@@ -233,8 +229,8 @@ impl Pump {
         loop {
             self.tick();
             let begin_ns = self.now_ns;
-            let Self { places, sessions, output, sent, .. } = self;
-            let Some(Kind::Carrier(carrier)) = places[key as u32 as usize].kind.as_mut() else { return Ok(()) };
+            let Self { hub, sessions, output, sent, .. } = self;
+            let Some(Kind::Carrier(carrier)) = hub.kind(key) else { return Ok(()) };
             let Some(place) = &mut sessions[at] else { return Ok(()) };
             let wire = &mut carrier.wire;
             if wire.has_parted() || !wire.flush(begin_ns)? || wire.is_handshaking() || !wire.writable {
@@ -255,7 +251,7 @@ impl Pump {
             wire.push(output)?;
             wire.flush(begin_ns)?;
             if had_to_wait {
-                self.queue(key);
+                self.hub.queue(key);
             }
             self.tell_sent(at, number, begin_ns, key);
         }
@@ -267,10 +263,10 @@ impl Pump {
         if !sent.is_empty() {
             self.tick();
             let has_stream = sent.iter().any(|s| self.has_stream(at, s.flow));
-            let look = match self.kind(key) {
+            let look = match self.hub.kind(key) {
                 Some(Kind::Carrier(carrier)) if has_stream => {
                     let now_ns = self.begun.elapsed().as_nanos() as u64;
-                    let Some(Kind::Carrier(carrier)) = self.kind(key) else { return };
+                    let Some(Kind::Carrier(carrier)) = self.hub.kind(key) else { return };
                     carrier.wire.look(begin_ns, now_ns, false)
                 }
                 _ => Look::default(),
@@ -287,7 +283,7 @@ impl Pump {
 
     fn has_stream(&mut self, at: usize, flow: FlowId) -> bool {
         let key = self.sessions[at].as_ref().and_then(|s| s.flows.get(&flow).copied());
-        matches!(key.and_then(|key| self.kind(key)), Some(Kind::Conn(conn)) if conn.has_stream())
+        matches!(key.and_then(|key| self.hub.kind(key)), Some(Kind::Conn(conn)) if conn.has_stream())
     }
 
     /// A look at the carrier of a flow.
@@ -296,7 +292,7 @@ impl Pump {
         let place = self.sessions[at].as_ref()?;
         let number = place.session.carrier_of(flow).unwrap_or(0);
         let key = place.carriers[usize::from(number)]?;
-        match self.kind(key) {
+        match self.hub.kind(key) {
             Some(Kind::Carrier(carrier)) => Some((number, carrier.wire.look(now_ns, now_ns, true))),
             _ => None,
         }

@@ -33,7 +33,7 @@ impl Pump {
                 continue;
             };
             let (role, carriers) = (place.role, place.carriers);
-            let why = carriers.into_iter().flatten().find_map(|key| match self.kind(key) {
+            let why = carriers.into_iter().flatten().find_map(|key| match self.hub.kind(key) {
                 Some(Kind::Carrier(_)) => self.refusal(role, key),
                 _ => None,
             });
@@ -50,7 +50,7 @@ impl Pump {
             Some(Uplink::Tls { name, .. }) => Some(name.clone()),
             _ => None,
         };
-        let wire = match self.kind(key)? {
+        let wire = match self.hub.kind(key)? {
             Kind::Carrier(carrier) => &carrier.wire,
             Kind::Stranger(stranger) => &stranger.wire,
             _ => return None,

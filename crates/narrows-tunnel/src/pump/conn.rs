@@ -414,31 +414,22 @@ impl Pump {
 
     pub(super) fn begin(&mut self, conn: Conn) -> Key {
         let (session, flow) = (conn.session, conn.flow);
-        let key = self.add(Kind::Conn(Box::new(conn)));
+        let key = self.hub.add(Kind::Conn(Box::new(conn)));
         if let Some(place) = &mut self.sessions[session] {
             place.flows.insert(flow, key);
         }
         self.flows += 1;
         self.counters.flows_now.set(self.flows as u64);
-        self.watch_conn(key);
-        self.queue(key);
+        self.hub.queue(key);
         self.touch(session);
         key
-    }
-
-    /// Watches the socket of a connection, which may have been watched as something else.
-    pub(super) fn watch_conn(&mut self, key: Key) {
-        let Self { places, watch, .. } = self;
-        let Some(Kind::Conn(conn)) = &places[key as u32 as usize].kind else { return };
-        let (Stage::Open(socket) | Stage::Connecting { socket, .. }) = &conn.stage else { return };
-        super::watch(watch, socket, key);
     }
 
     // --- course ---
 
     /// Gives a connection its turn.
     pub(super) fn advance(&mut self, key: Key) {
-        match self.kind(key) {
+        match self.hub.kind(key) {
             Some(Kind::Conn(conn)) => match conn.stage {
                 Stage::Connecting { .. } => return self.connecting(key, false),
                 Stage::Finding { .. } | Stage::Knocking { .. } => return,
@@ -448,8 +439,8 @@ impl Pump {
             Some(Kind::Listener(_)) => return self.listener_ready(key),
             _ => return,
         }
-        let Self { places, sessions, engine, now_ns, counters, .. } = self;
-        let Some(Kind::Conn(conn)) = places[key as u32 as usize].kind.as_mut() else { return };
+        let Self { hub, sessions, engine, now_ns, counters, .. } = self;
+        let Some(Kind::Conn(conn)) = hub.kind(key) else { return };
         let (next, due_ns) = if let Some(rest) = conn.rest {
             (conn.advance_rest(rest, engine, key, *now_ns), conn.next_wakeup_ns(None, *now_ns))
         } else {
@@ -461,10 +452,10 @@ impl Pump {
         let session = conn.session;
         self.touch(session);
         match next {
-            Next::Wait => self.set_timer(key, due_ns),
+            Next::Wait => self.hub.set_timer(key, due_ns),
             Next::Again => {
-                self.set_timer(key, due_ns);
-                self.queue(key);
+                self.hub.set_timer(key, due_ns);
+                self.hub.queue(key);
             }
             Next::Over => self.end(key, None),
             Next::Broken(reason) => self.end(key, Some(reason)),
@@ -473,7 +464,7 @@ impl Pump {
 
     /// Ends a connection of this host, with a reset if there is a reason.
     fn end(&mut self, key: Key, reason: Option<Reason>) {
-        let Some(Kind::Conn(mut conn)) = self.take(key) else { return };
+        let Some(Kind::Conn(mut conn)) = self.hub.take(key) else { return };
         self.count_off(key, &mut conn, reason);
         let Some(reason) = reason else { return };
         if reason == Reason::Damaged {
@@ -512,24 +503,24 @@ impl Pump {
     /// The flow of a connection is over, but not what waits for its local connection.
     fn outlive(&mut self, key: Key, rest: Rest) {
         let now_ns = self.now_ns;
-        let Some(Kind::Conn(conn)) = self.kind(key) else { return };
+        let Some(Kind::Conn(conn)) = self.hub.kind(key) else { return };
         let (session, flow) = (conn.session, conn.flow);
         conn.up.abandon();
         conn.rest = Some(rest);
         conn.stuck = Stuck::default();
         conn.until_ns = (rest == Rest::Breaks).then_some(now_ns + BROKEN_NS);
         self.forget_flow(key, session, flow);
-        self.queue(key);
+        self.hub.queue(key);
     }
 
     /// The session of a connection is over.
     pub(super) fn outlive_session(&mut self, key: Key) {
-        let Some(Kind::Conn(conn)) = self.kind(key) else { return };
+        let Some(Kind::Conn(conn)) = self.hub.kind(key) else { return };
         // Both ends have finished, but a slow client has not everything yet.
         if matches!(conn.stage, Stage::Open(_)) && conn.finished && conn.down.has_ended() && !conn.deaf {
             return self.outlive(key, Rest::Ends);
         }
-        let Some(Kind::Conn(mut conn)) = self.take(key) else { return };
+        let Some(Kind::Conn(mut conn)) = self.hub.take(key) else { return };
         self.count_off(key, &mut conn, Some(Reason::Lost));
         conn.abort();
     }
@@ -537,7 +528,7 @@ impl Pump {
     /// The connection of a flow.
     pub(super) fn conn_of(&mut self, session: usize, flow: FlowId) -> Option<(Key, &mut Conn)> {
         let key = *self.sessions[session].as_ref()?.flows.get(&flow)?;
-        match self.kind(key) {
+        match self.hub.kind(key) {
             Some(Kind::Conn(conn)) => Some((key, conn)),
             _ => None,
         }
@@ -550,13 +541,13 @@ impl Pump {
             Some((coded, bytes)) => conn.down.push(coded, bytes),
             None => conn.down.end(),
         }
-        self.queue(key);
+        self.hub.queue(key);
     }
 
     /// There may be room for more bytes of a flow.
     pub(super) fn has_room(&mut self, session: usize, flow: FlowId) {
         if let Some((key, _)) = self.conn_of(session, flow) {
-            self.queue(key);
+            self.hub.queue(key);
         }
     }
 
@@ -566,8 +557,8 @@ impl Pump {
         let counters = std::sync::Arc::clone(&self.counters);
         let Some((key, conn)) = self.conn_of(session, flow) else { return };
         conn.about.reached(&counters, now_ns);
-        self.queue(key);
-        let Some(Kind::Conn(conn)) = self.kind(key) else { return };
+        self.hub.queue(key);
+        let Some(Kind::Conn(conn)) = self.hub.kind(key) else { return };
         let Some(early) = conn.socks.take() else { return };
         // Its buffer is empty, so that the answer fits. An error that this call took is told by no other
         // one: without it the end of a client that is gone would look like that of its bytes.
@@ -581,14 +572,14 @@ impl Pump {
     /// Passes on what was read before a connection was carried.
     fn push_early(&mut self, key: Key, early: Vec<u8>) {
         let now_ns = self.now_ns;
-        let Self { sessions, places, engine, .. } = self;
-        let Some(Kind::Conn(conn)) = places[key as u32 as usize].kind.as_mut() else { return };
+        let Self { sessions, hub, engine, .. } = self;
+        let Some(Kind::Conn(conn)) = hub.kind(key) else { return };
         let Some(place) = &mut sessions[conn.session] else { return };
         if !early.is_empty() {
             let mut context = Context { engine, session: &mut place.session, flow: conn.flow, key, now_ns };
             conn.up.push(Block::from_vec(early), &mut context);
         }
-        self.queue(key);
+        self.hub.queue(key);
     }
 
     /// The flow is over; the session knows it already.
@@ -603,7 +594,7 @@ impl Pump {
             // What came before the reset is delivered before it.
             return self.outlive(key, Rest::Breaks);
         }
-        let Some(Kind::Conn(mut conn)) = self.take(key) else { return };
+        let Some(Kind::Conn(mut conn)) = self.hub.take(key) else { return };
         self.count_off(key, &mut conn, Some(reason));
         if conn.socks.is_some()
             && let Stage::Open(socket) = std::mem::replace(&mut conn.stage, Stage::Closed)
@@ -617,11 +608,8 @@ impl Pump {
     /// A worker has done a job of a connection.
     pub(super) fn worker_done(&mut self, key: Key, result: engine::Result) {
         let now_ns = self.now_ns;
-        if self.place_mut(key).is_none() {
-            return;
-        }
-        let Self { places, sessions, engine, .. } = self;
-        let Some(Kind::Conn(conn)) = places[key as u32 as usize].kind.as_mut() else { return };
+        let Self { hub, sessions, engine, .. } = self;
+        let Some(Kind::Conn(conn)) = hub.kind(key) else { return };
         let (session, flow) = (conn.session, conn.flow);
         let failed = match result {
             engine::Result::Encoded(done) => {
@@ -635,7 +623,7 @@ impl Pump {
         };
         self.touch(session);
         match failed {
-            None => self.queue(key),
+            None => self.hub.queue(key),
             Some(reason) => self.end(key, Some(reason)),
         }
     }
@@ -650,33 +638,33 @@ impl Pump {
         look: &crate::outgoing::Look,
     ) {
         let now_ns = self.now_ns;
-        let Self { places, sessions, engine, .. } = self;
+        let Self { hub, sessions, engine, .. } = self;
         let Some(place) = &mut sessions[session] else { return };
         let Some(key) = place.flows.get(&flow).copied() else { return };
-        let Some(Kind::Conn(conn)) = places[key as u32 as usize].kind.as_mut() else { return };
+        let Some(Kind::Conn(conn)) = hub.kind(key) else { return };
         conn.up.on_carrier(len, carrier, look, &mut Context { engine, session: &mut place.session, flow, key, now_ns });
         // There may be room to read more, or an end to be told.
-        self.queue(key);
+        self.hub.queue(key);
     }
 
     pub(super) fn conn_on_time(&mut self, key: Key) {
         let now_ns = self.now_ns;
-        let Some(Kind::Conn(conn)) = self.kind(key) else { return };
+        let Some(Kind::Conn(conn)) = self.hub.kind(key) else { return };
         match &conn.stage {
             Stage::Connecting { .. } => return self.connecting(key, true),
             Stage::Knocking { .. } => return self.knock(key),
             _ => {}
         }
         // Its time may be over.
-        self.queue(key);
-        let Some(Kind::Conn(conn)) = self.kind(key) else { return };
+        self.hub.queue(key);
+        let Some(Kind::Conn(conn)) = self.hub.kind(key) else { return };
         if conn.rest.is_some() || !conn.has_stream() {
             return;
         }
         let (session, flow) = (conn.session, conn.flow);
         let Some((carrier, look)) = self.look(session, flow) else { return };
-        let Self { places, sessions, engine, .. } = self;
-        let Some(Kind::Conn(conn)) = places[key as u32 as usize].kind.as_mut() else { return };
+        let Self { hub, sessions, engine, .. } = self;
+        let Some(Kind::Conn(conn)) = hub.kind(key) else { return };
         let Some(place) = &mut sessions[session] else { return };
         conn.up.on_time(carrier, &look, &mut Context { engine, session: &mut place.session, flow, key, now_ns });
     }

@@ -52,10 +52,10 @@ impl Request {
 
 impl Pump {
     /// The request of a session for a listener.
-    pub(super) fn request(&self, session: usize, number: u64, bind: &Endpoint) -> Request {
+    pub(super) fn request(&mut self, session: usize, number: u64, bind: &Endpoint) -> Request {
         let place = self.sessions[session].as_ref();
         let carriers = place.into_iter().flat_map(|place| place.carriers.into_iter().flatten());
-        let principal = carriers.into_iter().find_map(|key| match &self.places[key as u32 as usize].kind {
+        let principal = carriers.into_iter().find_map(|key| match self.hub.kind(key) {
             Some(Kind::Carrier(carrier)) => carrier.wire.proof()?.first().map(Principal::of),
             _ => None,
         });
@@ -68,21 +68,21 @@ impl Pump {
     pub(super) fn hold_listeners(&mut self, keys: impl Iterator<Item = Key>) {
         let until_ns = self.now_ns + HELD_NS;
         for key in keys {
-            let Some(Kind::Listener(place)) = self.kind(key) else { continue };
+            let Some(Kind::Listener(place)) = self.hub.kind(key) else { continue };
             let Purpose::Remote { request, .. } = &place.purpose else { continue };
             place.purpose = Purpose::Held { request: request.clone(), until_ns };
-            self.set_timer(key, Some(until_ns));
+            self.hub.set_timer(key, Some(until_ns));
         }
         let mut held: Vec<_> = self.held_places().collect();
         held.sort_by_key(|(_, _, _, until_ns)| *until_ns);
         let mut held = held.iter().map(|(key, _, request, _)| (*key, request.host.unwrap_or(ALONE))).collect();
-        surplus(&mut held).into_iter().for_each(|key| drop(self.take(key)));
+        surplus(&mut held).into_iter().for_each(|key| drop(self.hub.take(key)));
     }
 
     fn held_places(&self) -> impl Iterator<Item = (Key, &Listener, &Request, u64)> {
-        self.places.iter().enumerate().filter_map(|(index, place)| match &place.kind {
-            Some(Kind::Listener(ListenerPlace { listener, purpose: Purpose::Held { request, until_ns }, .. })) => {
-                Some((u64::from(place.generation) << 32 | index as u64, listener, request.as_ref(), *until_ns))
+        self.hub.iter().filter_map(|(key, kind)| match kind {
+            Kind::Listener(ListenerPlace { listener, purpose: Purpose::Held { request, until_ns }, .. }) => {
+                Some((key, listener, request.as_ref(), *until_ns))
             }
             _ => None,
         })

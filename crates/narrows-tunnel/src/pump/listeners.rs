@@ -14,6 +14,7 @@ use super::{Kind, Pump};
 use crate::engine::Key;
 use crate::proxy;
 use crate::reason::Reason;
+use crate::rules::Rules;
 use crate::settings::Report;
 use crate::socket::{self, Accepted, Listener};
 use crate::socks::{self, Conversation, Next};
@@ -51,7 +52,7 @@ pub(super) enum Purpose {
 
 /// A connection that has not said where to, or whose it is.
 pub(super) struct Undecided {
-    socket: OwnedFd,
+    pub(super) socket: OwnedFd,
     client: String,
     awaits: Awaits,
 }
@@ -103,44 +104,31 @@ impl Pump {
     }
 
     fn add_listener(&mut self, listener: Listener, purpose: Purpose, share: Option<Share>) -> Key {
-        let key = self.add(Kind::Listener(ListenerPlace { listener, purpose, _share: share }));
-        let Self { places, watch, .. } = self;
-        if let Some(Kind::Listener(place)) = &places[key as u32 as usize].kind {
-            super::watch(watch, &place.listener, key);
-        }
-        key
+        self.hub.add(Kind::Listener(ListenerPlace { listener, purpose, _share: share }))
     }
 
     /// Takes no new connections any more.
     pub(super) fn close_listeners(&mut self) {
-        for index in 0..self.places.len() {
-            let place = &self.places[index];
-            if matches!(place.kind, Some(Kind::Listener(_))) {
-                let key = u64::from(place.generation) << 32 | index as u64;
-                self.take(key);
-            }
-        }
+        self.listeners().into_iter().for_each(|key| drop(self.hub.take(key)));
     }
 
     /// Listeners of this end look again: there is a session, or there will be none soon.
     pub(super) fn wake_listeners(&mut self) {
-        for index in 0..self.places.len() {
-            let place = &self.places[index];
-            if matches!(place.kind, Some(Kind::Listener(_))) {
-                let key = u64::from(place.generation) << 32 | index as u64;
-                self.queue(key);
-            }
-        }
+        self.listeners().into_iter().for_each(|key| self.hub.queue(key));
+    }
+
+    fn listeners(&self) -> Vec<Key> {
+        self.hub.iter().filter(|(_, kind)| matches!(kind, Kind::Listener(_))).map(|(key, _)| key).collect()
     }
 
     /// Accepts what waits.
     pub(super) fn listener_ready(&mut self, key: Key) {
         for _ in 0..ACCEPTS {
             let (may_accept, now_ns) = (self.may_accept(), self.now_ns);
-            let Some(Kind::Listener(place)) = self.kind(key) else { return };
+            let Some(Kind::Listener(place)) = self.hub.kind(key) else { return };
             match place.purpose {
                 Purpose::Forward(_) | Purpose::Socks if !may_accept => return,
-                Purpose::Held { until_ns, .. } if until_ns <= now_ns => return drop(self.take(key)),
+                Purpose::Held { until_ns, .. } if until_ns <= now_ns => return drop(self.hub.take(key)),
                 Purpose::Held { .. } => return,
                 _ => {}
             }
@@ -151,15 +139,15 @@ impl Pump {
                 Err(_) => {
                     self.counters.accepts_failed.add(1);
                     let at_ns = self.now_ns + BREATH_NS;
-                    return self.set_timer(key, Some(at_ns));
+                    return self.hub.set_timer(key, Some(at_ns));
                 }
             }
         }
-        self.queue(key);
+        self.hub.queue(key);
     }
 
     fn accepted(&mut self, key: Key, accepted: Accepted) {
-        let Some(Kind::Listener(place)) = self.kind(key) else { return };
+        let Some(Kind::Listener(place)) = self.hub.kind(key) else { return };
         let Accepted { socket, peer } = accepted;
         let client = peer.map_or_else(String::new, |peer| peer.to_string());
         match &place.purpose {
@@ -205,22 +193,18 @@ impl Pump {
                 socket::abort(undecided.socket);
             }
         }
-        let key = self.add(Kind::Undecided(Box::new(Undecided { socket, client, awaits })));
-        let Self { places, watch, .. } = self;
-        if let Some(Kind::Undecided(u)) = &places[key as u32 as usize].kind {
-            super::watch(watch, &u.socket, key);
-        }
+        let key = self.hub.add(Kind::Undecided(Box::new(Undecided { socket, client, awaits })));
         self.undecided.push_back((key, host));
         self.counters.undecided_now.set(self.undecided.len() as u64);
         let at_ns = self.now_ns + UNDECIDED_NS;
-        self.set_timer(key, Some(at_ns));
+        self.hub.set_timer(key, Some(at_ns));
         self.undecided_ready(key);
     }
 
     /// Reads what an undecided connection says.
     pub(super) fn undecided_ready(&mut self, key: Key) {
         loop {
-            let Some(Kind::Undecided(undecided)) = self.kind(key) else { return };
+            let Some(Kind::Undecided(undecided)) = self.hub.kind(key) else { return };
             let mut buffer = [0; socks::REQUEST_MAX];
             let decided = match socket::read(&undecided.socket, &mut buffer) {
                 Ok(None) => return,
@@ -255,7 +239,7 @@ impl Pump {
     fn take_undecided(&mut self, key: Key) -> Option<Box<Undecided>> {
         self.undecided.retain(|(other, _)| *other != key);
         self.counters.undecided_now.set(self.undecided.len() as u64);
-        match self.take(key) {
+        match self.hub.take(key) {
             Some(Kind::Undecided(undecided)) => Some(undecided),
             _ => None,
         }
@@ -274,7 +258,7 @@ impl Pump {
             self.report(Report::Peer { text: format!("listening on {address} for a client") });
             let old = self.sessions[session].as_mut().and_then(|s| s.listeners.insert(number, key));
             if let Some(old) = old {
-                self.take(old);
+                self.hub.take(old);
                 self.sessions[session].iter_mut().for_each(|place| place.session.listens_already());
             }
             address
@@ -288,7 +272,7 @@ impl Pump {
     /// Where the dialer of a session has what it asks for: it did not hear the answer.
     fn present_listener(&mut self, session: usize, number: u64, bind: &Endpoint) -> Option<String> {
         let key = *self.sessions[session].as_ref()?.listeners.get(&number)?;
-        match self.kind(key)? {
+        match self.hub.kind(key)? {
             Kind::Listener(place) => match &place.purpose {
                 Purpose::Remote { request, .. } if request.bind == *bind => Some(place.listener.address()),
                 _ => None,
@@ -297,38 +281,17 @@ impl Pump {
         }
     }
 
-    /// Whether a dialer may have a listener there.
-    fn may_listen(&self, bind: &Endpoint) -> Result<(), (Reason, String)> {
-        let forbidden = || (Reason::Forbidden, "not allowed (--allow-listen)".to_owned());
-        let rules = &self.settings.allow_listen;
-        if !rules.may_allow(bind) {
-            return Err(forbidden());
-        }
-        if let Endpoint::Tcp { host, port } = bind {
-            // A name would be looked up, for which everybody would wait.
-            let is_address = host.is_empty() || host == "*" || host.parse::<std::net::IpAddr>().is_ok();
-            if !is_address {
-                return Err((Reason::Other, "name an address to listen on, not a host".into()));
-            }
-            let addresses = socket::bind_addresses(host, *port).unwrap_or_default();
-            if !addresses.iter().all(|a| rules.allow_address(host, a.ip(), *port)) {
-                return Err(forbidden());
-            }
-        }
-        Ok(())
-    }
-
     fn open_remote(&mut self, session: usize, number: u64, bind: &Endpoint) -> Result<(Key, String), (Reason, String)> {
-        self.may_listen(bind)?;
+        may_listen(&self.settings.allow_listen, bind)?;
         let request = Box::new(self.request(session, number, bind));
         let held = self.held_listener(&request);
         let purpose = Purpose::Remote { session, request };
         if let Some((key, address)) = held {
-            if let Some(Kind::Listener(place)) = self.kind(key) {
+            if let Some(Kind::Listener(place)) = self.hub.kind(key) {
                 place.purpose = purpose;
             }
-            self.set_timer(key, None);
-            self.queue(key);
+            self.hub.set_timer(key, None);
+            self.hub.queue(key);
             return Ok((key, address));
         }
         let host = self.sessions[session].as_ref().and_then(|place| place.host);
@@ -346,24 +309,21 @@ impl Pump {
             Err(e) => Err((Reason::Other, narrows_host::words::e_text(&e))),
         }
     }
-}
 
-impl Pump {
     /// Closes listeners of dialers that are not allowed any more. Connections that came by them go on.
     pub(super) fn judge_listeners(&mut self) {
-        for index in 0..self.places.len() {
-            let place = &self.places[index];
-            let Some(Kind::Listener(ListenerPlace { purpose, listener, .. })) = &place.kind else { continue };
+        for key in self.listeners() {
+            let Some(Kind::Listener(place)) = self.hub.kind(key) else { continue };
+            let ListenerPlace { purpose, listener, .. } = &*place;
             let (Purpose::Remote { request, .. } | Purpose::Held { request, .. }) = purpose else { continue };
-            let Err((reason, why)) = self.may_listen(&request.bind) else { continue };
+            let Err((reason, why)) = may_listen(&self.settings.allow_listen, &request.bind) else { continue };
             let of_session = match purpose {
                 Purpose::Remote { session, .. } => Some((*session, request.number)),
                 _ => None,
             };
             let text = format!("not listening on {} for a client any more: {why}", listener.address());
-            let key = u64::from(place.generation) << 32 | index as u64;
             self.report(Report::Peer { text });
-            self.take(key);
+            self.hub.take(key);
             let Some((session, number)) = of_session else { continue };
             if let Some(place) = &mut self.sessions[session] {
                 place.listeners.remove(&number);
@@ -407,6 +367,26 @@ impl Undecided {
             }
         }
     }
+}
+
+/// Whether a dialer may have a listener there.
+fn may_listen(rules: &Rules, bind: &Endpoint) -> Result<(), (Reason, String)> {
+    let forbidden = || (Reason::Forbidden, "not allowed (--allow-listen)".to_owned());
+    if !rules.may_allow(bind) {
+        return Err(forbidden());
+    }
+    if let Endpoint::Tcp { host, port } = bind {
+        // A name would be looked up, for which everybody would wait.
+        let is_address = host.is_empty() || host == "*" || host.parse::<std::net::IpAddr>().is_ok();
+        if !is_address {
+            return Err((Reason::Other, "name an address to listen on, not a host".into()));
+        }
+        let addresses = socket::bind_addresses(host, *port).unwrap_or_default();
+        if !addresses.iter().all(|a| rules.allow_address(host, a.ip(), *port)) {
+            return Err(forbidden());
+        }
+    }
+    Ok(())
 }
 
 /// Listens at the first address that is possible.

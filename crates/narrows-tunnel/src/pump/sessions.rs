@@ -133,12 +133,12 @@ impl Pump {
         let carriers = place.carriers.into_iter().zip(0u8..);
         let done = carriers.filter_map(|(key, n)| key.filter(|_| !place.session.has_output(n)));
         for key in done.collect::<Vec<_>>() {
-            if let Some(Kind::Carrier(carrier)) = self.kind(key)
+            if let Some(Kind::Carrier(carrier)) = self.hub.kind(key)
                 && !carrier.wire.has_output()
                 && !carrier.wire.has_parted()
             {
                 carrier.wire.farewell(now_ns);
-                self.set_timer(key, Some(now_ns + PARTING_NS));
+                self.hub.set_timer(key, Some(now_ns + PARTING_NS));
             }
         }
     }
@@ -151,7 +151,7 @@ impl Pump {
         place.flows.into_values().for_each(|key| self.outlive_session(key));
         if place.session.is_leaving() {
             for key in place.listeners.into_values() {
-                self.take(key);
+                self.hub.take(key);
             }
         } else {
             self.hold_listeners(place.listeners.into_values());

@@ -81,19 +81,15 @@ impl Pump {
             self.turn_one_away();
         }
         let stranger = Stranger { wire, parser: Parser::new(0), host, heard: 0, leaving: false, is_admitted };
-        let key = self.add(Kind::Stranger(Box::new(stranger)));
+        let key = self.hub.add(Kind::Stranger(Box::new(stranger)));
         self.strangers.push_back((key, host));
         self.counters.strangers_now.set(self.strangers.len() as u64);
-        let Self { places, watch, .. } = self;
-        if let Some(Kind::Stranger(stranger)) = &places[key as u32 as usize].kind {
-            super::watch(watch, &stranger.wire.socket, key);
-        }
         let at_ns = self.now_ns + self.settings.timing.hello_within_ns;
         // Who reaches the standard streams is known, and may be asked for a password first.
         if !self.is_stdio {
-            self.set_timer(key, Some(at_ns));
+            self.hub.set_timer(key, Some(at_ns));
         }
-        self.queue(key);
+        self.hub.queue(key);
     }
 
     fn turn_one_away(&mut self) {
@@ -106,7 +102,7 @@ impl Pump {
     /// What becomes of a stranger: a handshake is what it can ask for at others' cost, and it begins with
     /// the first byte.
     fn admit(&mut self, key: Key) -> Admission {
-        let Some(Kind::Stranger(stranger)) = self.kind(key) else { return Admission::Granted };
+        let Some(Kind::Stranger(stranger)) = self.hub.kind(key) else { return Admission::Granted };
         if stranger.is_admitted {
             return Admission::Granted;
         }
@@ -132,7 +128,7 @@ impl Pump {
             Admission::Granted => {}
             Admission::NoTunnel => {
                 self.counters.strangers_broken.add(1);
-                if let Some(Kind::Stranger(stranger)) = self.kind(key) {
+                if let Some(Kind::Stranger(stranger)) = self.hub.kind(key) {
                     let host = stranger.host;
                     self.report_refusal(Some(host), Subject::Peers, format!("{host}: {NO_TUNNEL}"));
                 }
@@ -140,7 +136,7 @@ impl Pump {
             }
             Admission::OverRate => {
                 self.counters.strangers_over_rate.add(1);
-                if let Some(Kind::Stranger(stranger)) = self.kind(key) {
+                if let Some(Kind::Stranger(stranger)) = self.hub.kind(key) {
                     socket::break_on_close(&stranger.wire.socket);
                 }
                 return self.close(key);
@@ -148,8 +144,8 @@ impl Pump {
         }
         let mut moved = 0;
         while moved < TURN {
-            let Self { places, engine, .. } = self;
-            let Some(Kind::Stranger(stranger)) = places[key as u32 as usize].kind.as_mut() else { return };
+            let Self { hub, engine, .. } = self;
+            let Some(Kind::Stranger(stranger)) = hub.kind(key) else { return };
             if stranger.leaving {
                 // Read and thrown away, so that closing does not take the last words back.
                 match stranger.wire.read(&engine.buffers) {
@@ -196,7 +192,7 @@ impl Pump {
                 }
             }
         }
-        self.queue(key);
+        self.hub.queue(key);
     }
 
     /// Parts from one whose token or certificate is not accepted.
@@ -204,7 +200,7 @@ impl Pump {
         self.counters.strangers_refused.add(1);
         if self.now_ns >= self.complains_ns {
             self.complains_ns = self.now_ns + COMPLAINT_NS;
-            if let Some(Kind::Stranger(stranger)) = self.kind(key) {
+            if let Some(Kind::Stranger(stranger)) = self.hub.kind(key) {
                 let text = format!("{}: {why}", stranger.host);
                 self.report(Report::Refused { text });
             }
@@ -215,19 +211,19 @@ impl Pump {
     /// Says good-bye, and waits a little for it to be read.
     fn part(&mut self, key: Key, why: &str) {
         let now_ns = self.now_ns;
-        let Some(Kind::Stranger(stranger)) = self.kind(key) else { return };
+        let Some(Kind::Stranger(stranger)) = self.hub.kind(key) else { return };
         stranger.wire.farewell(now_ns);
         stranger.leaving = true;
         let host = stranger.host;
         self.report_refusal(Some(host), Subject::Peers, format!("{host}: {why}"));
-        self.set_timer(key, Some(now_ns + FAREWELL_NS));
+        self.hub.set_timer(key, Some(now_ns + FAREWELL_NS));
         if self.is_stdio {
             self.over = Some(Some(why.to_owned()));
         }
     }
 
     pub(super) fn stranger_on_time(&mut self, key: Key) {
-        if let Some(Kind::Stranger(stranger)) = self.kind(key)
+        if let Some(Kind::Stranger(stranger)) = self.hub.kind(key)
             && !stranger.leaving
         {
             self.counters.strangers_late.add(1);
@@ -237,7 +233,7 @@ impl Pump {
 
     /// Closes a place without a word.
     pub(super) fn close(&mut self, key: Key) {
-        self.take(key);
+        self.hub.take(key);
         self.forget_stranger(key);
         if self.is_stdio && self.sessions.iter().all(Option::is_none) {
             self.over.get_or_insert(None);
@@ -253,11 +249,11 @@ impl Pump {
     fn join(&mut self, key: Key, hello: Hello) {
         let known = self.dialers.get(&hello.dialer).copied();
         let present = known.and_then(|at| self.sessions[at].as_ref()).map(|s| s.hello.session);
-        let Some(Kind::Stranger(stranger)) = self.kind(key) else { return };
+        let Some(Kind::Stranger(stranger)) = self.hub.kind(key) else { return };
         let host = stranger.host;
         // Its handshake may have been before the present trust.
         if let Some(why) = self.refusal(Role::Acceptor, key) {
-            if let Some(Kind::Stranger(stranger)) = self.kind(key) {
+            if let Some(Kind::Stranger(stranger)) = self.hub.kind(key) {
                 let mut words = hello.greet();
                 let body = Reason::Forbidden.to_bytes(&as_told(&why));
                 crate::frame::put(&mut words, crate::frame::Kind::Goaway, 0, &body);
@@ -266,7 +262,7 @@ impl Pump {
             return self.turn_down(key, &why);
         }
         let refuse = |pump: &mut Self, reason: Reason| {
-            if let Some(Kind::Stranger(stranger)) = pump.kind(key) {
+            if let Some(Kind::Stranger(stranger)) = pump.hub.kind(key) {
                 let mut words = hello.greet();
                 crate::frame::put(&mut words, crate::frame::Kind::Goaway, 0, &reason.to_bytes(""));
                 let _ = stranger.wire.push(&words);
@@ -309,7 +305,7 @@ impl Pump {
             }
         };
         self.forget_stranger(key);
-        let Some(Kind::Stranger(stranger)) = self.take(key) else { return };
+        let Some(Kind::Stranger(stranger)) = self.hub.take(key) else { return };
         let Stranger { wire, parser, .. } = *stranger;
         self.add_carrier(at, hello.place(), wire, None, parser, Some(attached));
     }

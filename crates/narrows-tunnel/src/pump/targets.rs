@@ -107,22 +107,22 @@ impl Pump {
     pub(super) fn knock(&mut self, key: Key) {
         let now_ns = self.now_ns;
         let counters = std::sync::Arc::clone(&self.counters);
-        let Some(Kind::Conn(conn)) = self.kind(key) else { return };
+        let Some(Kind::Conn(conn)) = self.hub.kind(key) else { return };
         let Stage::Knocking { path, wait_ns, until_ns } = &mut conn.stage else { return };
         match socket::connect_unix(path) {
             Ok(socket) => {
                 conn.stage = Stage::Open(socket);
                 conn.about.reached(&counters, now_ns);
                 let (session, flow) = (conn.session, conn.flow);
-                self.watch_conn(key);
+                self.hub.watch(key);
                 self.opened_here(session, flow);
-                self.queue(key);
+                self.hub.queue(key);
             }
             // Its queue is full, which a burst does to many servers.
             Err(e) if e.kind() == std::io::ErrorKind::WouldBlock && now_ns < *until_ns => {
                 let at_ns = now_ns + *wait_ns;
                 *wait_ns = (*wait_ns * 2).min(KNOCK_MOST_NS);
-                self.set_timer(key, Some(at_ns));
+                self.hub.set_timer(key, Some(at_ns));
             }
             Err(e) => self.refuse_conn(key, reason_of(&e), &e_text(&e)),
         }
@@ -138,10 +138,10 @@ impl Pump {
 
     /// A name was looked up.
     pub(super) fn found(&mut self, key: Key, found: Found) {
-        if matches!(self.kind(key), Some(Kind::Dialing(_))) {
+        if matches!(self.hub.kind(key), Some(Kind::Dialing(_))) {
             return self.dialing_found(key, found);
         }
-        let Some(Kind::Conn(conn)) = self.kind(key) else { return };
+        let Some(Kind::Conn(conn)) = self.hub.kind(key) else { return };
         let Stage::Finding { host, port } = &conn.stage else { return };
         let (host, port, by_dialer) = (host.clone(), *port, is_of_dialer(conn.flow));
         let addresses = match found {
@@ -173,17 +173,17 @@ impl Pump {
                 Ok(socket) => {
                     // On this host it is usually there already, and no event need be waited for.
                     let at_once = address.ip().is_loopback() && socket::is_connected(&socket);
-                    if let Some(Kind::Conn(conn)) = self.kind(key) {
+                    if let Some(Kind::Conn(conn)) = self.hub.kind(key) {
                         // Of an address before, nothing counts.
                         (conn.readable, conn.writable, conn.broken, conn.hung_up) = (false, at_once, false, false);
                         conn.stage = Stage::Connecting { socket, rest, until_ns };
                     }
-                    self.watch_conn(key);
+                    self.hub.watch(key);
                     if at_once {
                         return self.connecting(key, false);
                     }
                     let at_ns = until_ns.min(self.now_ns + ADDRESS_NS);
-                    return self.set_timer(key, Some(at_ns));
+                    return self.hub.set_timer(key, Some(at_ns));
                 }
                 Err(e) => failed = Some(worse(failed, e)),
             }
@@ -195,7 +195,7 @@ impl Pump {
     /// A connection attempt has made progress, or its time is over.
     pub(super) fn connecting(&mut self, key: Key, late: bool) {
         let now_ns = self.now_ns;
-        let Some(Kind::Conn(conn)) = self.kind(key) else { return };
+        let Some(Kind::Conn(conn)) = self.hub.kind(key) else { return };
         let Stage::Connecting { socket, rest, until_ns } = &mut conn.stage else { return };
         let failed = match socket::error(socket) {
             None if conn.writable && !late => None,
@@ -217,16 +217,16 @@ impl Pump {
         conn.readable = true;
         let (session, flow) = (conn.session, conn.flow);
         let counters = std::sync::Arc::clone(&self.counters);
-        if let Some(Kind::Conn(conn)) = self.kind(key) {
+        if let Some(Kind::Conn(conn)) = self.hub.kind(key) {
             conn.about.reached(&counters, now_ns);
         }
-        self.set_timer(key, None);
+        self.hub.set_timer(key, None);
         self.opened_here(session, flow);
-        self.queue(key);
+        self.hub.queue(key);
     }
 
     pub(super) fn refuse_conn(&mut self, key: Key, reason: Reason, text: &str) {
-        let Some(Kind::Conn(mut conn)) = self.take(key) else { return };
+        let Some(Kind::Conn(mut conn)) = self.hub.take(key) else { return };
         self.counters.flows_refused.add(1);
         self.counters.flows_refused_here.add(1);
         self.report_unreached(conn.session, conn.about.target().to_owned(), reason, text);

@@ -134,8 +134,8 @@ impl Pump {
     pub(super) fn tell_state(&mut self, answer: &Sender<Snapshot>) {
         let mut account = self.engine.account().borrow().clone();
         let mut connections = Vec::with_capacity(self.flows);
-        for place in &self.places {
-            let Some(Kind::Conn(conn)) = &place.kind else { continue };
+        for (_, kind) in self.hub.iter() {
+            let Kind::Conn(conn) = kind else { continue };
             conn.up.live().into_iter().for_each(|summary| account.add(summary));
             account.times.decode_cpu_ns += conn.down.live_decode_cpu_ns();
             connections.push(self.connection(conn));
@@ -189,14 +189,10 @@ impl Pump {
     pub(super) fn begin_trace(&mut self, id: u64, limit: Duration, lines: SyncSender<String>) {
         let limit_ns = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
         let until_ns = self.now_ns.saturating_add(limit_ns);
-        let found = self.places.iter_mut().enumerate().find_map(|(index, place)| match &mut place.kind {
-            Some(Kind::Conn(conn)) if conn.about.id == id => {
-                Some((u64::from(place.generation) << 32 | index as u64, conn))
-            }
-            _ => None,
-        });
+        let is_it = |kind: &Kind| matches!(kind, Kind::Conn(conn) if conn.about.id == id);
+        let key = self.hub.iter().find_map(|(key, kind)| is_it(kind).then_some(key));
         // Without it, the end of `lines` tells that there is none.
-        let Some((key, conn)) = found else { return };
+        let Some((key, Kind::Conn(conn))) = key.and_then(|key| Some((key, self.hub.kind(key)?))) else { return };
         let first = json!({ "event": "flow", "id": id, "from": &*conn.about.from, "to": &*conn.about.to });
         if lines.try_send(first.to_string()).is_ok() {
             conn.up.set_trace(true);
@@ -209,7 +205,7 @@ impl Pump {
         for at in (0..self.traces.len()).rev() {
             let Tracing { key, until_ns, .. } = self.traces[at];
             let is_over = self.now_ns >= until_ns;
-            let lines = match self.kind(key) {
+            let lines = match self.hub.kind(key) {
                 Some(Kind::Conn(conn)) => Some(conn.up.take_trace()),
                 _ => None,
             };
@@ -225,7 +221,7 @@ impl Pump {
             if !goes_on {
                 self.traces.swap_remove(at);
                 let others = self.traces.iter().any(|trace| trace.key == key);
-                if let (Some(Kind::Conn(conn)), false) = (self.kind(key), others) {
+                if let (Some(Kind::Conn(conn)), false) = (self.hub.kind(key), others) {
                     conn.up.set_trace(false);
                 }
             }
