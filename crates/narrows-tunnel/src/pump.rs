@@ -19,14 +19,13 @@ use super::asks::Asks;
 use super::counters::Counters;
 use super::engine::{self, Engine, Key};
 use super::limits::{ALL_GREETINGS_BURST, ALL_GREETINGS_PER_S, SESSIONS_MAX, STRANGERS_AT_A_TIME};
-use super::lines::{Lines, Subject};
+use super::lines::Subject;
 use super::lookup::{self, Found, Lookups};
 use super::rate::{Greetings, Rates};
 use super::reason::Reason;
 use super::reports::Teller;
 use super::session::{Credit, Role, Sent};
 use super::settings::{Change, Report, Settings, Trust};
-use super::unreached::Unreached;
 
 mod carriers;
 mod changes;
@@ -57,8 +56,6 @@ const TIDY_AFTER: Duration = Duration::from_secs(1);
 /// Memory of streams that ended goes back to the system at most this often, since it takes some
 /// milliseconds.
 const TIDY_EVERY_NS: u64 = 10_000_000_000;
-/// Interval at which is looked whether there is room again to tell what was lost.
-const LOST_NS: u64 = 100_000_000;
 
 /// Orders to a tunnel, from any thread.
 pub(super) enum Order {
@@ -109,8 +106,6 @@ pub(super) struct Pump {
     now_ns: u64,
     settings: Settings,
     reports: Teller,
-    /// About what was refused.
-    lines: Lines,
     counters: Arc<Counters>,
     engine: Engine,
     credit: Credit,
@@ -136,7 +131,6 @@ pub(super) struct Pump {
     flow_rates: Rates,
     /// When a refused stranger may be told of again.
     complains_ns: u64,
-    unreached: Unreached,
     flows: usize,
     undecided: VecDeque<(Key, IpAddr)>,
     /// Number of the latest connection, for who watches.
@@ -183,7 +177,6 @@ pub(super) fn start(settings: Settings, reports: Teller, counters: Arc<Counters>
             now_ns: 0,
             settings,
             reports,
-            lines: Lines::default(),
             counters,
             engine,
             credit: Credit::default(),
@@ -201,7 +194,6 @@ pub(super) fn start(settings: Settings, reports: Teller, counters: Arc<Counters>
             greetings: Greetings::new(ALL_GREETINGS_BURST, ALL_GREETINGS_PER_S),
             flow_rates: Rates::new(limits.flows_per_s, limits.flows_per_s),
             complains_ns: 0,
-            unreached: Unreached::default(),
             flows: 0,
             undecided: VecDeque::new(),
             numbered: 0,
@@ -223,7 +215,7 @@ pub(super) fn start(settings: Settings, reports: Teller, counters: Arc<Counters>
         if !failed {
             let error = pump.run();
             let reports = pump.break_off();
-            reports.tell_last(watched::escaped(Report::Over { error }));
+            reports.tell_last(Report::Over { error });
         }
     };
     std::thread::Builder::new().name("narrows-tunnel".into()).spawn(run)?;
@@ -261,7 +253,7 @@ impl Pump {
                 self.tidied_ns = self.now_ns;
             }
             self.drain();
-            self.tell_left_out();
+            self.reports.tell_left_out(self.now_ns);
         }
         self.over.take().flatten()
     }
@@ -285,9 +277,8 @@ impl Pump {
         let sessions = self.sessions.iter().flatten().filter_map(SessionPlace::next_wakeup_ns).min();
         let uplink = self.uplink.as_ref().and_then(UplinkState::next_wakeup_ns);
         let tidy = self.engine.has_garbage().then_some(self.tidied_ns + TIDY_EVERY_NS);
-        let lost = self.reports.has_lost().then_some(now_ns + LOST_NS);
-        let (timer, lines) = (self.hub.next_wakeup_ns(), self.lines.next_wakeup_ns());
-        let first = [timer, sessions, uplink, self.draining_until_ns, tidy, lost, lines].into_iter().flatten().min();
+        let (timer, reports) = (self.hub.next_wakeup_ns(), self.reports.next_wakeup_ns(now_ns));
+        let first = [timer, sessions, uplink, self.draining_until_ns, tidy, reports].into_iter().flatten().min();
         let first = first.map(|at| Duration::from_nanos(at.saturating_sub(now_ns)));
         [first, self.untidy.then_some(TIDY_AFTER)].into_iter().flatten().min()
     }
@@ -438,44 +429,17 @@ impl Pump {
         }
     }
 
-    /// Tells the owner something. Names and reasons in it may be those of a peer.
-    fn report(&mut self, report: Report) {
-        self.reports.tell(watched::escaped(report));
-    }
-
-    /// The same, of what a host can have refused without end.
-    fn report_refusal(&mut self, host: Option<IpAddr>, about: Subject, text: String) {
-        if self.may_tell(host, about) {
-            self.report(about.report(text));
-        }
-    }
-
-    /// Whether a line about what was refused is told. Those of a dialer are about its own connections.
-    fn may_tell(&mut self, host: Option<IpAddr>, about: Subject) -> bool {
-        host.is_none() || self.lines.may_tell(host, about, self.now_ns)
-    }
-
     /// Tells why a connection of a session was refused or broken.
     fn report_flow(&mut self, session: usize, text: String) {
         let host = self.sessions[session].as_ref().and_then(|place| place.host);
-        self.report_refusal(host, Subject::Flows, text);
+        self.reports.tell_refusal(host, Subject::Flows, text, self.now_ns);
     }
 
     /// Tells a person at a dialer that a target was not reached. At an acceptor others choose the targets.
     fn report_unreached(&mut self, session: usize, to: String, reason: Reason, text: &str) {
         let is_own = self.sessions[session].as_ref().is_some_and(|place| place.role == Role::Dialer);
-        if is_own && self.unreached.may_tell(&to, self.now_ns) {
-            self.report(Report::Unreached { to, reason, text: text.to_owned() });
+        if is_own {
+            self.reports.tell_unreached(to, reason, text, self.now_ns);
         }
-    }
-
-    /// Tells how much was not told.
-    fn tell_left_out(&mut self) {
-        while let Some((host, about, count)) = self.lines.left_out(self.now_ns) {
-            self.counters.lines_left_out.add(count);
-            let host = host.map_or_else(String::new, |host| format!("{host}: "));
-            self.report(about.report(format!("{host}{count} more of the last second were refused")));
-        }
-        self.reports.tell_lost();
     }
 }

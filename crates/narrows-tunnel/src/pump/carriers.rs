@@ -198,7 +198,7 @@ impl Pump {
             let host = self.sessions[at].as_ref().and_then(|place| place.host);
             let host = host.map_or_else(|| "the other end".to_owned(), |host| host.to_string());
             let text = format!("{host}: carrier {number} of a session with {flows} connections is gone: {why}");
-            self.report(Report::Peer { text });
+            self.reports.tell(Report::Peer { text });
         }
         if let Some(place) = &mut self.sessions[at] {
             place.carriers[usize::from(number)] = None;

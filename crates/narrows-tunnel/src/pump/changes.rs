@@ -91,7 +91,7 @@ impl Pump {
             }
         } else {
             let host = host.map_or_else(|| "a client".to_owned(), |host| host.to_string());
-            self.report(Report::Peer { text: format!("{host}: not trusted any more: {why}") });
+            self.reports.tell(Report::Peer { text: format!("{host}: not trusted any more: {why}") });
         }
         self.touch(at);
     }

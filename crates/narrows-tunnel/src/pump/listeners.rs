@@ -88,7 +88,7 @@ impl Pump {
         self.settings.before_listening.take().map_or(Ok(()), |before| before())?;
         for (i, (address, bound)) in bound.into_iter().enumerate() {
             let listener = Listener::bound(bound).map_err(|e| named(&address.to_string(), e))?;
-            self.report(Report::Serving { address: listener.address() });
+            self.reports.tell(Report::Serving { address: listener.address() });
             self.add_listener(listener, Purpose::Carriers(i), None);
         }
         let local = self.settings.local.iter().map(|f| (f.from.clone(), Some(f.to.clone())));
@@ -96,7 +96,7 @@ impl Pump {
         for (from, to) in local.chain(dynamic).collect::<Vec<_>>() {
             let listener = open_listener(&from).map_err(|e| named(&from.to_string(), e))?;
             let shown = to.as_ref().map_or_else(|| "SOCKS".to_owned(), ToString::to_string);
-            self.report(Report::Listening { from: listener.address(), to: shown });
+            self.reports.tell(Report::Listening { from: listener.address(), to: shown });
             self.add_listener(listener, to.map_or(Purpose::Socks, Purpose::Forward), None);
         }
         self.open_stdio();
@@ -255,7 +255,7 @@ impl Pump {
             return self.touch(session);
         }
         let answer = self.open_remote(session, number, bind).map(|(key, address)| {
-            self.report(Report::Peer { text: format!("listening on {address} for a client") });
+            self.reports.tell(Report::Peer { text: format!("listening on {address} for a client") });
             let old = self.sessions[session].as_mut().and_then(|s| s.listeners.insert(number, key));
             if let Some(old) = old {
                 self.hub.take(old);
@@ -322,7 +322,7 @@ impl Pump {
                 _ => None,
             };
             let text = format!("not listening on {} for a client any more: {why}", listener.address());
-            self.report(Report::Peer { text });
+            self.reports.tell(Report::Peer { text });
             self.hub.take(key);
             let Some((session, number)) = of_session else { continue };
             if let Some(place) = &mut self.sessions[session] {

@@ -130,7 +130,7 @@ impl Pump {
                 self.counters.strangers_broken.add(1);
                 if let Some(Kind::Stranger(stranger)) = self.hub.kind(key) {
                     let host = stranger.host;
-                    self.report_refusal(Some(host), Subject::Peers, format!("{host}: {NO_TUNNEL}"));
+                    self.reports.tell_refusal(Some(host), Subject::Peers, format!("{host}: {NO_TUNNEL}"), self.now_ns);
                 }
                 return self.close(key);
             }
@@ -202,7 +202,7 @@ impl Pump {
             self.complains_ns = self.now_ns + COMPLAINT_NS;
             if let Some(Kind::Stranger(stranger)) = self.hub.kind(key) {
                 let text = format!("{}: {why}", stranger.host);
-                self.report(Report::Refused { text });
+                self.reports.tell(Report::Refused { text });
             }
         }
         self.part(key, why);
@@ -215,7 +215,7 @@ impl Pump {
         stranger.wire.farewell(now_ns);
         stranger.leaving = true;
         let host = stranger.host;
-        self.report_refusal(Some(host), Subject::Peers, format!("{host}: {why}"));
+        self.reports.tell_refusal(Some(host), Subject::Peers, format!("{host}: {why}"), self.now_ns);
         self.hub.set_timer(key, Some(now_ns + FAREWELL_NS));
         if self.is_stdio {
             self.over = Some(Some(why.to_owned()));
@@ -300,7 +300,7 @@ impl Pump {
                 let hello = Hello { instance: u64::from_le_bytes(instance), ..hello };
                 let at = self.begin_session(Role::Acceptor, hello, Some(host), Some(share));
                 self.dialers.insert(hello.dialer, at);
-                self.report(Report::Peer { text: format!("{host}: a client is connected") });
+                self.reports.tell(Report::Peer { text: format!("{host}: a client is connected") });
                 at
             }
         };

@@ -174,7 +174,7 @@ impl Pump {
             if lacks_answer {
                 let from = from.to_string();
                 self.counters.standing().refused.insert(i, format!("{from}: {NO_ANSWER}"));
-                self.report(Report::RemoteRefused { from, why: NO_ANSWER.into() });
+                self.reports.tell(Report::RemoteRefused { from, why: NO_ANSWER.into() });
             }
         }
         self.touch(at);
@@ -283,7 +283,7 @@ impl Pump {
             if let Some(place) = &mut self.sessions[at] {
                 binds.iter().enumerate().for_each(|(i, bind)| place.session.listen(i as u64, bind));
             }
-            self.report(Report::Up);
+            self.reports.tell(Report::Up);
             self.wake_listeners();
         }
         self.tend_uplink();
@@ -330,7 +330,7 @@ impl Pump {
         } else if !uplink.is_up() {
             self.counters.standing().link = Link::Lost(why.clone());
             if !std::mem::replace(&mut uplink.is_lost, true) {
-                self.report(Report::Lost { why });
+                self.reports.tell(Report::Lost { why });
             }
         }
     }
@@ -398,7 +398,7 @@ impl Pump {
             Ok(address) => {
                 self.counters.standing().refused.remove(&i);
                 if remote.stands(now_ns) {
-                    self.report(Report::RemoteListening { from: shown(&address), to: forward.to.to_string() });
+                    self.reports.tell(Report::RemoteListening { from: shown(&address), to: forward.to.to_string() });
                 }
             }
             Err((reason, text)) => {
@@ -406,7 +406,7 @@ impl Pump {
                 let from = forward.from.to_string();
                 self.counters.standing().refused.insert(i, format!("{from}: {why}"));
                 if remote.fails(&why, now_ns, random) {
-                    self.report(Report::RemoteRefused { from, why });
+                    self.reports.tell(Report::RemoteRefused { from, why });
                 }
             }
         }

@@ -54,27 +54,6 @@ pub(super) fn named(to: &str, client: &str) -> String {
     if client.is_empty() { to.to_owned() } else { format!("{to} (for {client})") }
 }
 
-/// The same report, whose texts steer no terminal and have one line each: what a peer has chosen may be
-/// a part of any of them.
-pub(super) fn escaped(report: Report) -> Report {
-    let text = |text: String| shown(text.as_bytes());
-    match report {
-        Report::Serving { address } => Report::Serving { address: text(address) },
-        Report::Listening { from, to } => Report::Listening { from: text(from), to: text(to) },
-        Report::RemoteListening { from, to } => Report::RemoteListening { from: text(from), to: text(to) },
-        Report::RemoteRefused { from, why } => Report::RemoteRefused { from: text(from), why: text(why) },
-        Report::Lost { why } => Report::Lost { why: text(why) },
-        Report::Flow { text: said } => Report::Flow { text: text(said) },
-        Report::Unreached { to, reason, text: said } => Report::Unreached { to: text(to), reason, text: text(said) },
-        Report::Missed { count } => Report::Missed { count },
-        Report::Peer { text: said } => Report::Peer { text: text(said) },
-        Report::Refused { text: said } => Report::Refused { text: text(said) },
-        Report::Over { error } => Report::Over { error: error.map(text) },
-        // Its texts were escaped when the connection began.
-        report @ (Report::Up | Report::Ended(_)) => report,
-    }
-}
-
 /// A tunnel at one moment.
 #[derive(Default)]
 pub(crate) struct Snapshot {
@@ -124,8 +103,8 @@ impl Pump {
             let host = self.sessions[conn.session].as_ref().and_then(|place| place.host);
             if about.is_open {
                 self.reports.tell_end(ended);
-            } else if self.may_tell(host, Subject::Flows) {
-                self.report(ended);
+            } else if self.reports.may_tell(host, Subject::Flows, self.now_ns) {
+                self.reports.tell(ended);
             }
         }
     }
