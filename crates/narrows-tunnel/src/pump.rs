@@ -1,7 +1,7 @@
 //! The thread that moves all bytes of a tunnel: sockets by epoll, edge-triggered, and the state
 //! machines of sessions and flows between them.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -18,7 +18,7 @@ use rustls::{ClientConfig, ServerConfig};
 use super::asks::Asks;
 use super::counters::Counters;
 use super::engine::{self, Engine, Key};
-use super::limits::{ALL_GREETINGS_BURST, ALL_GREETINGS_PER_S, SESSIONS_MAX, STRANGERS_AT_A_TIME};
+use super::limits::{ALL_GREETINGS_BURST, ALL_GREETINGS_PER_S, STRANGERS_AT_A_TIME};
 use super::lines::Subject;
 use super::lookup::{self, Found, Lookups};
 use super::rate::{Greetings, Rates};
@@ -42,7 +42,7 @@ mod uplink;
 mod watched;
 
 use hub::{Hub, Kind};
-use sessions::SessionPlace;
+use sessions::Sessions;
 use uplink::UplinkState;
 pub(super) use watched::Snapshot;
 use watched::Tracing;
@@ -111,17 +111,12 @@ pub(super) struct Pump {
     credit: Credit,
     lookups: Lookups,
 
-    sessions: Vec<Option<SessionPlace>>,
-    /// Sessions whose events and carriers are to be looked at.
-    touched: Vec<usize>,
+    sessions: Sessions,
     /// Connections and listeners that hosts may still ask for before the sockets are looked at again, and
     /// carriers that brought more.
     asks: Asks,
     held: VecDeque<Key>,
-    /// Sessions by dialer.
-    dialers: HashMap<[u8; 16], usize>,
     hosts: Shares,
-    session_hosts: Shares,
     /// Carriers and listeners.
     attached: Shares,
     strangers: VecDeque<(Key, IpAddr)>,
@@ -136,8 +131,6 @@ pub(super) struct Pump {
     /// Number of the latest connection, for who watches.
     numbered: u64,
     traces: Vec<Tracing>,
-    /// Who judges the other ends since the last change of it; before, their handshakes did.
-    trust: Trust,
 
     uplink: Option<UplinkState>,
     /// Everything is over with the carrier on the standard streams.
@@ -181,13 +174,10 @@ pub(super) fn start(settings: Settings, reports: Teller, counters: Arc<Counters>
             engine,
             credit: Credit::default(),
             lookups,
-            sessions: Vec::new(),
-            touched: Vec::new(),
+            sessions: Sessions::new(),
             asks: Asks::default(),
             held: VecDeque::new(),
-            dialers: HashMap::new(),
             hosts: Shares::new(flows_max),
-            session_hosts: Shares::new(SESSIONS_MAX),
             attached: Shares::new(limits.attached),
             strangers: VecDeque::new(),
             rates: Rates::new(limits.greetings_per_s, limits.greetings_per_s),
@@ -198,7 +188,6 @@ pub(super) fn start(settings: Settings, reports: Teller, counters: Arc<Counters>
             undecided: VecDeque::new(),
             numbered: 0,
             traces: Vec::new(),
-            trust: Trust::default(),
             uplink: None,
             is_stdio: false,
             draining_until_ns: None,
@@ -270,15 +259,17 @@ impl Pump {
     }
 
     fn patience(&self) -> Option<Duration> {
-        if !self.touched.is_empty() || !self.held.is_empty() || self.hub.turns() != [0, 0] {
+        if !self.sessions.touched.is_empty() || !self.held.is_empty() || self.hub.turns() != [0, 0] {
             return Some(Duration::ZERO);
         }
         let now_ns = self.begun.elapsed().as_nanos() as u64;
-        let sessions = self.sessions.iter().flatten().filter_map(SessionPlace::next_wakeup_ns).min();
         let uplink = self.uplink.as_ref().and_then(UplinkState::next_wakeup_ns);
         let tidy = self.engine.has_garbage().then_some(self.tidied_ns + TIDY_EVERY_NS);
         let (timer, reports) = (self.hub.next_wakeup_ns(), self.reports.next_wakeup_ns(now_ns));
-        let first = [timer, sessions, uplink, self.draining_until_ns, tidy, reports].into_iter().flatten().min();
+        let first = [timer, self.sessions.next_wakeup_ns(), uplink, self.draining_until_ns, tidy, reports]
+            .into_iter()
+            .flatten()
+            .min();
         let first = first.map(|at| Duration::from_nanos(at.saturating_sub(now_ns)));
         [first, self.untidy.then_some(TIDY_AFTER)].into_iter().flatten().min()
     }
@@ -312,9 +303,9 @@ impl Pump {
         self.draining_until_ns = Some(until_ns);
         self.close_listeners();
         for at in 0..self.sessions.len() {
-            if let Some(place) = &mut self.sessions[at] {
+            if let Some(place) = self.sessions.get_mut(at) {
                 place.session.leave(Reason::Leaving, "the other end stops");
-                self.touched.push(at);
+                self.sessions.touch(at);
             }
         }
         self.work();
@@ -325,7 +316,7 @@ impl Pump {
         if self.flows == 0 {
             (0..self.sessions.len()).for_each(|at| self.part_if_done(at));
         }
-        if self.now_ns >= until_ns || self.flows == 0 && self.sessions.iter().all(Option::is_none) {
+        if self.now_ns >= until_ns || self.flows == 0 && self.sessions.is_empty() {
             self.over.get_or_insert(None);
         }
     }
@@ -358,10 +349,10 @@ impl Pump {
         self.release();
         for _ in 0..ROUNDS {
             let [turns, _] = self.hub.turns();
-            if self.touched.is_empty() && turns == 0 {
+            if self.sessions.touched.is_empty() && turns == 0 {
                 break;
             }
-            let touched = std::mem::take(&mut self.touched);
+            let touched = std::mem::take(&mut self.sessions.touched);
             touched.iter().for_each(|at| self.hear_session(*at));
             let [turns, _] = self.hub.turns();
             for _ in 0..turns {
@@ -369,7 +360,7 @@ impl Pump {
                 self.advance(key);
             }
             let mut touched = touched;
-            touched.append(&mut self.touched);
+            touched.append(&mut self.sessions.touched);
             touched.sort_unstable();
             touched.dedup();
             for at in touched {
@@ -388,12 +379,6 @@ impl Pump {
         }
         self.is_full = left == 0;
         self.credit.set_left(left);
-    }
-
-    fn touch(&mut self, session: usize) {
-        if self.touched.last() != Some(&session) {
-            self.touched.push(session);
-        }
     }
 
     fn happened(&mut self, key: Key, flags: EventFlags) {
@@ -416,7 +401,7 @@ impl Pump {
                 if !carrier.is_held {
                     self.carrier_ready(key);
                 }
-                self.touch(session);
+                self.sessions.touch(session);
             }
             Some(Kind::Stranger(stranger)) => {
                 stranger.wire.happened(readable, writable, hung_up);
@@ -431,13 +416,13 @@ impl Pump {
 
     /// Tells why a connection of a session was refused or broken.
     fn report_flow(&mut self, session: usize, text: String) {
-        let host = self.sessions[session].as_ref().and_then(|place| place.host);
+        let host = self.sessions.host(session);
         self.reports.tell_refusal(host, Subject::Flows, text, self.now_ns);
     }
 
     /// Tells a person at a dialer that a target was not reached. At an acceptor others choose the targets.
     fn report_unreached(&mut self, session: usize, to: String, reason: Reason, text: &str) {
-        let is_own = self.sessions[session].as_ref().is_some_and(|place| place.role == Role::Dialer);
+        let is_own = self.sessions.get(session).is_some_and(|place| place.role == Role::Dialer);
         if is_own {
             self.reports.tell_unreached(to, reason, text, self.now_ns);
         }

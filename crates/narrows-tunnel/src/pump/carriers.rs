@@ -71,7 +71,7 @@ impl Pump {
         let now_ns = self.now_ns;
         let at = at.into();
         let number = at.number;
-        if let Some(old) = self.sessions[session].as_ref().and_then(|s| s.carriers[usize::from(number)]) {
+        if let Some(old) = self.sessions.get(session).and_then(|s| s.carriers[usize::from(number)]) {
             self.lose_carrier(old, "replaced");
         }
         // Its silence ends it by the session's own clock, which TCP's is not to precede by much.
@@ -79,7 +79,7 @@ impl Pump {
         socket::limit_silence(&wire.socket, silence);
         let carrier = CarrierPlace { session, number, wire, child, is_held: false, _share: share };
         let key = self.hub.add(Kind::Carrier(Box::new(carrier)));
-        let Some(place) = &mut self.sessions[session] else { return };
+        let Some(place) = self.sessions.get_mut(session) else { return };
         place.carriers[usize::from(number)] = Some(key);
         place.session.add_carrier(at, parser, now_ns);
         let resumed = self.asking(session, |session| session.resume(number, now_ns)).unwrap_or(Ok(()));
@@ -88,13 +88,13 @@ impl Pump {
             Ok(()) => self.hub.queue(key),
             Err(e) => self.lose_carrier(key, &e.to_string()),
         }
-        self.touch(session);
+        self.sessions.touch(session);
     }
 
     /// Lets a session take what its host may still ask for.
     fn asking<T>(&mut self, at: usize, take: impl FnOnce(&mut Session) -> T) -> Option<T> {
         let Self { sessions, asks, .. } = self;
-        let place = sessions[at].as_mut()?;
+        let place = sessions.get_mut(at)?;
         let left = asks.left(place.host);
         place.session.set_asks_left(left);
         let taken = take(&mut place.session);
@@ -114,7 +114,7 @@ impl Pump {
             if let Some(Kind::Carrier(carrier)) = self.hub.kind(key) {
                 carrier.is_held = false;
                 let at = carrier.session;
-                waiting.push((self.sessions[at].as_ref().and_then(|place| place.host), key));
+                waiting.push((self.sessions.host(at), key));
             }
         }
         for key in self.asks.serve(waiting) {
@@ -128,7 +128,7 @@ impl Pump {
         let Self { hub, sessions, engine, asks, .. } = self;
         let Some(Kind::Carrier(carrier)) = hub.kind(key) else { return };
         let (at, number) = (carrier.session, carrier.number);
-        let Some(place) = &mut sessions[at] else { return };
+        let Some(place) = sessions.get_mut(at) else { return };
         if carrier.is_held {
             return;
         }
@@ -168,7 +168,7 @@ impl Pump {
         asks.take(place.host, left - place.session.asks_left());
         let is_held = place.session.is_held(number) && !has_parted && lost.is_none();
         carrier.is_held = is_held;
-        self.touch(at);
+        self.sessions.touch(at);
         if is_held {
             return self.held.push_back(key);
         }
@@ -193,18 +193,18 @@ impl Pump {
         drop(carrier);
         self.counters.carriers_now.sub(1);
         self.counters.carriers_lost.add(1);
-        let flows = self.sessions[at].as_ref().map_or(0, |place| place.flows.len());
+        let flows = self.sessions.get(at).map_or(0, |place| place.flows.len());
         if flows > 0 {
-            let host = self.sessions[at].as_ref().and_then(|place| place.host);
+            let host = self.sessions.host(at);
             let host = host.map_or_else(|| "the other end".to_owned(), |host| host.to_string());
             let text = format!("{host}: carrier {number} of a session with {flows} connections is gone: {why}");
             self.reports.tell(Report::Peer { text });
         }
-        if let Some(place) = &mut self.sessions[at] {
+        if let Some(place) = self.sessions.get_mut(at) {
             place.carriers[usize::from(number)] = None;
             place.session.remove_carrier(number);
         }
-        self.touch(at);
+        self.sessions.touch(at);
         self.uplink_lost(at, number, why);
     }
 
@@ -217,7 +217,7 @@ impl Pump {
     /// Writes what a session has for its carriers.
     pub(super) fn flush_session(&mut self, at: usize) {
         for number in 0..CARRIERS_MAX as u8 {
-            let Some(key) = self.sessions[at].as_ref().and_then(|s| s.carriers[usize::from(number)]) else { continue };
+            let Some(key) = self.sessions.get(at).and_then(|s| s.carriers[usize::from(number)]) else { continue };
             if let Err(e) = self.flush_carrier(at, number, key) {
                 self.lose_carrier(key, &narrows_host::words::e_text(&e));
             }
@@ -231,7 +231,7 @@ impl Pump {
             let begin_ns = self.now_ns;
             let Self { hub, sessions, output, sent, .. } = self;
             let Some(Kind::Carrier(carrier)) = hub.kind(key) else { return Ok(()) };
-            let Some(place) = &mut sessions[at] else { return Ok(()) };
+            let Some(place) = sessions.get_mut(at) else { return Ok(()) };
             let wire = &mut carrier.wire;
             if wire.has_parted() || !wire.flush(begin_ns)? || wire.is_handshaking() || !wire.writable {
                 return Ok(());
@@ -240,7 +240,7 @@ impl Pump {
                 return Ok(());
             }
             if moved >= TURN {
-                self.touch(at);
+                self.sessions.touch(at);
                 return Ok(());
             }
             output.clear();
@@ -282,14 +282,14 @@ impl Pump {
     }
 
     fn has_stream(&mut self, at: usize, flow: FlowId) -> bool {
-        let key = self.sessions[at].as_ref().and_then(|s| s.flows.get(&flow).copied());
+        let key = self.sessions.get(at).and_then(|s| s.flows.get(&flow).copied());
         matches!(key.and_then(|key| self.hub.kind(key)), Some(Kind::Conn(conn)) if conn.has_stream())
     }
 
     /// A look at the carrier of a flow.
     pub(super) fn look(&mut self, at: usize, flow: FlowId) -> Option<(u8, Look)> {
         let now_ns = self.now_ns;
-        let place = self.sessions[at].as_ref()?;
+        let place = self.sessions.get(at)?;
         let number = place.session.carrier_of(flow).unwrap_or(0);
         let key = place.carriers[usize::from(number)]?;
         match self.hub.kind(key) {

@@ -27,9 +27,9 @@ impl Pump {
     /// Sessions whose other end would be refused today open nothing more. What is open goes on: it may
     /// have been trusted for good reasons when it began, and ends by itself.
     pub(super) fn judge(&mut self, trust: Trust) {
-        self.trust = trust;
+        self.sessions.trust = trust;
         for at in 0..self.sessions.len() {
-            let Some(place) = self.sessions[at].as_ref().filter(|place| place.distrusted_ns.is_none()) else {
+            let Some(place) = self.sessions.get(at).filter(|place| place.distrusted_ns.is_none()) else {
                 continue;
             };
             let (role, carriers) = (place.role, place.carriers);
@@ -45,9 +45,9 @@ impl Pump {
 
     /// Why the other end of a carrier, or of one that is to be, would be refused.
     pub(super) fn refusal(&mut self, role: Role, key: Key) -> Option<String> {
-        let trust = self.trust.clone();
+        let trust = &self.sessions.trust;
         let name = match self.uplink.as_ref().map(super::uplink::UplinkState::to) {
-            Some(Uplink::Tls { name, .. }) => Some(name.clone()),
+            Some(Uplink::Tls { name, .. }) => Some(name),
             _ => None,
         };
         let wire = match self.hub.kind(key)? {
@@ -65,7 +65,7 @@ impl Pump {
             }
             Role::Dialer => {
                 let judge = trust.acceptor.as_ref()?;
-                let judged = judge.verify_server_cert(end_entity, others, &name?, &[], now).map(|_| ());
+                let judged = judge.verify_server_cert(end_entity, others, name?, &[], now).map(|_| ());
                 (judged, judge.requires_raw_public_keys())
             }
         };
@@ -79,7 +79,7 @@ impl Pump {
     fn distrust(&mut self, at: usize, why: &str) {
         self.counters.sessions_distrusted.add(1);
         let now_ns = self.now_ns;
-        let Some(place) = &mut self.sessions[at] else { return };
+        let Some(place) = self.sessions.get_mut(at) else { return };
         place.distrusted_ns = Some(now_ns);
         place.session.leave(Reason::Forbidden, &as_told(why));
         let (host, role) = (place.host, place.role);
@@ -93,7 +93,7 @@ impl Pump {
             let host = host.map_or_else(|| "a client".to_owned(), |host| host.to_string());
             self.reports.tell(Report::Peer { text: format!("{host}: not trusted any more: {why}") });
         }
-        self.touch(at);
+        self.sessions.touch(at);
     }
 }
 

@@ -359,7 +359,7 @@ impl Conn {
 impl Pump {
     /// Whether the rate of its host allows one more connection of a session, be it to be refused.
     pub(super) fn is_within_rate(&mut self, session: usize) -> bool {
-        let host = self.sessions[session].as_ref().and_then(|place| place.host);
+        let host = self.sessions.host(session);
         let Some(host) = host.filter(|_| self.settings.limits.flows_per_s > 0) else { return true };
         let allowed = self.flow_rates.allow(host, self.now_ns);
         self.counters.flows_over_rate.add(u64::from(!allowed));
@@ -368,7 +368,7 @@ impl Pump {
 
     /// Takes a place for one more connection of a session.
     pub(super) fn place_for(&mut self, session: usize) -> Option<Option<Share>> {
-        let host = self.sessions[session].as_ref()?.host;
+        let host = self.sessions.get(session)?.host;
         let share = host.map(|host| {
             let mut share = self.hosts.of(host);
             share.grow(1).then_some(share)
@@ -392,7 +392,7 @@ impl Pump {
         }
         let share = self.place_for(session);
         let about = self.about(&target.client, target.to_string());
-        let place = self.sessions[session].as_mut().filter(|_| share.is_some());
+        let place = self.sessions.get_mut(session).filter(|_| share.is_some());
         let Some((flow, share)) = place.and_then(|place| place.session.open(target)).zip(share) else {
             return socket::abort(socket);
         };
@@ -415,13 +415,13 @@ impl Pump {
     pub(super) fn begin(&mut self, conn: Conn) -> Key {
         let (session, flow) = (conn.session, conn.flow);
         let key = self.hub.add(Kind::Conn(Box::new(conn)));
-        if let Some(place) = &mut self.sessions[session] {
+        if let Some(place) = self.sessions.get_mut(session) {
             place.flows.insert(flow, key);
         }
         self.flows += 1;
         self.counters.flows_now.set(self.flows as u64);
         self.hub.queue(key);
-        self.touch(session);
+        self.sessions.touch(session);
         key
     }
 
@@ -444,13 +444,13 @@ impl Pump {
         let (next, due_ns) = if let Some(rest) = conn.rest {
             (conn.advance_rest(rest, engine, key, *now_ns), conn.next_wakeup_ns(None, *now_ns))
         } else {
-            let Some(place) = &mut sessions[conn.session] else { return };
+            let Some(place) = sessions.get_mut(conn.session) else { return };
             let next = conn.advance(engine, &mut place.session, key, *now_ns);
             (next, conn.next_wakeup_ns(Some(&place.session), *now_ns))
         };
         conn.count(counters);
         let session = conn.session;
-        self.touch(session);
+        self.sessions.touch(session);
         match next {
             Next::Wait => self.hub.set_timer(key, due_ns),
             Next::Again => {
@@ -474,7 +474,7 @@ impl Pump {
         }
         if conn.rest.is_none() {
             self.counters.flows_reset.add(1);
-            if let Some(place) = &mut self.sessions[conn.session] {
+            if let Some(place) = self.sessions.get_mut(conn.session) {
                 place.session.reset(conn.flow, reason);
             }
         }
@@ -492,12 +492,12 @@ impl Pump {
 
     /// The session has nothing to do with a connection any more.
     fn forget_flow(&mut self, key: Key, session: usize, flow: FlowId) {
-        if let Some(place) = &mut self.sessions[session]
+        if let Some(place) = self.sessions.get_mut(session)
             && place.flows.get(&flow) == Some(&key)
         {
             place.flows.remove(&flow);
         }
-        self.touch(session);
+        self.sessions.touch(session);
     }
 
     /// The flow of a connection is over, but not what waits for its local connection.
@@ -527,7 +527,7 @@ impl Pump {
 
     /// The connection of a flow.
     pub(super) fn conn_of(&mut self, session: usize, flow: FlowId) -> Option<(Key, &mut Conn)> {
-        let key = *self.sessions[session].as_ref()?.flows.get(&flow)?;
+        let key = *self.sessions.get(session)?.flows.get(&flow)?;
         match self.hub.kind(key) {
             Some(Kind::Conn(conn)) => Some((key, conn)),
             _ => None,
@@ -574,7 +574,7 @@ impl Pump {
         let now_ns = self.now_ns;
         let Self { sessions, hub, engine, .. } = self;
         let Some(Kind::Conn(conn)) = hub.kind(key) else { return };
-        let Some(place) = &mut sessions[conn.session] else { return };
+        let Some(place) = sessions.get_mut(conn.session) else { return };
         if !early.is_empty() {
             let mut context = Context { engine, session: &mut place.session, flow: conn.flow, key, now_ns };
             conn.up.push(Block::from_vec(early), &mut context);
@@ -613,7 +613,7 @@ impl Pump {
         let (session, flow) = (conn.session, conn.flow);
         let failed = match result {
             engine::Result::Encoded(done) => {
-                if let Some(place) = sessions[session].as_mut().filter(|_| conn.rest.is_none()) {
+                if let Some(place) = sessions.get_mut(session).filter(|_| conn.rest.is_none()) {
                     conn.up.encoded(*done, &mut Context { engine, session: &mut place.session, flow, key, now_ns });
                 }
                 None
@@ -621,7 +621,7 @@ impl Pump {
             engine::Result::Decoded(done) => conn.down.decoded(*done, key, engine).err().map(|_| Reason::Damaged),
             engine::Result::Failed => Some(Reason::Other),
         };
-        self.touch(session);
+        self.sessions.touch(session);
         match failed {
             None => self.hub.queue(key),
             Some(reason) => self.end(key, Some(reason)),
@@ -639,7 +639,7 @@ impl Pump {
     ) {
         let now_ns = self.now_ns;
         let Self { hub, sessions, engine, .. } = self;
-        let Some(place) = &mut sessions[session] else { return };
+        let Some(place) = sessions.get_mut(session) else { return };
         let Some(key) = place.flows.get(&flow).copied() else { return };
         let Some(Kind::Conn(conn)) = hub.kind(key) else { return };
         conn.up.on_carrier(len, carrier, look, &mut Context { engine, session: &mut place.session, flow, key, now_ns });
@@ -665,7 +665,7 @@ impl Pump {
         let Some((carrier, look)) = self.look(session, flow) else { return };
         let Self { hub, sessions, engine, .. } = self;
         let Some(Kind::Conn(conn)) = hub.kind(key) else { return };
-        let Some(place) = &mut sessions[session] else { return };
+        let Some(place) = sessions.get_mut(session) else { return };
         conn.up.on_time(carrier, &look, &mut Context { engine, session: &mut place.session, flow, key, now_ns });
     }
 }

@@ -53,7 +53,7 @@ impl Request {
 impl Pump {
     /// The request of a session for a listener.
     pub(super) fn request(&mut self, session: usize, number: u64, bind: &Endpoint) -> Request {
-        let place = self.sessions[session].as_ref();
+        let place = self.sessions.get(session);
         let carriers = place.into_iter().flat_map(|place| place.carriers.into_iter().flatten());
         let principal = carriers.into_iter().find_map(|key| match self.hub.kind(key) {
             Some(Kind::Carrier(carrier)) => carrier.wire.proof()?.first().map(Principal::of),

@@ -248,30 +248,30 @@ impl Pump {
     /// A dialer asks for a listener.
     pub(super) fn listen_for(&mut self, session: usize, number: u64, bind: &Endpoint) {
         if let Some(address) = self.present_listener(session, number, bind) {
-            if let Some(place) = &mut self.sessions[session] {
+            if let Some(place) = self.sessions.get_mut(session) {
                 place.session.listens_already();
                 place.session.listening(number, Ok(&address));
             }
-            return self.touch(session);
+            return self.sessions.touch(session);
         }
         let answer = self.open_remote(session, number, bind).map(|(key, address)| {
             self.reports.tell(Report::Peer { text: format!("listening on {address} for a client") });
-            let old = self.sessions[session].as_mut().and_then(|s| s.listeners.insert(number, key));
+            let old = self.sessions.get_mut(session).and_then(|s| s.listeners.insert(number, key));
             if let Some(old) = old {
                 self.hub.take(old);
-                self.sessions[session].iter_mut().for_each(|place| place.session.listens_already());
+                self.sessions.get_mut(session).into_iter().for_each(|place| place.session.listens_already());
             }
             address
         });
-        if let Some(place) = &mut self.sessions[session] {
+        if let Some(place) = self.sessions.get_mut(session) {
             place.session.listening(number, answer.as_deref().map_err(|(reason, text)| (*reason, text.as_str())));
         }
-        self.touch(session);
+        self.sessions.touch(session);
     }
 
     /// Where the dialer of a session has what it asks for: it did not hear the answer.
     fn present_listener(&mut self, session: usize, number: u64, bind: &Endpoint) -> Option<String> {
-        let key = *self.sessions[session].as_ref()?.listeners.get(&number)?;
+        let key = *self.sessions.get(session)?.listeners.get(&number)?;
         match self.hub.kind(key)? {
             Kind::Listener(place) => match &place.purpose {
                 Purpose::Remote { request, .. } if request.bind == *bind => Some(place.listener.address()),
@@ -294,7 +294,7 @@ impl Pump {
             self.hub.queue(key);
             return Ok((key, address));
         }
-        let host = self.sessions[session].as_ref().and_then(|place| place.host);
+        let host = self.sessions.host(session);
         let mut share = host.map(|host| self.attached.of(host));
         if share.as_mut().is_some_and(|share| !share.grow(1)) {
             self.counters.attached_over_limit.add(1);
@@ -325,11 +325,11 @@ impl Pump {
             self.reports.tell(Report::Peer { text });
             self.hub.take(key);
             let Some((session, number)) = of_session else { continue };
-            if let Some(place) = &mut self.sessions[session] {
+            if let Some(place) = self.sessions.get_mut(session) {
                 place.listeners.remove(&number);
                 place.session.listening(number, Err((reason, &why)));
             }
-            self.touch(session);
+            self.sessions.touch(session);
         }
     }
 }

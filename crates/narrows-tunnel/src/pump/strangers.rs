@@ -235,7 +235,7 @@ impl Pump {
     pub(super) fn close(&mut self, key: Key) {
         self.hub.take(key);
         self.forget_stranger(key);
-        if self.is_stdio && self.sessions.iter().all(Option::is_none) {
+        if self.is_stdio && self.sessions.is_empty() {
             self.over.get_or_insert(None);
         }
     }
@@ -247,8 +247,8 @@ impl Pump {
 
     /// A stranger has proved itself: its connection becomes a carrier of its session.
     fn join(&mut self, key: Key, hello: Hello) {
-        let known = self.dialers.get(&hello.dialer).copied();
-        let present = known.and_then(|at| self.sessions[at].as_ref()).map(|s| s.hello.session);
+        let known = self.sessions.of_dialers.get(&hello.dialer).copied();
+        let present = known.and_then(|at| self.sessions.get(at)).map(|s| s.hello.session);
         let Some(Kind::Stranger(stranger)) = self.hub.kind(key) else { return };
         let host = stranger.host;
         // Its handshake may have been before the present trust.
@@ -290,7 +290,7 @@ impl Pump {
                     // The dialer has noticed its loss before this end did.
                     self.drop_session(at, Reason::Replaced);
                 }
-                let mut share = self.session_hosts.of(host);
+                let mut share = self.sessions.hosts.of(host);
                 if !share.grow(1) {
                     self.counters.sessions_over_limit.add(1);
                     return refuse(self, Reason::Busy);
@@ -299,7 +299,7 @@ impl Pump {
                 let _ = rustix::rand::getrandom(&mut instance, rustix::rand::GetRandomFlags::empty());
                 let hello = Hello { instance: u64::from_le_bytes(instance), ..hello };
                 let at = self.begin_session(Role::Acceptor, hello, Some(host), Some(share));
-                self.dialers.insert(hello.dialer, at);
+                self.sessions.of_dialers.insert(hello.dialer, at);
                 self.reports.tell(Report::Peer { text: format!("{host}: a client is connected") });
                 at
             }

@@ -31,7 +31,7 @@ pub(super) const UNHEARD_NS: u64 = 2_000_000_000;
 impl Pump {
     /// The peer opened a flow: its target is connected to.
     pub(super) fn incoming(&mut self, session: usize, flow: FlowId, target: &Target) {
-        if let Some(place) = self.sessions[session].as_mut().filter(|place| place.flows.contains_key(&flow)) {
+        if let Some(place) = self.sessions.get_mut(session).filter(|place| place.flows.contains_key(&flow)) {
             // Its number was used before, and what is left of that flow is still here.
             return place.session.reset(flow, Reason::Other);
         }
@@ -39,25 +39,25 @@ impl Pump {
             // Whoever asks too often has no line of a log for each.
             self.counters.flows_refused.add(1);
             self.counters.flows_refused_here.add(1);
-            if let Some(place) = &mut self.sessions[session] {
+            if let Some(place) = self.sessions.get_mut(session) {
                 place.session.refuse(flow, Reason::Busy, "too many connections in a second");
             }
-            return self.touch(session);
+            return self.sessions.touch(session);
         }
         let refuse = |pump: &mut Self, reason, text: &str| {
             pump.counters.flows_refused.add(1);
             pump.counters.flows_refused_here.add(1);
             let name = named(&target.to_string(), &target.client);
             pump.report_flow(session, format!("{name}: {text}"));
-            if let Some(place) = &mut pump.sessions[session] {
+            if let Some(place) = pump.sessions.get_mut(session) {
                 place.session.refuse(flow, reason, text);
             }
-            pump.touch(session);
+            pump.sessions.touch(session);
         };
         if self.draining_until_ns.is_some() {
             return refuse(self, Reason::Leaving, "the other end stops");
         }
-        let distrusted_ns = self.sessions[session].as_ref().and_then(|s| s.distrusted_ns);
+        let distrusted_ns = self.sessions.get(session).and_then(|s| s.distrusted_ns);
         if distrusted_ns.is_some_and(|since_ns| self.now_ns >= since_ns + UNHEARD_NS) {
             return refuse(self, Reason::Forbidden, "this end is not trusted any more");
         }
@@ -90,7 +90,7 @@ impl Pump {
             Endpoint::Tcp { host, port } => {
                 let conn = Conn::new(session, flow, Stage::Finding { host: host.clone(), port }, share, about);
                 let key = self.begin(conn.behind(preamble));
-                let asker = self.sessions[session].as_ref().and_then(|s| s.host).unwrap_or(ALONE);
+                let asker = self.sessions.host(session).unwrap_or(ALONE);
                 match self.lookups.ask(&host, asker, key, self.now_ns) {
                     Answer::Now(found) => self.found(key, found),
                     Answer::Later => {}
@@ -130,10 +130,10 @@ impl Pump {
 
     fn opened_here(&mut self, session: usize, flow: FlowId) {
         self.counters.flows_opened.add(1);
-        if let Some(place) = &mut self.sessions[session] {
+        if let Some(place) = self.sessions.get_mut(session) {
             place.session.opened(flow);
         }
-        self.touch(session);
+        self.sessions.touch(session);
     }
 
     /// A name was looked up.
@@ -231,7 +231,7 @@ impl Pump {
         self.counters.flows_refused_here.add(1);
         self.report_unreached(conn.session, conn.about.target().to_owned(), reason, text);
         self.report_flow(conn.session, format!("{}: {text}", conn.about.name()));
-        if let Some(place) = &mut self.sessions[conn.session] {
+        if let Some(place) = self.sessions.get_mut(conn.session) {
             place.session.refuse(conn.flow, reason, text);
         }
         self.count_off(key, &mut conn, Some(reason));

@@ -135,7 +135,7 @@ impl Pump {
     /// The session that connections of this end are carried by.
     pub(super) fn uplink_session(&self) -> Option<usize> {
         let uplink = self.uplink.as_ref().filter(|uplink| uplink.is_up())?;
-        uplink.session.filter(|at| self.sessions[*at].as_ref().is_some_and(|s| !s.session.is_leaving()))
+        uplink.session.filter(|at| self.sessions.get(*at).is_some_and(|s| !s.session.is_leaving()))
     }
 
     /// Whether a connection of this end is accepted now, be it to be reset.
@@ -168,7 +168,7 @@ impl Pump {
             let Some(remote) = self.uplink.as_mut().and_then(|uplink| uplink.remotes.get_mut(i)) else { return };
             let lacks_answer = remote.lacks_answer();
             remote.is_asked(now_ns);
-            if let Some(place) = &mut self.sessions[at] {
+            if let Some(place) = self.sessions.get_mut(at) {
                 place.session.listen(i as u64, from);
             }
             if lacks_answer {
@@ -177,15 +177,14 @@ impl Pump {
                 self.reports.tell(Report::RemoteRefused { from, why: NO_ANSWER.into() });
             }
         }
-        self.touch(at);
+        self.sessions.touch(at);
     }
 
     /// Opens carriers that are wanted and not there.
     fn tend_uplink(&mut self) {
         let now_ns = self.now_ns;
         let Some(uplink) = &mut self.uplink else { return };
-        let of_session =
-            uplink.session.and_then(|at| self.sessions[at].as_ref()).map_or(1, |s| s.session.carriers_wanted());
+        let of_session = uplink.session.and_then(|at| self.sessions.get(at)).map_or(1, |s| s.session.carriers_wanted());
         // Until the first one is there, others would only fail as it does. A remote shell may ask for
         // a password each time.
         let alone = !uplink.is_up() || matches!(uplink.to, Uplink::Shell { .. });
@@ -258,7 +257,7 @@ impl Pump {
     /// The acceptor has answered on a carrier.
     pub(super) fn uplink_up(&mut self, at: usize, number: u8) {
         // One that says at once that it wants no flows is a failure, and the next event.
-        let leaves = self.sessions[at].as_ref().is_none_or(|s| s.session.is_leaving());
+        let leaves = self.sessions.get(at).is_none_or(|s| s.session.is_leaving());
         if !self.is_uplink(at) || leaves {
             return;
         }
@@ -280,7 +279,7 @@ impl Pump {
                 standing.refused = asked.map(|(i, forward)| (i, format!("{}: no answer yet", forward.from))).collect();
             }
             let binds: Vec<Endpoint> = self.settings.remote.iter().map(|f| f.from.clone()).collect();
-            if let Some(place) = &mut self.sessions[at] {
+            if let Some(place) = self.sessions.get_mut(at) {
                 binds.iter().enumerate().for_each(|(i, bind)| place.session.listen(i as u64, bind));
             }
             self.reports.tell(Report::Up);
@@ -338,7 +337,7 @@ impl Pump {
     /// The acceptor opens nothing more: its session goes on for what is open, and another is begun.
     pub(super) fn leave_uplink(&mut self, at: usize, why: &str) {
         let now_ns = self.now_ns;
-        let Some(place) = &self.sessions[at] else { return };
+        let Some(place) = self.sessions.get(at) else { return };
         let Some(uplink) = &mut self.uplink else { return };
         // One that is full says so to each attempt: these are failures, of which nobody is to wait for
         // the end.

@@ -100,7 +100,7 @@ impl Pump {
                 back: [back_raw, back_wire],
                 reason,
             }));
-            let host = self.sessions[conn.session].as_ref().and_then(|place| place.host);
+            let host = self.sessions.host(conn.session);
             if about.is_open {
                 self.reports.tell_end(ended);
             } else if self.reports.may_tell(host, Subject::Flows, self.now_ns) {
@@ -119,7 +119,7 @@ impl Pump {
             account.times.decode_cpu_ns += conn.down.live_decode_cpu_ns();
             connections.push(self.connection(conn));
         }
-        let session = self.uplink_session().and_then(|at| self.sessions[at].as_ref());
+        let session = self.uplink_session().and_then(|at| self.sessions.get(at));
         let carriers = session.into_iter().flat_map(|place| {
             let up = (0..CARRIERS_MAX as u8).filter(|n| place.session.is_up(*n));
             up.map(|n| (n, place.session.rtt_ns(n)))
@@ -145,7 +145,7 @@ impl Pump {
         };
         // Flows of a dialer were accepted at its end, those of an acceptor's listeners there.
         let role = if is_of_dialer(conn.flow) { Role::Dialer } else { Role::Acceptor };
-        let here = self.sessions[conn.session].as_ref().map(|place| place.role);
+        let here = self.sessions.get(conn.session).map(|place| place.role);
         Connection {
             id: about.id,
             peer: about.from.to_string(),
