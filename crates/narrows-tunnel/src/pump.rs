@@ -15,7 +15,6 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ServerConfig};
 
-use super::asks::Asks;
 use super::counters::Counters;
 use super::engine::{self, Engine, Key};
 use super::limits::{ALL_GREETINGS_BURST, ALL_GREETINGS_PER_S, STRANGERS_AT_A_TIME};
@@ -24,7 +23,7 @@ use super::lookup::{self, Found, Lookups};
 use super::rate::{Greetings, Rates};
 use super::reason::Reason;
 use super::reports::Teller;
-use super::session::{Credit, Role, Sent};
+use super::session::{Credit, Role};
 use super::settings::{Change, Report, Settings, Trust};
 
 mod carriers;
@@ -41,6 +40,7 @@ mod targets;
 mod uplink;
 mod watched;
 
+use carriers::Carriers;
 use hub::{Hub, Kind};
 use sessions::Sessions;
 use uplink::UplinkState;
@@ -112,13 +112,8 @@ pub(super) struct Pump {
     lookups: Lookups,
 
     sessions: Sessions,
-    /// Connections and listeners that hosts may still ask for before the sockets are looked at again, and
-    /// carriers that brought more.
-    asks: Asks,
-    held: VecDeque<Key>,
+    carriers: Carriers,
     hosts: Shares,
-    /// Carriers and listeners.
-    attached: Shares,
     strangers: VecDeque<(Key, IpAddr)>,
     rates: Rates,
     /// Of all hosts.
@@ -143,9 +138,6 @@ pub(super) struct Pump {
     untidy: bool,
     /// When memory was last returned to the system.
     tidied_ns: u64,
-
-    output: Vec<u8>,
-    sent: Vec<Sent>,
 }
 
 /// Starts a tunnel on a thread of its own.
@@ -175,10 +167,8 @@ pub(super) fn start(settings: Settings, reports: Teller, counters: Arc<Counters>
             credit: Credit::default(),
             lookups,
             sessions: Sessions::new(),
-            asks: Asks::default(),
-            held: VecDeque::new(),
+            carriers: Carriers::new(limits.attached),
             hosts: Shares::new(flows_max),
-            attached: Shares::new(limits.attached),
             strangers: VecDeque::new(),
             rates: Rates::new(limits.greetings_per_s, limits.greetings_per_s),
             greetings: Greetings::new(ALL_GREETINGS_BURST, ALL_GREETINGS_PER_S),
@@ -195,8 +185,6 @@ pub(super) fn start(settings: Settings, reports: Teller, counters: Arc<Counters>
             is_full: false,
             untidy: false,
             tidied_ns: 0,
-            output: Vec::new(),
-            sent: Vec::new(),
         };
         let opened = pump.open();
         let failed = opened.is_err();
@@ -228,7 +216,7 @@ impl Pump {
                 self.untidy = false;
             }
             self.untidy |= !events.is_empty();
-            self.asks.begin(!self.held.is_empty());
+            self.carriers.begin_turn();
             for event in &events {
                 if let Some(key) = self.hub.about(event) {
                     self.happened(key, event.flags);
@@ -259,7 +247,7 @@ impl Pump {
     }
 
     fn patience(&self) -> Option<Duration> {
-        if !self.sessions.touched.is_empty() || !self.held.is_empty() || self.hub.turns() != [0, 0] {
+        if !self.sessions.touched.is_empty() || self.carriers.are_held() || self.hub.turns() != [0, 0] {
             return Some(Duration::ZERO);
         }
         let now_ns = self.begun.elapsed().as_nanos() as u64;
@@ -346,7 +334,7 @@ impl Pump {
             let Some(key) = self.hub.take_stranger_turn() else { break };
             self.stranger_ready(key);
         }
-        self.release();
+        self.carriers.release(&mut self.hub, &self.sessions);
         for _ in 0..ROUNDS {
             let [turns, _] = self.hub.turns();
             if self.sessions.touched.is_empty() && turns == 0 {

@@ -1,17 +1,21 @@
 //! Carriers: bytes between their sockets and their sessions.
 
+use std::collections::VecDeque;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
-use narrows_host::shares::Share;
+use narrows::block::BufferPool;
+use narrows_host::shares::{Share, Shares};
 
-use super::{Kind, Pump};
+use super::sessions::{SessionPlace, Sessions};
+use super::{Hub, Kind, Pump};
+use crate::asks::Asks;
 use crate::engine::Key;
 use crate::frame::Parser;
 use crate::hello::Place;
 use crate::limits::CARRIERS_MAX;
 use crate::outgoing::Look;
-use crate::session::{FlowId, Session};
+use crate::session::{FlowId, Sent, Session};
 use crate::settings::Report;
 use crate::socket;
 use crate::wire::Wire;
@@ -32,6 +36,39 @@ pub(super) struct CarrierPlace {
 
 /// Time for a remote shell to end by itself, so that it can restore its terminal.
 const CHILD_ENDS: Duration = Duration::from_secs(2);
+
+impl CarrierPlace {
+    /// Gives its session what it has, or a part if that is much. Returns how much that was, and why it is
+    /// lost if it is.
+    fn read(&mut self, session: &mut Session, buffers: &BufferPool, now_ns: u64) -> (usize, Option<String>) {
+        let number = self.number;
+        let has_parted = self.wire.has_parted();
+        if session.is_held(number)
+            && let Err(e) = session.resume(number, now_ns)
+        {
+            return (0, Some(e.to_string()));
+        }
+        let mut moved = 0;
+        while moved < TURN && (has_parted || session.wants_input(number) && !session.is_held(number)) {
+            match self.wire.read(buffers) {
+                Ok(None) => break,
+                Ok(Some(bytes)) if bytes.is_empty() => {
+                    return (moved, Some("the other end closed the connection".to_owned()));
+                }
+                // Only the end is still waited for.
+                Ok(Some(bytes)) if has_parted => moved += bytes.len(),
+                Ok(Some(bytes)) => {
+                    moved += bytes.len();
+                    if let Err(e) = session.receive(number, bytes, now_ns) {
+                        return (moved, Some(e.to_string()));
+                    }
+                }
+                Err(e) => return (moved, Some(narrows_host::words::e_text(&e))),
+            }
+        }
+        (moved, None)
+    }
+}
 
 impl Drop for CarrierPlace {
     fn drop(&mut self) {
@@ -55,6 +92,62 @@ fn end_child(mut child: Child) {
     };
     // Without a thread the program has been asked, and the system waits for it when this one ends.
     let _ = std::thread::Builder::new().name("narrows-shell".into()).stack_size(64 << 10).spawn(end);
+}
+
+/// What all carriers have together.
+pub(super) struct Carriers {
+    /// What hosts may still ask for before the sockets are looked at again.
+    asks: Asks,
+    /// Those that brought more.
+    held: VecDeque<Key>,
+    /// Parts of hosts in the number of carriers and listeners.
+    pub(super) attached: Shares,
+    /// What a carrier is to be given now, and the flows that it is of.
+    output: Vec<u8>,
+    sent: Vec<Sent>,
+}
+
+impl Carriers {
+    pub(super) fn new(attached_max: usize) -> Self {
+        let attached = Shares::new(attached_max);
+        Self { asks: Asks::default(), held: VecDeque::new(), attached, output: Vec::new(), sent: Vec::new() }
+    }
+
+    /// The sockets are looked at again.
+    pub(super) fn begin_turn(&mut self) {
+        self.asks.begin(self.are_held());
+    }
+
+    /// Whether some have brought more than their hosts may ask for.
+    pub(super) fn are_held(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// Lets a session take what its host may still ask for.
+    fn asking<T>(&mut self, place: &mut SessionPlace, take: impl FnOnce(&mut Session) -> T) -> T {
+        let left = self.asks.left(place.host);
+        place.session.set_asks_left(left);
+        let taken = take(&mut place.session);
+        self.asks.take(place.host, left - place.session.asks_left());
+        taken
+    }
+
+    /// Gives carriers that were held their turn, those first whose host had none for longest, and each time
+    /// beginning with another one: a host has one allowance for all that it has.
+    pub(super) fn release(&mut self, hub: &mut Hub, sessions: &Sessions) {
+        let mut held = std::mem::take(&mut self.held);
+        if !held.is_empty() {
+            held.rotate_left(1);
+        }
+        let mut waiting = Vec::with_capacity(held.len());
+        for key in held {
+            if let Some(Kind::Carrier(carrier)) = hub.kind(key) {
+                carrier.is_held = false;
+                waiting.push((sessions.host(carrier.session), key));
+            }
+        }
+        self.asks.serve(waiting).into_iter().for_each(|key| hub.queue(key));
+    }
 }
 
 impl Pump {
@@ -82,7 +175,7 @@ impl Pump {
         let Some(place) = self.sessions.get_mut(session) else { return };
         place.carriers[usize::from(number)] = Some(key);
         place.session.add_carrier(at, parser, now_ns);
-        let resumed = self.asking(session, |session| session.resume(number, now_ns)).unwrap_or(Ok(()));
+        let resumed = self.carriers.asking(place, |session| session.resume(number, now_ns));
         self.counters.carriers_now.add(1);
         match resumed {
             Ok(()) => self.hub.queue(key),
@@ -91,86 +184,22 @@ impl Pump {
         self.sessions.touch(session);
     }
 
-    /// Lets a session take what its host may still ask for.
-    fn asking<T>(&mut self, at: usize, take: impl FnOnce(&mut Session) -> T) -> Option<T> {
-        let Self { sessions, asks, .. } = self;
-        let place = sessions.get_mut(at)?;
-        let left = asks.left(place.host);
-        place.session.set_asks_left(left);
-        let taken = take(&mut place.session);
-        asks.take(place.host, left - place.session.asks_left());
-        Some(taken)
-    }
-
-    /// Gives carriers that were held their turn, those first whose host had none for longest, and each time
-    /// beginning with another one: a host has one allowance for all that it has.
-    pub(super) fn release(&mut self) {
-        let mut held = std::mem::take(&mut self.held);
-        if !held.is_empty() {
-            held.rotate_left(1);
-        }
-        let mut waiting = Vec::with_capacity(held.len());
-        for key in held {
-            if let Some(Kind::Carrier(carrier)) = self.hub.kind(key) {
-                carrier.is_held = false;
-                let at = carrier.session;
-                waiting.push((self.sessions.host(at), key));
-            }
-        }
-        for key in self.asks.serve(waiting) {
-            self.hub.queue(key);
-        }
-    }
-
     /// Reads what a carrier has.
     pub(super) fn carrier_ready(&mut self, key: Key) {
         let now_ns = self.now_ns;
-        let Self { hub, sessions, engine, asks, .. } = self;
-        let Some(Kind::Carrier(carrier)) = hub.kind(key) else { return };
+        let Some(Kind::Carrier(carrier)) = self.hub.kind(key) else { return };
         let (at, number) = (carrier.session, carrier.number);
-        let Some(place) = sessions.get_mut(at) else { return };
+        let Some(place) = self.sessions.get_mut(at) else { return };
         if carrier.is_held {
             return;
         }
-        let left = asks.left(place.host);
-        place.session.set_asks_left(left);
-        let mut moved = 0;
-        let mut lost = None;
-        let has_parted = carrier.wire.has_parted();
-        if place.session.is_held(number)
-            && let Err(e) = place.session.resume(number, now_ns)
-        {
-            lost = Some(e.to_string());
-        }
-        let may_read = |session: &Session| has_parted || session.wants_input(number) && !session.is_held(number);
-        while lost.is_none() && moved < TURN && may_read(&place.session) {
-            match carrier.wire.read(&engine.buffers) {
-                Ok(None) => break,
-                Ok(Some(bytes)) if bytes.is_empty() => {
-                    lost = Some("the other end closed the connection".to_owned());
-                    break;
-                }
-                // Only the end is still waited for.
-                Ok(Some(bytes)) if has_parted => moved += bytes.len(),
-                Ok(Some(bytes)) => {
-                    moved += bytes.len();
-                    if let Err(e) = place.session.receive(number, bytes, now_ns) {
-                        lost = Some(e.to_string());
-                        break;
-                    }
-                }
-                Err(e) => {
-                    lost = Some(narrows_host::words::e_text(&e));
-                    break;
-                }
-            }
-        }
-        asks.take(place.host, left - place.session.asks_left());
-        let is_held = place.session.is_held(number) && !has_parted && lost.is_none();
-        carrier.is_held = is_held;
+        let buffers = &self.engine.buffers;
+        let (moved, lost) = self.carriers.asking(place, |session| carrier.read(session, buffers, now_ns));
+        carrier.is_held = place.session.is_held(number) && !carrier.wire.has_parted() && lost.is_none();
+        let is_held = carrier.is_held;
         self.sessions.touch(at);
         if is_held {
-            return self.held.push_back(key);
+            return self.carriers.held.push_back(key);
         }
         if let Some(why) = lost {
             // What came before the end counts.
@@ -229,7 +258,7 @@ impl Pump {
         loop {
             self.tick();
             let begin_ns = self.now_ns;
-            let Self { hub, sessions, output, sent, .. } = self;
+            let Self { hub, sessions, carriers: Carriers { output, sent, .. }, .. } = self;
             let Some(Kind::Carrier(carrier)) = hub.kind(key) else { return Ok(()) };
             let Some(place) = sessions.get_mut(at) else { return Ok(()) };
             let wire = &mut carrier.wire;
@@ -259,15 +288,13 @@ impl Pump {
 
     /// Tells flows what a carrier took of them.
     fn tell_sent(&mut self, at: usize, number: u8, begin_ns: u64, key: Key) {
-        let mut sent = std::mem::take(&mut self.sent);
+        let mut sent = std::mem::take(&mut self.carriers.sent);
         if !sent.is_empty() {
             self.tick();
             let has_stream = sent.iter().any(|s| self.has_stream(at, s.flow));
             let look = match self.hub.kind(key) {
                 Some(Kind::Carrier(carrier)) if has_stream => {
-                    let now_ns = self.begun.elapsed().as_nanos() as u64;
-                    let Some(Kind::Carrier(carrier)) = self.hub.kind(key) else { return };
-                    carrier.wire.look(begin_ns, now_ns, false)
+                    carrier.wire.look(begin_ns, self.begun.elapsed().as_nanos() as u64, false)
                 }
                 _ => Look::default(),
             };
@@ -278,7 +305,7 @@ impl Pump {
             }
         }
         sent.clear();
-        self.sent = sent;
+        self.carriers.sent = sent;
     }
 
     fn has_stream(&mut self, at: usize, flow: FlowId) -> bool {

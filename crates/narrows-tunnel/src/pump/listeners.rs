@@ -295,7 +295,7 @@ impl Pump {
             return Ok((key, address));
         }
         let host = self.sessions.host(session);
-        let mut share = host.map(|host| self.attached.of(host));
+        let mut share = host.map(|host| self.carriers.attached.of(host));
         if share.as_mut().is_some_and(|share| !share.grow(1)) {
             self.counters.attached_over_limit.add(1);
             return Err((Reason::Busy, "too many listeners".into()));

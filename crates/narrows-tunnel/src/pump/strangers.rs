@@ -276,7 +276,7 @@ impl Pump {
             return refuse(self, Reason::Leaving);
         }
         self.greetings.note(host, self.now_ns);
-        let mut attached = self.attached.of(host);
+        let mut attached = self.carriers.attached.of(host);
         let is_further = present == Some(hello.session);
         if !self.is_stdio && !attached.grow(1) {
             self.counters.attached_over_limit.add(1);
