@@ -17,10 +17,10 @@ use rustls::{ClientConfig, ServerConfig};
 
 use super::counters::Counters;
 use super::engine::{self, Engine, Key};
-use super::limits::{ALL_GREETINGS_BURST, ALL_GREETINGS_PER_S, STRANGERS_AT_A_TIME};
+use super::limits::STRANGERS_AT_A_TIME;
 use super::lines::Subject;
 use super::lookup::{self, Found, Lookups};
-use super::rate::{Greetings, Rates};
+use super::rate::Rates;
 use super::reason::Reason;
 use super::reports::Teller;
 use super::session::{Credit, Role};
@@ -43,6 +43,7 @@ mod watched;
 use carriers::Carriers;
 use hub::{Hub, Kind};
 use sessions::Sessions;
+use strangers::Strangers;
 use uplink::UplinkState;
 pub(super) use watched::Snapshot;
 use watched::Tracing;
@@ -114,13 +115,8 @@ pub(super) struct Pump {
     sessions: Sessions,
     carriers: Carriers,
     hosts: Shares,
-    strangers: VecDeque<(Key, IpAddr)>,
-    rates: Rates,
-    /// Of all hosts.
-    greetings: Greetings,
+    strangers: Strangers,
     flow_rates: Rates,
-    /// When a refused stranger may be told of again.
-    complains_ns: u64,
     flows: usize,
     undecided: VecDeque<(Key, IpAddr)>,
     /// Number of the latest connection, for who watches.
@@ -169,11 +165,8 @@ pub(super) fn start(settings: Settings, reports: Teller, counters: Arc<Counters>
             sessions: Sessions::new(),
             carriers: Carriers::new(limits.attached),
             hosts: Shares::new(flows_max),
-            strangers: VecDeque::new(),
-            rates: Rates::new(limits.greetings_per_s, limits.greetings_per_s),
-            greetings: Greetings::new(ALL_GREETINGS_BURST, ALL_GREETINGS_PER_S),
+            strangers: Strangers::new(limits.greetings_per_s),
             flow_rates: Rates::new(limits.flows_per_s, limits.flows_per_s),
-            complains_ns: 0,
             flows: 0,
             undecided: VecDeque::new(),
             numbered: 0,

@@ -19,7 +19,7 @@ impl Pump {
         settings.timing.hello_within_ns = hello_within_ns;
         settings.limits = limits;
         self.engine.compression.memory.set_total(limits.memory);
-        self.rates.set(limits.greetings_per_s, limits.greetings_per_s);
+        self.strangers.rates.set(limits.greetings_per_s, limits.greetings_per_s);
         self.flow_rates.set(limits.flows_per_s, limits.flows_per_s);
         self.judge_listeners();
     }

@@ -13,7 +13,9 @@ use super::{Kind, Pump};
 use crate::engine::Key;
 use crate::frame::{NOISE_MAX, Parser};
 use crate::hello::Hello;
+use crate::limits::{ALL_GREETINGS_BURST, ALL_GREETINGS_PER_S};
 use crate::lines::Subject;
+use crate::rate::{Greetings, Rates};
 use crate::reason::Reason;
 use crate::session::Role;
 use crate::settings::Report;
@@ -54,6 +56,45 @@ enum Admission {
     OverRate,
 }
 
+/// What all strangers have together.
+pub(super) struct Strangers {
+    /// The oldest one first.
+    all: VecDeque<(Key, IpAddr)>,
+    /// Connections of each host.
+    pub(super) rates: Rates,
+    /// Handshakes of all hosts.
+    greetings: Greetings,
+    /// When a refused one may be told of again.
+    complains_ns: u64,
+}
+
+impl Strangers {
+    pub(super) fn new(greetings_per_s: u32) -> Self {
+        let rates = Rates::new(greetings_per_s, greetings_per_s);
+        let greetings = Greetings::new(ALL_GREETINGS_BURST, ALL_GREETINGS_PER_S);
+        Self { all: VecDeque::new(), rates, greetings, complains_ns: 0 }
+    }
+
+    /// What becomes of a stranger: a handshake is what it can ask for at others' cost, and it begins with
+    /// the first byte.
+    fn admit(&mut self, stranger: &mut Stranger, now_ns: u64) -> Admission {
+        if stranger.is_admitted {
+            return Admission::Granted;
+        }
+        let first = socket::peek(&stranger.wire.socket);
+        if first == Ok(None) {
+            return Admission::Silent;
+        }
+        stranger.is_admitted = true;
+        match first {
+            // TLS lets other records, such as alerts, come before a handshake: it could follow uncounted.
+            Ok(Some(byte)) if byte != HANDSHAKE => Admission::NoTunnel,
+            Ok(_) if !self.greetings.allow(stranger.host, now_ns) => Admission::OverRate,
+            _ => Admission::Granted,
+        }
+    }
+}
+
 impl Pump {
     /// The carrier that is there already.
     pub(super) fn open_stdio(&mut self) {
@@ -66,7 +107,7 @@ impl Pump {
     /// Somebody has connected to listener `i`.
     pub(super) fn meet(&mut self, i: usize, socket: OwnedFd, address: IpAddr) {
         let host = host_of(address);
-        if !self.rates.allow(host, self.now_ns) {
+        if !self.strangers.rates.allow(host, self.now_ns) {
             self.counters.strangers_over_rate.add(1);
             return socket::abort(socket);
         }
@@ -77,13 +118,13 @@ impl Pump {
 
     fn add_stranger(&mut self, wire: Wire, host: IpAddr, is_admitted: bool) {
         // Without a limit for the process, connections would lack the descriptors.
-        while self.strangers.len() >= self.settings.limits.strangers.min(self.settings.flows_max / 8).max(1) {
+        while self.strangers.all.len() >= self.settings.limits.strangers.min(self.settings.flows_max / 8).max(1) {
             self.turn_one_away();
         }
         let stranger = Stranger { wire, parser: Parser::new(0), host, heard: 0, leaving: false, is_admitted };
         let key = self.hub.add(Kind::Stranger(Box::new(stranger)));
-        self.strangers.push_back((key, host));
-        self.counters.strangers_now.set(self.strangers.len() as u64);
+        self.strangers.all.push_back((key, host));
+        self.counters.strangers_now.set(self.strangers.all.len() as u64);
         let at_ns = self.now_ns + self.settings.timing.hello_within_ns;
         // Who reaches the standard streams is known, and may be asked for a password first.
         if !self.is_stdio {
@@ -93,52 +134,28 @@ impl Pump {
     }
 
     fn turn_one_away(&mut self) {
-        if let Some(key) = oldest_of_most(&self.strangers) {
+        if let Some(key) = oldest_of_most(&self.strangers.all) {
             self.counters.strangers_over_limit.add(1);
             self.close(key);
-        }
-    }
-
-    /// What becomes of a stranger: a handshake is what it can ask for at others' cost, and it begins with
-    /// the first byte.
-    fn admit(&mut self, key: Key) -> Admission {
-        let Some(Kind::Stranger(stranger)) = self.hub.kind(key) else { return Admission::Granted };
-        if stranger.is_admitted {
-            return Admission::Granted;
-        }
-        let first = socket::peek(&stranger.wire.socket);
-        if first == Ok(None) {
-            return Admission::Silent;
-        }
-        stranger.is_admitted = true;
-        let host = stranger.host;
-        match first {
-            // TLS lets other records, such as alerts, come before a handshake: it could follow uncounted.
-            Ok(Some(byte)) if byte != HANDSHAKE => Admission::NoTunnel,
-            Ok(_) if !self.greetings.allow(host, self.now_ns) => Admission::OverRate,
-            _ => Admission::Granted,
         }
     }
 
     /// Moves the handshake of a stranger.
     pub(super) fn stranger_ready(&mut self, key: Key) {
         let now_ns = self.now_ns;
-        match self.admit(key) {
+        let Some(Kind::Stranger(stranger)) = self.hub.kind(key) else { return };
+        match self.strangers.admit(stranger, now_ns) {
             Admission::Silent => return,
             Admission::Granted => {}
             Admission::NoTunnel => {
+                let host = stranger.host;
                 self.counters.strangers_broken.add(1);
-                if let Some(Kind::Stranger(stranger)) = self.hub.kind(key) {
-                    let host = stranger.host;
-                    self.reports.tell_refusal(Some(host), Subject::Peers, format!("{host}: {NO_TUNNEL}"), self.now_ns);
-                }
+                self.reports.tell_refusal(Some(host), Subject::Peers, format!("{host}: {NO_TUNNEL}"), now_ns);
                 return self.close(key);
             }
             Admission::OverRate => {
                 self.counters.strangers_over_rate.add(1);
-                if let Some(Kind::Stranger(stranger)) = self.hub.kind(key) {
-                    socket::break_on_close(&stranger.wire.socket);
-                }
+                socket::break_on_close(&stranger.wire.socket);
                 return self.close(key);
             }
         }
@@ -198,8 +215,8 @@ impl Pump {
     /// Parts from one whose token or certificate is not accepted.
     fn turn_down(&mut self, key: Key, why: &str) {
         self.counters.strangers_refused.add(1);
-        if self.now_ns >= self.complains_ns {
-            self.complains_ns = self.now_ns + COMPLAINT_NS;
+        if self.now_ns >= self.strangers.complains_ns {
+            self.strangers.complains_ns = self.now_ns + COMPLAINT_NS;
             if let Some(Kind::Stranger(stranger)) = self.hub.kind(key) {
                 let text = format!("{}: {why}", stranger.host);
                 self.reports.tell(Report::Refused { text });
@@ -241,8 +258,8 @@ impl Pump {
     }
 
     fn forget_stranger(&mut self, key: Key) {
-        self.strangers.retain(|(other, _)| *other != key);
-        self.counters.strangers_now.set(self.strangers.len() as u64);
+        self.strangers.all.retain(|(other, _)| *other != key);
+        self.counters.strangers_now.set(self.strangers.all.len() as u64);
     }
 
     /// A stranger has proved itself: its connection becomes a carrier of its session.
@@ -275,7 +292,7 @@ impl Pump {
         if self.draining_until_ns.is_some() {
             return refuse(self, Reason::Leaving);
         }
-        self.greetings.note(host, self.now_ns);
+        self.strangers.greetings.note(host, self.now_ns);
         let mut attached = self.carriers.attached.of(host);
         let is_further = present == Some(hello.session);
         if !self.is_stdio && !attached.grow(1) {
