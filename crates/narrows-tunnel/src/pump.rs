@@ -1,15 +1,12 @@
 //! The thread that moves all bytes of a tunnel: sockets by epoll, edge-triggered, and the state
 //! machines of sessions and flows between them.
 
-use std::collections::VecDeque;
 use std::io;
-use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use narrows_host::shares::Shares;
 use rustix::event::epoll::EventFlags;
 use rustix::event::{EventfdFlags, eventfd};
 use rustls::pki_types::ServerName;
@@ -20,7 +17,6 @@ use super::engine::{self, Engine, Key};
 use super::limits::STRANGERS_AT_A_TIME;
 use super::lines::Subject;
 use super::lookup::{self, Found, Lookups};
-use super::rate::Rates;
 use super::reason::Reason;
 use super::reports::Teller;
 use super::session::{Credit, Role};
@@ -30,6 +26,7 @@ mod carriers;
 mod changes;
 mod conn;
 mod dialing;
+mod flows;
 mod held;
 mod hub;
 mod listeners;
@@ -41,12 +38,12 @@ mod uplink;
 mod watched;
 
 use carriers::Carriers;
+use flows::Flows;
 use hub::{Hub, Kind};
 use sessions::Sessions;
 use strangers::Strangers;
 use uplink::UplinkState;
 pub(super) use watched::Snapshot;
-use watched::Tracing;
 
 /// Events taken at a time.
 const EVENTS: usize = 256;
@@ -114,14 +111,8 @@ pub(super) struct Pump {
 
     sessions: Sessions,
     carriers: Carriers,
-    hosts: Shares,
     strangers: Strangers,
-    flow_rates: Rates,
-    flows: usize,
-    undecided: VecDeque<(Key, IpAddr)>,
-    /// Number of the latest connection, for who watches.
-    numbered: u64,
-    traces: Vec<Tracing>,
+    flows: Flows,
 
     uplink: Option<UplinkState>,
     /// Everything is over with the carrier on the standard streams.
@@ -164,13 +155,8 @@ pub(super) fn start(settings: Settings, reports: Teller, counters: Arc<Counters>
             lookups,
             sessions: Sessions::new(),
             carriers: Carriers::new(limits.attached),
-            hosts: Shares::new(flows_max),
             strangers: Strangers::new(limits.greetings_per_s),
-            flow_rates: Rates::new(limits.flows_per_s, limits.flows_per_s),
-            flows: 0,
-            undecided: VecDeque::new(),
-            numbered: 0,
-            traces: Vec::new(),
+            flows: Flows::new(flows_max, &limits),
             uplink: None,
             is_stdio: false,
             draining_until_ns: None,
@@ -273,7 +259,11 @@ impl Pump {
                 Order::Change(change) => self.change(*change),
                 Order::Beat => self.counters.beats.add(1),
                 Order::Snapshot(answer) => self.tell_state(&answer),
-                Order::Trace { id, limit, lines } => self.begin_trace(id, limit, lines),
+                Order::Trace { id, limit, lines } => {
+                    let limit_ns = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
+                    let until_ns = self.now_ns.saturating_add(limit_ns);
+                    self.flows.begin_trace(&mut self.hub, id, until_ns, lines);
+                }
                 Order::Drain(limit) => self.begin_drain(limit),
             }
         }
@@ -294,10 +284,10 @@ impl Pump {
 
     fn drain(&mut self) {
         let Some(until_ns) = self.draining_until_ns else { return };
-        if self.flows == 0 {
+        if self.flows.open == 0 {
             (0..self.sessions.len()).for_each(|at| self.part_if_done(at));
         }
-        if self.now_ns >= until_ns || self.flows == 0 && self.sessions.is_empty() {
+        if self.now_ns >= until_ns || self.flows.open == 0 && self.sessions.is_empty() {
             self.over.get_or_insert(None);
         }
     }
@@ -352,7 +342,7 @@ impl Pump {
             }
             self.tick();
         }
-        self.send_traces();
+        self.flows.send_traces(&mut self.hub, self.now_ns);
         self.counters.bytes_held.set(self.engine.compression.memory.held() as u64);
         let left = self.engine.compression.memory.left();
         if left == 0 && !self.is_full {

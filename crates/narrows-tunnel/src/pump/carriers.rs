@@ -309,7 +309,7 @@ impl Pump {
     }
 
     fn has_stream(&mut self, at: usize, flow: FlowId) -> bool {
-        let key = self.sessions.get(at).and_then(|s| s.flows.get(&flow).copied());
+        let key = self.sessions.conn(at, flow);
         matches!(key.and_then(|key| self.hub.kind(key)), Some(Kind::Conn(conn)) if conn.has_stream())
     }
 

@@ -20,7 +20,7 @@ impl Pump {
         settings.limits = limits;
         self.engine.compression.memory.set_total(limits.memory);
         self.strangers.rates.set(limits.greetings_per_s, limits.greetings_per_s);
-        self.flow_rates.set(limits.flows_per_s, limits.flows_per_s);
+        self.flows.rates.set(limits.flows_per_s, limits.flows_per_s);
         self.judge_listeners();
     }
 

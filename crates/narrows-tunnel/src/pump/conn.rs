@@ -9,15 +9,13 @@ use narrows::block::Block;
 use narrows_host::shares::Share;
 
 use super::watched::About;
-use super::{Kind, Pump};
 use crate::counters::Counters;
-use crate::engine::{self, Engine, Key};
+use crate::engine::{Engine, Key};
 use crate::incoming::Incoming;
 use crate::outgoing::{Context, Outgoing};
 use crate::reason::Reason;
 use crate::session::{FlowId, Session};
-use crate::target::Target;
-use crate::{socket, socks};
+use crate::socket;
 
 /// Bytes that a connection may move in each direction before others get their turn.
 const TURN: usize = 256 << 10;
@@ -46,7 +44,7 @@ pub(super) struct Conn {
     /// The socket has reported an error, which is read behind the last bytes.
     pub(super) broken: bool,
     /// It takes no bytes any more.
-    deaf: bool,
+    pub(super) deaf: bool,
     /// The other side of a unix socket reads no more, and may still write: what comes for it is thrown
     /// away.
     unread: bool,
@@ -59,14 +57,14 @@ pub(super) struct Conn {
     /// The session was told so.
     finished: bool,
     /// The flow is over; only the local connection gets the rest.
-    rest: Option<Rest>,
+    pub(super) rest: Option<Rest>,
     /// When a broken connection ends in any case.
     until_ns: Option<u64>,
     stuck: Stuck,
     /// The local connection was told that the peer sends no more.
     shut: bool,
     /// A SOCKS client waits for the answer to its request; it has sent these bytes already.
-    socks: Option<Vec<u8>>,
+    pub(super) socks: Option<Vec<u8>>,
     /// Amounts that the counters know.
     counted: [u64; 4],
     /// The part of its host in the limit of flows.
@@ -96,7 +94,7 @@ pub(super) enum Stage {
 
 /// How a local connection ends that outlives its flow.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Rest {
+pub(super) enum Rest {
     /// Behind what waits for it, by the end that the peer has sent.
     Ends,
     /// By a reset.
@@ -125,16 +123,8 @@ impl Stuck {
     }
 }
 
-/// What was read of a connection before it was carried.
-pub(super) enum Early {
-    Nothing,
-    Bytes(Vec<u8>),
-    /// Behind the request of a SOCKS client, which waits for an answer.
-    Socks(Vec<u8>),
-}
-
 /// What comes next for a connection.
-enum Next {
+pub(super) enum Next {
     Wait,
     /// Its turn is over, but it has more to do.
     Again,
@@ -177,7 +167,7 @@ impl Conn {
         }
     }
 
-    fn advance(&mut self, engine: &mut Engine, session: &mut Session, key: Key, now_ns: u64) -> Next {
+    pub(super) fn advance(&mut self, engine: &mut Engine, session: &mut Session, key: Key, now_ns: u64) -> Next {
         let socket = match &self.stage {
             Stage::Open(socket) if self.socks.is_none() => socket,
             Stage::Closed if session.has_left(self.flow) => return Next::Over,
@@ -261,7 +251,7 @@ impl Conn {
     }
 
     /// As [`Conn::advance`], for one whose flow is over.
-    fn advance_rest(&mut self, rest: Rest, engine: &mut Engine, key: Key, now_ns: u64) -> Next {
+    pub(super) fn advance_rest(&mut self, rest: Rest, engine: &mut Engine, key: Key, now_ns: u64) -> Next {
         let delivered = self.deliver(engine, None, key, now_ns);
         let Stage::Open(socket) = &self.stage else { return Next::Over };
         let left = self.down.ready_len() as u64 + socket::unconfirmed(socket);
@@ -346,7 +336,7 @@ impl Conn {
     }
 
     /// When it is to be advanced although nothing happens to it.
-    fn next_wakeup_ns(&self, session: Option<&Session>, now_ns: u64) -> Option<u64> {
+    pub(super) fn next_wakeup_ns(&self, session: Option<&Session>, now_ns: u64) -> Option<u64> {
         let up_ns = session.and_then(|session| self.up.next_wakeup_ns(session.queued(self.flow) > 0));
         let settles = self.rest == Some(Rest::Breaks) && self.down.is_exhausted();
         let settling_ns = settles.then_some(now_ns + SETTLING_NS);
@@ -354,323 +344,7 @@ impl Conn {
         let report_ns = session.and_then(|session| session.report_ns(self.flow, self.down.delivered()));
         [up_ns, settling_ns, report_ns, self.until_ns, stuck_ns].into_iter().flatten().min()
     }
-}
 
-impl Pump {
-    /// Whether the rate of its host allows one more connection of a session, be it to be refused.
-    pub(super) fn is_within_rate(&mut self, session: usize) -> bool {
-        let host = self.sessions.host(session);
-        let Some(host) = host.filter(|_| self.settings.limits.flows_per_s > 0) else { return true };
-        let allowed = self.flow_rates.allow(host, self.now_ns);
-        self.counters.flows_over_rate.add(u64::from(!allowed));
-        allowed
-    }
-
-    /// Takes a place for one more connection of a session.
-    pub(super) fn place_for(&mut self, session: usize) -> Option<Option<Share>> {
-        let host = self.sessions.get(session)?.host;
-        let share = host.map(|host| {
-            let mut share = self.hosts.of(host);
-            share.grow(1).then_some(share)
-        });
-        // A dialer has one peer, with which it shares nothing.
-        let share = match share {
-            None => Some(None),
-            Some(share) => share.map(Some),
-        };
-        let share = share.filter(|_| self.flows < self.settings.flows_max);
-        if share.is_none() {
-            self.counters.flows_over_limit.add(1);
-        }
-        share
-    }
-
-    /// Carries a connection that was accepted here, and has been read from as `early` says.
-    pub(super) fn carry(&mut self, session: usize, socket: OwnedFd, target: &Target, early: Early) {
-        if !self.is_within_rate(session) {
-            return socket::abort(socket);
-        }
-        let share = self.place_for(session);
-        let about = self.about(&target.client, target.to_string());
-        let place = self.sessions.get_mut(session).filter(|_| share.is_some());
-        let Some((flow, share)) = place.and_then(|place| place.session.open(target)).zip(share) else {
-            return socket::abort(socket);
-        };
-        self.counters.flows_opened.add(1);
-        socket::break_on_close(&socket);
-        let mut conn = Conn::new(session, flow, Stage::Open(socket), share, about);
-        match early {
-            Early::Nothing => drop(self.begin(conn)),
-            Early::Socks(bytes) => {
-                conn.socks = Some(bytes);
-                self.begin(conn);
-            }
-            Early::Bytes(bytes) => {
-                let key = self.begin(conn);
-                self.push_early(key, bytes);
-            }
-        }
-    }
-
-    pub(super) fn begin(&mut self, conn: Conn) -> Key {
-        let (session, flow) = (conn.session, conn.flow);
-        let key = self.hub.add(Kind::Conn(Box::new(conn)));
-        if let Some(place) = self.sessions.get_mut(session) {
-            place.flows.insert(flow, key);
-        }
-        self.flows += 1;
-        self.counters.flows_now.set(self.flows as u64);
-        self.hub.queue(key);
-        self.sessions.touch(session);
-        key
-    }
-
-    // --- course ---
-
-    /// Gives a connection its turn.
-    pub(super) fn advance(&mut self, key: Key) {
-        match self.hub.kind(key) {
-            Some(Kind::Conn(conn)) => match conn.stage {
-                Stage::Connecting { .. } => return self.connecting(key, false),
-                Stage::Finding { .. } | Stage::Knocking { .. } => return,
-                Stage::Open(_) | Stage::Closed => {}
-            },
-            Some(Kind::Carrier(_)) => return self.carrier_ready(key),
-            Some(Kind::Listener(_)) => return self.listener_ready(key),
-            _ => return,
-        }
-        let Self { hub, sessions, engine, now_ns, counters, .. } = self;
-        let Some(Kind::Conn(conn)) = hub.kind(key) else { return };
-        let (next, due_ns) = if let Some(rest) = conn.rest {
-            (conn.advance_rest(rest, engine, key, *now_ns), conn.next_wakeup_ns(None, *now_ns))
-        } else {
-            let Some(place) = sessions.get_mut(conn.session) else { return };
-            let next = conn.advance(engine, &mut place.session, key, *now_ns);
-            (next, conn.next_wakeup_ns(Some(&place.session), *now_ns))
-        };
-        conn.count(counters);
-        let session = conn.session;
-        self.sessions.touch(session);
-        match next {
-            Next::Wait => self.hub.set_timer(key, due_ns),
-            Next::Again => {
-                self.hub.set_timer(key, due_ns);
-                self.hub.queue(key);
-            }
-            Next::Over => self.end(key, None),
-            Next::Broken(reason) => self.end(key, Some(reason)),
-        }
-    }
-
-    /// Ends a connection of this host, with a reset if there is a reason.
-    fn end(&mut self, key: Key, reason: Option<Reason>) {
-        let Some(Kind::Conn(mut conn)) = self.hub.take(key) else { return };
-        self.count_off(key, &mut conn, reason);
-        let Some(reason) = reason else { return };
-        if reason == Reason::Damaged {
-            self.counters.flows_damaged.add(1);
-            let name = conn.about.name();
-            self.report_flow(conn.session, format!("{name}: the data was damaged on its way"));
-        }
-        if conn.rest.is_none() {
-            self.counters.flows_reset.add(1);
-            if let Some(place) = self.sessions.get_mut(conn.session) {
-                place.session.reset(conn.flow, reason);
-            }
-        }
-        conn.abort();
-    }
-
-    /// A connection is over; for a reason, if it did not end by itself.
-    pub(super) fn count_off(&mut self, key: Key, conn: &mut Conn, reason: Option<Reason>) {
-        self.flows -= 1;
-        conn.count(&self.counters);
-        self.counters.flows_now.set(self.flows as u64);
-        self.tell_end(conn, reason);
-        self.forget_flow(key, conn.session, conn.flow);
-    }
-
-    /// The session has nothing to do with a connection any more.
-    fn forget_flow(&mut self, key: Key, session: usize, flow: FlowId) {
-        if let Some(place) = self.sessions.get_mut(session)
-            && place.flows.get(&flow) == Some(&key)
-        {
-            place.flows.remove(&flow);
-        }
-        self.sessions.touch(session);
-    }
-
-    /// The flow of a connection is over, but not what waits for its local connection.
-    fn outlive(&mut self, key: Key, rest: Rest) {
-        let now_ns = self.now_ns;
-        let Some(Kind::Conn(conn)) = self.hub.kind(key) else { return };
-        let (session, flow) = (conn.session, conn.flow);
-        conn.up.abandon();
-        conn.rest = Some(rest);
-        conn.stuck = Stuck::default();
-        conn.until_ns = (rest == Rest::Breaks).then_some(now_ns + BROKEN_NS);
-        self.forget_flow(key, session, flow);
-        self.hub.queue(key);
-    }
-
-    /// The session of a connection is over.
-    pub(super) fn outlive_session(&mut self, key: Key) {
-        let Some(Kind::Conn(conn)) = self.hub.kind(key) else { return };
-        // Both ends have finished, but a slow client has not everything yet.
-        if matches!(conn.stage, Stage::Open(_)) && conn.finished && conn.down.has_ended() && !conn.deaf {
-            return self.outlive(key, Rest::Ends);
-        }
-        let Some(Kind::Conn(mut conn)) = self.hub.take(key) else { return };
-        self.count_off(key, &mut conn, Some(Reason::Lost));
-        conn.abort();
-    }
-
-    /// The connection of a flow.
-    pub(super) fn conn_of(&mut self, session: usize, flow: FlowId) -> Option<(Key, &mut Conn)> {
-        let key = *self.sessions.get(session)?.flows.get(&flow)?;
-        match self.hub.kind(key) {
-            Some(Kind::Conn(conn)) => Some((key, conn)),
-            _ => None,
-        }
-    }
-
-    /// Bytes of a flow have come, or its end.
-    pub(super) fn arrived(&mut self, session: usize, flow: FlowId, bytes: Option<(bool, Block)>) {
-        let Some((key, conn)) = self.conn_of(session, flow) else { return };
-        match bytes {
-            Some((coded, bytes)) => conn.down.push(coded, bytes),
-            None => conn.down.end(),
-        }
-        self.hub.queue(key);
-    }
-
-    /// There may be room for more bytes of a flow.
-    pub(super) fn has_room(&mut self, session: usize, flow: FlowId) {
-        if let Some((key, _)) = self.conn_of(session, flow) {
-            self.hub.queue(key);
-        }
-    }
-
-    /// The peer has reached the target of a flow.
-    pub(super) fn reached(&mut self, session: usize, flow: FlowId) {
-        let now_ns = self.now_ns;
-        let counters = std::sync::Arc::clone(&self.counters);
-        let Some((key, conn)) = self.conn_of(session, flow) else { return };
-        conn.about.reached(&counters, now_ns);
-        self.hub.queue(key);
-        let Some(Kind::Conn(conn)) = self.hub.kind(key) else { return };
-        let Some(early) = conn.socks.take() else { return };
-        // Its buffer is empty, so that the answer fits. An error that this call took is told by no other
-        // one: without it the end of a client that is gone would look like that of its bytes.
-        if let Stage::Open(socket) = &conn.stage {
-            let answer = socks::answer(Ok(()));
-            conn.deaf |= !matches!(socket::write(socket, &answer), Ok(Some(len)) if len == answer.len());
-        }
-        self.push_early(key, early);
-    }
-
-    /// Passes on what was read before a connection was carried.
-    fn push_early(&mut self, key: Key, early: Vec<u8>) {
-        let now_ns = self.now_ns;
-        let Self { sessions, hub, engine, .. } = self;
-        let Some(Kind::Conn(conn)) = hub.kind(key) else { return };
-        let Some(place) = sessions.get_mut(conn.session) else { return };
-        if !early.is_empty() {
-            let mut context = Context { engine, session: &mut place.session, flow: conn.flow, key, now_ns };
-            conn.up.push(Block::from_vec(early), &mut context);
-        }
-        self.hub.queue(key);
-    }
-
-    /// The flow is over; the session knows it already.
-    pub(super) fn gone(&mut self, session: usize, flow: FlowId, reason: Reason, text: &str) {
-        let Some((key, conn)) = self.conn_of(session, flow) else { return };
-        let said = (!text.is_empty()).then(|| format!("{}: {reason}: {text}", conn.about.name()));
-        let outlives = matches!(conn.stage, Stage::Open(_)) && conn.socks.is_none();
-        if let Some(text) = said {
-            self.report_flow(session, text);
-        }
-        if outlives {
-            // What came before the reset is delivered before it.
-            return self.outlive(key, Rest::Breaks);
-        }
-        let Some(Kind::Conn(mut conn)) = self.hub.take(key) else { return };
-        self.count_off(key, &mut conn, Some(reason));
-        if conn.socks.is_some()
-            && let Stage::Open(socket) = std::mem::replace(&mut conn.stage, Stage::Closed)
-        {
-            let _ = socket::write(&socket, &socks::answer(Err(reason)));
-            return socket::close(socket);
-        }
-        conn.abort();
-    }
-
-    /// A worker has done a job of a connection.
-    pub(super) fn worker_done(&mut self, key: Key, result: engine::Result) {
-        let now_ns = self.now_ns;
-        let Self { hub, sessions, engine, .. } = self;
-        let Some(Kind::Conn(conn)) = hub.kind(key) else { return };
-        let (session, flow) = (conn.session, conn.flow);
-        let failed = match result {
-            engine::Result::Encoded(done) => {
-                if let Some(place) = sessions.get_mut(session).filter(|_| conn.rest.is_none()) {
-                    conn.up.encoded(*done, &mut Context { engine, session: &mut place.session, flow, key, now_ns });
-                }
-                None
-            }
-            engine::Result::Decoded(done) => conn.down.decoded(*done, key, engine).err().map(|_| Reason::Damaged),
-            engine::Result::Failed => Some(Reason::Other),
-        };
-        self.sessions.touch(session);
-        match failed {
-            None => self.hub.queue(key),
-            Some(reason) => self.end(key, Some(reason)),
-        }
-    }
-
-    /// A carrier has taken bytes of a flow.
-    pub(super) fn carried(
-        &mut self,
-        session: usize,
-        flow: FlowId,
-        len: usize,
-        carrier: u8,
-        look: &crate::outgoing::Look,
-    ) {
-        let now_ns = self.now_ns;
-        let Self { hub, sessions, engine, .. } = self;
-        let Some(place) = sessions.get_mut(session) else { return };
-        let Some(key) = place.flows.get(&flow).copied() else { return };
-        let Some(Kind::Conn(conn)) = hub.kind(key) else { return };
-        conn.up.on_carrier(len, carrier, look, &mut Context { engine, session: &mut place.session, flow, key, now_ns });
-        // There may be room to read more, or an end to be told.
-        self.hub.queue(key);
-    }
-
-    pub(super) fn conn_on_time(&mut self, key: Key) {
-        let now_ns = self.now_ns;
-        let Some(Kind::Conn(conn)) = self.hub.kind(key) else { return };
-        match &conn.stage {
-            Stage::Connecting { .. } => return self.connecting(key, true),
-            Stage::Knocking { .. } => return self.knock(key),
-            _ => {}
-        }
-        // Its time may be over.
-        self.hub.queue(key);
-        let Some(Kind::Conn(conn)) = self.hub.kind(key) else { return };
-        if conn.rest.is_some() || !conn.has_stream() {
-            return;
-        }
-        let (session, flow) = (conn.session, conn.flow);
-        let Some((carrier, look)) = self.look(session, flow) else { return };
-        let Self { hub, sessions, engine, .. } = self;
-        let Some(Kind::Conn(conn)) = hub.kind(key) else { return };
-        let Some(place) = sessions.get_mut(session) else { return };
-        conn.up.on_time(carrier, &look, &mut Context { engine, session: &mut place.session, flow, key, now_ns });
-    }
-}
-
-impl Conn {
     /// Adds to the counters what came since the last time: bytes for a carrier are made, and those of it
     /// come, in other turns than its own too.
     pub(super) fn count(&mut self, counters: &Counters) {
@@ -690,6 +364,19 @@ impl Conn {
     /// Whether a look at the carrier is of use.
     pub(super) fn has_stream(&self) -> bool {
         self.up.has_stream()
+    }
+
+    /// Only what waits for the local connection goes on.
+    pub(super) fn outlive(&mut self, rest: Rest, now_ns: u64) {
+        self.up.abandon();
+        self.rest = Some(rest);
+        self.stuck = Stuck::default();
+        self.until_ns = (rest == Rest::Breaks).then_some(now_ns + BROKEN_NS);
+    }
+
+    /// Both ends have finished, but a slow client has not everything yet.
+    pub(super) fn has_rest(&self) -> bool {
+        matches!(self.stage, Stage::Open(_)) && self.finished && self.down.has_ended() && !self.deaf
     }
 
     pub(super) fn abort(self) {

@@ -7,7 +7,7 @@ use narrows::upgrade::host_of;
 use narrows_host::bound::Bound;
 use narrows_host::shares::{ALONE, Share};
 
-use super::conn::Early;
+use super::flows::Early;
 use super::held::Request;
 use super::strangers::oldest_of_most;
 use super::{Kind, Pump};
@@ -186,16 +186,16 @@ impl Pump {
 
     /// Waits for what a connection says first.
     fn ask(&mut self, socket: OwnedFd, client: String, host: IpAddr, awaits: Awaits) {
-        while self.undecided.len() >= self.settings.limits.undecided.min(self.settings.flows_max / 8).max(1) {
-            let Some(oldest) = oldest_of_most(&self.undecided) else { break };
+        while self.flows.undecided.len() >= self.settings.limits.undecided.min(self.settings.flows_max / 8).max(1) {
+            let Some(oldest) = oldest_of_most(&self.flows.undecided) else { break };
             self.counters.undecided_over_limit.add(1);
             if let Some(undecided) = self.take_undecided(oldest) {
                 socket::abort(undecided.socket);
             }
         }
         let key = self.hub.add(Kind::Undecided(Box::new(Undecided { socket, client, awaits })));
-        self.undecided.push_back((key, host));
-        self.counters.undecided_now.set(self.undecided.len() as u64);
+        self.flows.undecided.push_back((key, host));
+        self.counters.undecided_now.set(self.flows.undecided.len() as u64);
         let at_ns = self.now_ns + UNDECIDED_NS;
         self.hub.set_timer(key, Some(at_ns));
         self.undecided_ready(key);
@@ -237,8 +237,8 @@ impl Pump {
     }
 
     fn take_undecided(&mut self, key: Key) -> Option<Box<Undecided>> {
-        self.undecided.retain(|(other, _)| *other != key);
-        self.counters.undecided_now.set(self.undecided.len() as u64);
+        self.flows.undecided.retain(|(other, _)| *other != key);
+        self.counters.undecided_now.set(self.flows.undecided.len() as u64);
         match self.hub.take(key) {
             Some(Kind::Undecided(undecided)) => Some(undecided),
             _ => None,

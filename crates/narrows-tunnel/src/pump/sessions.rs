@@ -12,7 +12,7 @@ use crate::engine::Key;
 use crate::hello::Hello;
 use crate::limits::{CARRIERS_MAX, SESSIONS_MAX};
 use crate::reason::Reason;
-use crate::session::{Event, Role, Session};
+use crate::session::{Event, FlowId, Role, Session};
 use crate::settings::{Trust, Uplink};
 
 /// Time in which a remote shell must have logged in: people look for their password or second factor,
@@ -85,6 +85,11 @@ impl Sessions {
     /// Host of the dialer of a session.
     pub(super) fn host(&self, at: usize) -> Option<IpAddr> {
         self.get(at)?.host
+    }
+
+    /// The connection of a flow.
+    pub(super) fn conn(&self, at: usize, flow: FlowId) -> Option<Key> {
+        self.get(at)?.flows.get(&flow).copied()
     }
 
     fn take(&mut self, at: usize) -> Option<SessionPlace> {

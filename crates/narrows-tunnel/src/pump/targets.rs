@@ -70,7 +70,7 @@ impl Pump {
             },
         };
         let Some(share) = self.place_for(session) else { return refuse(self, Reason::Busy, "too many connections") };
-        let about = self.about(&target.client, endpoint.to_string());
+        let about = self.flows.about(&target.client, endpoint.to_string(), self.now_ns);
         let preamble = if self.settings.send_proxy {
             let server = match &endpoint {
                 Endpoint::Tcp { host, port } => host.parse().ok().map(|ip| SocketAddr::new(ip, *port)),

@@ -9,7 +9,7 @@ use narrows_watch::status::{Connection, Traffic};
 use serde_json::json;
 
 use super::conn::{Conn, Stage};
-use super::{Kind, Pump};
+use super::{Flows, Hub, Kind, Pump};
 use crate::counters::Counters;
 use crate::engine::Key;
 use crate::limits::CARRIERS_MAX;
@@ -73,15 +73,58 @@ pub(super) struct Tracing {
     lines: SyncSender<String>,
 }
 
-impl Pump {
+impl Flows {
     /// What will be told of a new connection. Both texts may be those of a peer.
-    pub(super) fn about(&mut self, from: &str, to: String) -> Box<About> {
+    pub(super) fn about(&mut self, from: &str, to: String, now_ns: u64) -> Box<About> {
         self.numbered += 1;
         let text = |text: &str| shown(text.as_bytes()).into_boxed_str();
         let (from, to) = (text(from), text(&to));
-        Box::new(About { id: self.numbered, from, to, begun_ns: self.now_ns, is_open: false })
+        Box::new(About { id: self.numbered, from, to, begun_ns: now_ns, is_open: false })
     }
 
+    /// Sends every decision about a connection to `lines`, beginning with what it is.
+    pub(super) fn begin_trace(&mut self, hub: &mut Hub, id: u64, until_ns: u64, lines: SyncSender<String>) {
+        let is_it = |kind: &Kind| matches!(kind, Kind::Conn(conn) if conn.about.id == id);
+        let key = hub.iter().find_map(|(key, kind)| is_it(kind).then_some(key));
+        // Without it, the end of `lines` tells that there is none.
+        let Some((key, Kind::Conn(conn))) = key.and_then(|key| Some((key, hub.kind(key)?))) else { return };
+        let first = json!({ "event": "flow", "id": id, "from": &*conn.about.from, "to": &*conn.about.to });
+        if lines.try_send(first.to_string()).is_ok() {
+            conn.up.set_trace(true);
+            self.traces.push(Tracing { key, until_ns, lines });
+        }
+    }
+
+    /// Passes on what traced connections have decided.
+    pub(super) fn send_traces(&mut self, hub: &mut Hub, now_ns: u64) {
+        for at in (0..self.traces.len()).rev() {
+            let Tracing { key, until_ns, .. } = self.traces[at];
+            let is_over = now_ns >= until_ns;
+            let lines = match hub.kind(key) {
+                Some(Kind::Conn(conn)) => Some(conn.up.take_trace()),
+                _ => None,
+            };
+            let lines = lines.filter(|_| !is_over);
+            let goes_on = lines.is_some_and(|lines| {
+                // Observations of the link come after every write, and are no decisions.
+                let mut lines = lines.lines().filter(|line| !line.starts_with("{\"event\":\"link\""));
+                // Who reads too slowly misses some.
+                lines.all(|line| {
+                    !matches!(self.traces[at].lines.try_send(line.to_owned()), Err(TrySendError::Disconnected(_)))
+                })
+            });
+            if !goes_on {
+                self.traces.swap_remove(at);
+                let others = self.traces.iter().any(|trace| trace.key == key);
+                if let (Some(Kind::Conn(conn)), false) = (hub.kind(key), others) {
+                    conn.up.set_trace(false);
+                }
+            }
+        }
+    }
+}
+
+impl Pump {
     /// A connection is over.
     pub(super) fn tell_end(&mut self, conn: &Conn, reason: Option<Reason>) {
         let about = &conn.about;
@@ -112,7 +155,7 @@ impl Pump {
     /// Answers how everything is.
     pub(super) fn tell_state(&mut self, answer: &Sender<Snapshot>) {
         let mut account = self.engine.account().borrow().clone();
-        let mut connections = Vec::with_capacity(self.flows);
+        let mut connections = Vec::with_capacity(self.flows.open);
         for (_, kind) in self.hub.iter() {
             let Kind::Conn(conn) = kind else { continue };
             conn.up.live().into_iter().for_each(|summary| account.add(summary));
@@ -159,51 +202,6 @@ impl Pump {
             out,
             back,
             progress: None,
-        }
-    }
-
-    // --- traces ---
-
-    /// Sends every decision about a connection to `lines`, beginning with what it is.
-    pub(super) fn begin_trace(&mut self, id: u64, limit: Duration, lines: SyncSender<String>) {
-        let limit_ns = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
-        let until_ns = self.now_ns.saturating_add(limit_ns);
-        let is_it = |kind: &Kind| matches!(kind, Kind::Conn(conn) if conn.about.id == id);
-        let key = self.hub.iter().find_map(|(key, kind)| is_it(kind).then_some(key));
-        // Without it, the end of `lines` tells that there is none.
-        let Some((key, Kind::Conn(conn))) = key.and_then(|key| Some((key, self.hub.kind(key)?))) else { return };
-        let first = json!({ "event": "flow", "id": id, "from": &*conn.about.from, "to": &*conn.about.to });
-        if lines.try_send(first.to_string()).is_ok() {
-            conn.up.set_trace(true);
-            self.traces.push(Tracing { key, until_ns, lines });
-        }
-    }
-
-    /// Passes on what traced connections have decided.
-    pub(super) fn send_traces(&mut self) {
-        for at in (0..self.traces.len()).rev() {
-            let Tracing { key, until_ns, .. } = self.traces[at];
-            let is_over = self.now_ns >= until_ns;
-            let lines = match self.hub.kind(key) {
-                Some(Kind::Conn(conn)) => Some(conn.up.take_trace()),
-                _ => None,
-            };
-            let lines = lines.filter(|_| !is_over);
-            let goes_on = lines.is_some_and(|lines| {
-                // Observations of the link come after every write, and are no decisions.
-                let mut lines = lines.lines().filter(|line| !line.starts_with("{\"event\":\"link\""));
-                // Who reads too slowly misses some.
-                lines.all(|line| {
-                    !matches!(self.traces[at].lines.try_send(line.to_owned()), Err(TrySendError::Disconnected(_)))
-                })
-            });
-            if !goes_on {
-                self.traces.swap_remove(at);
-                let others = self.traces.iter().any(|trace| trace.key == key);
-                if let (Some(Kind::Conn(conn)), false) = (self.hub.kind(key), others) {
-                    conn.up.set_trace(false);
-                }
-            }
         }
     }
 }
