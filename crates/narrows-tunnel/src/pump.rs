@@ -13,13 +13,13 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ServerConfig};
 
 use super::counters::Counters;
-use super::engine::{self, Engine, Key};
+use super::engine::{self, Key};
 use super::limits::STRANGERS_AT_A_TIME;
 use super::lines::Subject;
 use super::lookup::{self, Found, Lookups};
 use super::reason::Reason;
 use super::reports::Teller;
-use super::session::{Credit, Role};
+use super::session::Role;
 use super::settings::{Change, Report, Settings, Trust};
 
 mod carriers;
@@ -36,6 +36,7 @@ mod strangers;
 mod targets;
 mod uplink;
 mod watched;
+mod work;
 
 use carriers::Carriers;
 use flows::Flows;
@@ -44,16 +45,12 @@ use sessions::Sessions;
 use strangers::Strangers;
 use uplink::UplinkState;
 pub(super) use watched::Snapshot;
+use work::Work;
 
 /// Events taken at a time.
 const EVENTS: usize = 256;
 /// Rounds of work between two looks at the sockets.
 const ROUNDS: usize = 8;
-/// Unused buffers go back to the system after this time.
-const TIDY_AFTER: Duration = Duration::from_secs(1);
-/// Memory of streams that ended goes back to the system at most this often, since it takes some
-/// milliseconds.
-const TIDY_EVERY_NS: u64 = 10_000_000_000;
 
 /// Orders to a tunnel, from any thread.
 pub(super) enum Order {
@@ -105,8 +102,7 @@ pub(super) struct Pump {
     settings: Settings,
     reports: Teller,
     counters: Arc<Counters>,
-    engine: Engine,
-    credit: Credit,
+    work: Work,
     lookups: Lookups,
 
     sessions: Sessions,
@@ -115,16 +111,18 @@ pub(super) struct Pump {
     flows: Flows,
 
     uplink: Option<UplinkState>,
-    /// Everything is over with the carrier on the standard streams.
+    end: End,
+}
+
+/// How everything ends.
+#[derive(Default)]
+struct End {
+    /// With the carrier on the standard streams.
     is_stdio: bool,
+    /// When no flow is open any more, or at this time.
     draining_until_ns: Option<u64>,
+    /// It is to end now; with an error, if that is a failure.
     over: Option<Option<String>>,
-    /// Flows hold all the memory that they may.
-    is_full: bool,
-    /// Buffers were used since they were last trimmed.
-    untidy: bool,
-    /// When memory was last returned to the system.
-    tidied_ns: u64,
 }
 
 /// Starts a tunnel on a thread of its own.
@@ -137,11 +135,10 @@ pub(super) fn start(settings: Settings, reports: Teller, counters: Arc<Counters>
     let lookups = Lookups::new(lookup::resolve, move |name, found| tell_found.send(Order::Found(name, found)));
     let (begun_tell, begun) = channel();
     let run = move || {
-        // The engine belongs to this thread.
-        let engine =
-            Engine::new(settings.engine.clone(), Box::new(move |key, done| tell.send(Order::Worker(key, done))));
         let (flows_max, limits) = (settings.flows_max, settings.limits);
-        engine.compression.memory.set_total(limits.memory);
+        // The engine belongs to this thread.
+        let tell: engine::Tell = Box::new(move |key, done| tell.send(Order::Worker(key, done)));
+        let work = Work::new(settings.engine.clone(), tell, limits.memory);
         let mut pump = Pump {
             hub: Hub::new(watch, bell),
             inbox,
@@ -150,20 +147,14 @@ pub(super) fn start(settings: Settings, reports: Teller, counters: Arc<Counters>
             settings,
             reports,
             counters,
-            engine,
-            credit: Credit::default(),
+            work,
             lookups,
             sessions: Sessions::new(),
             carriers: Carriers::new(limits.attached),
             strangers: Strangers::new(limits.greetings_per_s),
             flows: Flows::new(flows_max, &limits),
             uplink: None,
-            is_stdio: false,
-            draining_until_ns: None,
-            over: None,
-            is_full: false,
-            untidy: false,
-            tidied_ns: 0,
+            end: End::default(),
         };
         let opened = pump.open();
         let failed = opened.is_err();
@@ -183,18 +174,14 @@ impl Pump {
     /// Returns an error if it is over by a failure.
     fn run(&mut self) -> Option<String> {
         let mut events = Vec::with_capacity(EVENTS);
-        while self.over.is_none() {
+        while self.end.over.is_none() {
             let wait = self.patience();
             if let Err(e) = self.hub.wait(&mut events, wait) {
-                self.over = Some(Some(format!("cannot wait for sockets: {e}")));
+                self.end.over = Some(Some(format!("cannot wait for sockets: {e}")));
                 break;
             }
             self.tick();
-            if events.is_empty() && wait.is_some_and(|w| w >= TIDY_AFTER) {
-                self.engine.buffers.trim();
-                self.untidy = false;
-            }
-            self.untidy |= !events.is_empty();
+            self.work.waited(!events.is_empty(), wait);
             self.carriers.begin_turn();
             for event in &events {
                 if let Some(key) = self.hub.about(event) {
@@ -203,15 +190,12 @@ impl Pump {
             }
             self.hear_orders();
             self.call_due();
-            self.work();
-            if self.engine.has_garbage() && self.now_ns >= self.tidied_ns + TIDY_EVERY_NS {
-                self.engine.tidy();
-                self.tidied_ns = self.now_ns;
-            }
+            self.advance_all();
+            self.work.tidy(self.now_ns);
             self.drain();
             self.reports.tell_left_out(self.now_ns);
         }
-        self.over.take().flatten()
+        self.end.over.take().flatten()
     }
 
     /// Resets whatever is open here, so that nobody takes it for whole, and asks remote shells to end. The
@@ -230,15 +214,11 @@ impl Pump {
             return Some(Duration::ZERO);
         }
         let now_ns = self.begun.elapsed().as_nanos() as u64;
+        let (work, reports) = (self.work.next_wakeup_ns(now_ns), self.reports.next_wakeup_ns(now_ns));
         let uplink = self.uplink.as_ref().and_then(UplinkState::next_wakeup_ns);
-        let tidy = self.engine.has_garbage().then_some(self.tidied_ns + TIDY_EVERY_NS);
-        let (timer, reports) = (self.hub.next_wakeup_ns(), self.reports.next_wakeup_ns(now_ns));
-        let first = [timer, self.sessions.next_wakeup_ns(), uplink, self.draining_until_ns, tidy, reports]
-            .into_iter()
-            .flatten()
-            .min();
-        let first = first.map(|at| Duration::from_nanos(at.saturating_sub(now_ns)));
-        [first, self.untidy.then_some(TIDY_AFTER)].into_iter().flatten().min()
+        let (places, sessions) = (self.hub.next_wakeup_ns(), self.sessions.next_wakeup_ns());
+        let all = [work, reports, uplink, places, sessions, self.end.draining_until_ns];
+        all.into_iter().flatten().min().map(|at_ns| Duration::from_nanos(at_ns.saturating_sub(now_ns)))
     }
 
     fn hear_orders(&mut self) {
@@ -271,7 +251,7 @@ impl Pump {
 
     fn begin_drain(&mut self, limit: Duration) {
         let until_ns = self.now_ns.saturating_add(limit.as_nanos() as u64);
-        self.draining_until_ns = Some(until_ns);
+        self.end.draining_until_ns = Some(until_ns);
         self.close_listeners();
         for at in 0..self.sessions.len() {
             if let Some(place) = self.sessions.get_mut(at) {
@@ -279,16 +259,16 @@ impl Pump {
                 self.sessions.touch(at);
             }
         }
-        self.work();
+        self.advance_all();
     }
 
     fn drain(&mut self) {
-        let Some(until_ns) = self.draining_until_ns else { return };
+        let Some(until_ns) = self.end.draining_until_ns else { return };
         if self.flows.open == 0 {
             (0..self.sessions.len()).for_each(|at| self.part_if_done(at));
         }
         if self.now_ns >= until_ns || self.flows.open == 0 && self.sessions.is_empty() {
-            self.over.get_or_insert(None);
+            self.end.over.get_or_insert(None);
         }
     }
 
@@ -311,7 +291,7 @@ impl Pump {
 
     /// Moves bytes between sockets and state machines, until nothing moves or it is time to look at
     /// the sockets again.
-    fn work(&mut self) {
+    fn advance_all(&mut self) {
         let [_, strangers] = self.hub.turns();
         for _ in 0..strangers.min(STRANGERS_AT_A_TIME) {
             let Some(key) = self.hub.take_stranger_turn() else { break };
@@ -343,13 +323,7 @@ impl Pump {
             self.tick();
         }
         self.flows.send_traces(&mut self.hub, self.now_ns);
-        self.counters.bytes_held.set(self.engine.compression.memory.held() as u64);
-        let left = self.engine.compression.memory.left();
-        if left == 0 && !self.is_full {
-            self.counters.memory_full.add(1);
-        }
-        self.is_full = left == 0;
-        self.credit.set_left(left);
+        self.work.count(&self.counters);
     }
 
     fn happened(&mut self, key: Key, flags: EventFlags) {

@@ -193,7 +193,7 @@ impl Pump {
         if carrier.is_held {
             return;
         }
-        let buffers = &self.engine.buffers;
+        let buffers = &self.work.engine.buffers;
         let (moved, lost) = self.carriers.asking(place, |session| carrier.read(session, buffers, now_ns));
         carrier.is_held = place.session.is_held(number) && !carrier.wire.has_parted() && lost.is_none();
         let is_held = carrier.is_held;

@@ -18,7 +18,7 @@ impl Pump {
         (settings.proxy_from, settings.send_proxy) = (proxy_from, send_proxy);
         settings.timing.hello_within_ns = hello_within_ns;
         settings.limits = limits;
-        self.engine.compression.memory.set_total(limits.memory);
+        self.work.engine.compression.memory.set_total(limits.memory);
         self.strangers.rates.set(limits.greetings_per_s, limits.greetings_per_s);
         self.flows.rates.set(limits.flows_per_s, limits.flows_per_s);
         self.judge_listeners();

@@ -132,10 +132,10 @@ impl Pump {
         let now_ns = self.now_ns;
         let Some(Kind::Conn(conn)) = self.hub.kind(key) else { return };
         let (next, due_ns) = if let Some(rest) = conn.rest {
-            (conn.advance_rest(rest, &mut self.engine, key, now_ns), conn.next_wakeup_ns(None, now_ns))
+            (conn.advance_rest(rest, &mut self.work.engine, key, now_ns), conn.next_wakeup_ns(None, now_ns))
         } else {
             let Some(place) = self.sessions.get_mut(conn.session) else { return };
-            let next = conn.advance(&mut self.engine, &mut place.session, key, now_ns);
+            let next = conn.advance(&mut self.work.engine, &mut place.session, key, now_ns);
             (next, conn.next_wakeup_ns(Some(&place.session), now_ns))
         };
         conn.count(&self.counters);
@@ -214,7 +214,7 @@ impl Pump {
     fn at_work(&mut self, key: Key) -> Option<(&mut Conn, Context<'_>)> {
         let Some(Kind::Conn(conn)) = self.hub.kind(key) else { return None };
         let session = &mut self.sessions.get_mut(conn.session)?.session;
-        let (engine, flow, now_ns) = (&mut self.engine, conn.flow, self.now_ns);
+        let (engine, flow, now_ns) = (&mut self.work.engine, conn.flow, self.now_ns);
         Some((conn, Context { engine, session, flow, key, now_ns }))
     }
 
@@ -305,7 +305,7 @@ impl Pump {
                 None
             }
             engine::Result::Decoded(done) => {
-                conn.down.decoded(*done, key, &mut self.engine).err().map(|_| Reason::Damaged)
+                conn.down.decoded(*done, key, &mut self.work.engine).err().map(|_| Reason::Damaged)
             }
             engine::Result::Failed => Some(Reason::Other),
         };

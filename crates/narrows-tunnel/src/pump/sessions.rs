@@ -138,7 +138,7 @@ impl Pump {
         if role == Role::Dialer && matches!(self.settings.uplink, Some(Uplink::Shell { .. })) {
             timing.hello_within_ns = timing.hello_within_ns.max(LOGIN_NS);
         }
-        let session = Session::new(role, hello, timing).with_credit(&self.credit);
+        let session = Session::new(role, hello, timing).with_credit(&self.work.credit);
         let place = SessionPlace {
             session,
             role,
@@ -231,8 +231,8 @@ impl Pump {
             self.hold_listeners(place.listeners.into_values());
         }
         self.uplink_ended(at);
-        if self.is_stdio {
-            self.over.get_or_insert(None);
+        if self.end.is_stdio {
+            self.end.over.get_or_insert(None);
         }
     }
 

@@ -99,7 +99,7 @@ impl Pump {
     /// The carrier that is there already.
     pub(super) fn open_stdio(&mut self) {
         if let Some(socket) = self.settings.stdio.take() {
-            self.is_stdio = true;
+            self.end.is_stdio = true;
             self.add_stranger(Wire::plain(socket), ALONE, true);
         }
     }
@@ -127,7 +127,7 @@ impl Pump {
         self.counters.strangers_now.set(self.strangers.all.len() as u64);
         let at_ns = self.now_ns + self.settings.timing.hello_within_ns;
         // Who reaches the standard streams is known, and may be asked for a password first.
-        if !self.is_stdio {
+        if !self.end.is_stdio {
             self.hub.set_timer(key, Some(at_ns));
         }
         self.hub.queue(key);
@@ -161,11 +161,10 @@ impl Pump {
         }
         let mut moved = 0;
         while moved < TURN {
-            let Self { hub, engine, .. } = self;
-            let Some(Kind::Stranger(stranger)) = hub.kind(key) else { return };
+            let Some(Kind::Stranger(stranger)) = self.hub.kind(key) else { return };
             if stranger.leaving {
                 // Read and thrown away, so that closing does not take the last words back.
-                match stranger.wire.read(&engine.buffers) {
+                match stranger.wire.read(&self.work.engine.buffers) {
                     Ok(None) => return,
                     Ok(Some(bytes)) if !bytes.is_empty() && stranger.heard < FAREWELL_BYTES => {
                         moved += bytes.len();
@@ -175,7 +174,7 @@ impl Pump {
                 }
                 continue;
             }
-            let read = stranger.wire.read(&engine.buffers);
+            let read = stranger.wire.read(&self.work.engine.buffers);
             let flushed = stranger.wire.flush(now_ns);
             match read.and_then(|read| flushed.map(|_| read)) {
                 Ok(None) => return,
@@ -234,8 +233,8 @@ impl Pump {
         let host = stranger.host;
         self.reports.tell_refusal(Some(host), Subject::Peers, format!("{host}: {why}"), self.now_ns);
         self.hub.set_timer(key, Some(now_ns + FAREWELL_NS));
-        if self.is_stdio {
-            self.over = Some(Some(why.to_owned()));
+        if self.end.is_stdio {
+            self.end.over = Some(Some(why.to_owned()));
         }
     }
 
@@ -252,8 +251,8 @@ impl Pump {
     pub(super) fn close(&mut self, key: Key) {
         self.hub.take(key);
         self.forget_stranger(key);
-        if self.is_stdio && self.sessions.is_empty() {
-            self.over.get_or_insert(None);
+        if self.end.is_stdio && self.sessions.is_empty() {
+            self.end.over.get_or_insert(None);
         }
     }
 
@@ -289,13 +288,13 @@ impl Pump {
         if present.is_some_and(|present| present > hello.session) {
             return refuse(self, Reason::Replaced);
         }
-        if self.draining_until_ns.is_some() {
+        if self.end.draining_until_ns.is_some() {
             return refuse(self, Reason::Leaving);
         }
         self.strangers.greetings.note(host, self.now_ns);
         let mut attached = self.carriers.attached.of(host);
         let is_further = present == Some(hello.session);
-        if !self.is_stdio && !attached.grow(1) {
+        if !self.end.is_stdio && !attached.grow(1) {
             self.counters.attached_over_limit.add(1);
             // The session goes on without it, which a goaway would end.
             return if is_further { self.part(key, &Reason::Busy.to_string()) } else { refuse(self, Reason::Busy) };

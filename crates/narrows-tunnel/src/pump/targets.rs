@@ -54,7 +54,7 @@ impl Pump {
             }
             pump.sessions.touch(session);
         };
-        if self.draining_until_ns.is_some() {
+        if self.end.draining_until_ns.is_some() {
             return refuse(self, Reason::Leaving, "the other end stops");
         }
         let distrusted_ns = self.sessions.get(session).and_then(|s| s.distrusted_ns);

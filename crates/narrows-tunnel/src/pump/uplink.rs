@@ -157,7 +157,7 @@ impl Pump {
     /// Asks again for listeners that were refused or not answered, when it is time.
     fn listen_again(&mut self) {
         let now_ns = self.now_ns;
-        let session = self.uplink_session().filter(|_| self.draining_until_ns.is_none());
+        let session = self.uplink_session().filter(|_| self.end.draining_until_ns.is_none());
         let Some(uplink) = &mut self.uplink else { return };
         let due = uplink.remotes.iter_mut().enumerate();
         let due: Vec<usize> = due.filter_map(|(i, remote)| remote.is_due(now_ns).then_some(i)).collect();
@@ -197,7 +197,7 @@ impl Pump {
                 Slot::Waiting(at_ns) => at_ns <= now_ns,
                 Slot::Dialing | Slot::Up(_) => false,
             };
-            if due && self.draining_until_ns.is_none() {
+            if due && self.end.draining_until_ns.is_none() {
                 uplink.slots[number] = Slot::Dialing;
                 self.dial(number as u8);
             }
@@ -299,7 +299,7 @@ impl Pump {
     pub(super) fn dial_lost(&mut self, number: u8, why: &str) {
         let now_ns = self.now_ns;
         // All end, and nobody is to come back.
-        let drains = self.draining_until_ns.is_some();
+        let drains = self.end.draining_until_ns.is_some();
         let Some(uplink) = &mut self.uplink else { return };
         let was_up = matches!(uplink.slots[usize::from(number)], Slot::Up(_));
         let backoff = &mut uplink.backoffs[usize::from(number)];
@@ -325,7 +325,7 @@ impl Pump {
             return;
         }
         if !uplink.was_up && !self.settings.keeps_trying {
-            self.over.get_or_insert(Some(why));
+            self.end.over.get_or_insert(Some(why));
         } else if !uplink.is_up() {
             self.counters.standing().link = Link::Lost(why.clone());
             if !std::mem::replace(&mut uplink.is_lost, true) {

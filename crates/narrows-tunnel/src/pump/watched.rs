@@ -154,7 +154,7 @@ impl Pump {
 
     /// Answers how everything is.
     pub(super) fn tell_state(&mut self, answer: &Sender<Snapshot>) {
-        let mut account = self.engine.account().borrow().clone();
+        let mut account = self.work.engine.account().borrow().clone();
         let mut connections = Vec::with_capacity(self.flows.open);
         for (_, kind) in self.hub.iter() {
             let Kind::Conn(conn) = kind else { continue };
