@@ -334,10 +334,7 @@ impl Pump {
         let hung_up = flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR | EventFlags::PRI);
         match self.hub.kind(key) {
             Some(Kind::Conn(conn)) => {
-                conn.readable |= readable;
-                conn.writable |= writable;
-                conn.broken |= flags.contains(EventFlags::ERR);
-                conn.hung_up |= hung_up;
+                conn.local.happened(readable, writable, hung_up, flags.contains(EventFlags::ERR));
                 self.hub.queue(key);
             }
             Some(Kind::Carrier(carrier)) => {

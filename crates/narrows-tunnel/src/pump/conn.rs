@@ -39,10 +39,28 @@ pub(super) struct Conn {
     pub(super) about: Box<About>,
     pub(super) up: Outgoing,
     pub(super) down: Incoming,
+    pub(super) local: Local,
+    /// The session was told that the local connection sends no more.
+    finished: bool,
+    /// The flow is over; only the local connection gets the rest.
+    pub(super) rest: Option<Rest>,
+    /// When a broken connection ends in any case.
+    until_ns: Option<u64>,
+    stuck: Stuck,
+    /// A SOCKS client waits for the answer to its request; it has sent these bytes already.
+    pub(super) socks: Option<Vec<u8>>,
+    /// Amounts that the counters know.
+    counted: [u64; 4],
+    /// The part of its host in the limit of flows.
+    _share: Option<Share>,
+}
+
+/// How a local connection is.
+pub(super) struct Local {
     pub(super) readable: bool,
     pub(super) writable: bool,
     /// The socket has reported an error, which is read behind the last bytes.
-    pub(super) broken: bool,
+    broken: bool,
     /// It takes no bytes any more.
     pub(super) deaf: bool,
     /// The other side of a unix socket reads no more, and may still write: what comes for it is thrown
@@ -50,25 +68,27 @@ pub(super) struct Conn {
     unread: bool,
     /// It has reported its end, which is read behind the last bytes, or urgent ones: no event comes
     /// for them then.
-    pub(super) hung_up: bool,
-    read_len: usize,
-    /// The local connection sends no more.
-    local_ended: bool,
-    /// The session was told so.
-    finished: bool,
-    /// The flow is over; only the local connection gets the rest.
-    pub(super) rest: Option<Rest>,
-    /// When a broken connection ends in any case.
-    until_ns: Option<u64>,
-    stuck: Stuck,
-    /// The local connection was told that the peer sends no more.
+    hung_up: bool,
+    /// It sends no more.
+    ended: bool,
+    /// It was told that the peer sends no more.
     shut: bool,
-    /// A SOCKS client waits for the answer to its request; it has sent these bytes already.
-    pub(super) socks: Option<Vec<u8>>,
-    /// Amounts that the counters know.
-    counted: [u64; 4],
-    /// The part of its host in the limit of flows.
-    _share: Option<Share>,
+    read_len: usize,
+}
+
+impl Local {
+    /// One of which nothing is known yet but whether bytes may come, and may be given to it.
+    pub(super) fn new(readable: bool, writable: bool) -> Self {
+        let [broken, deaf, unread, hung_up, ended, shut] = [false; 6];
+        Self { readable, writable, broken, deaf, unread, hung_up, ended, shut, read_len: READ_MIN }
+    }
+
+    pub(super) fn happened(&mut self, readable: bool, writable: bool, hung_up: bool, broken: bool) {
+        self.readable |= readable;
+        self.writable |= writable;
+        self.hung_up |= hung_up;
+        self.broken |= broken;
+    }
 }
 
 pub(super) enum Stage {
@@ -148,19 +168,11 @@ impl Conn {
             about,
             up: Outgoing::default(),
             down: Incoming::default(),
-            readable: true,
-            writable: true,
-            broken: false,
-            deaf: false,
-            unread: false,
-            hung_up: false,
-            read_len: READ_MIN,
-            local_ended: false,
+            local: Local::new(true, true),
             finished: false,
             rest: None,
             until_ns: None,
             stuck: Stuck::default(),
-            shut: false,
             socks: None,
             counted: [0; 4],
             _share: share,
@@ -174,19 +186,19 @@ impl Conn {
             _ => return Next::Wait,
         };
         let was_late = self.until_ns.is_some_and(|until_ns| now_ns >= until_ns);
-        if self.broken && self.local_ended && !self.deaf {
+        if self.local.broken && self.local.ended && !self.local.deaf {
             // Nothing is read any more that would tell.
-            self.broken = socket::error(socket).is_some();
-            self.deaf = self.broken;
+            self.local.broken = socket::error(socket).is_some();
+            self.local.deaf = self.local.broken;
         }
         let mut moved = 0;
         let mut context = Context { engine, session, flow: self.flow, key, now_ns };
-        while self.readable && !self.local_ended && moved < TURN {
+        while self.local.readable && !self.local.ended && moved < TURN {
             let room = self.up.room(context.session, self.flow, context.engine);
             if room == 0 {
                 break;
             }
-            let len = room.min(self.read_len).min(READ_MAX);
+            let len = room.min(self.local.read_len).min(READ_MAX);
             let mut buffer = context.engine.buffers.get(len);
             let read = socket::read(socket, &mut buffer.bytes_mut()[..len]);
             let read_len = read.as_ref().ok().copied().flatten().unwrap_or(0);
@@ -200,23 +212,24 @@ impl Conn {
                 block
             };
             match read {
-                Ok(None) => (self.readable, self.broken) = (false, false),
-                Ok(Some(0)) => self.local_ended = true,
+                Ok(None) => (self.local.readable, self.local.broken) = (false, false),
+                Ok(Some(0)) => self.local.ended = true,
                 Ok(Some(n)) => {
                     moved += n;
                     // A short read has emptied the socket: what comes later is an event.
-                    self.readable = n == len || self.hung_up;
-                    self.read_len = if n == len { (2 * len).min(self.up.read_len()).max(READ_MIN) } else { READ_MIN };
+                    self.local.readable = n == len || self.local.hung_up;
+                    self.local.read_len =
+                        if n == len { (2 * len).min(self.up.read_len()).max(READ_MIN) } else { READ_MIN };
                     self.up.push(block, &mut context);
                 }
                 // It comes behind all bytes that arrived, and takes none.
-                Err(_) => (self.local_ended, self.deaf) = (true, true),
+                Err(_) => (self.local.ended, self.local.deaf) = (true, true),
             }
         }
-        let again = moved >= TURN && self.readable;
+        let again = moved >= TURN && self.local.readable;
         let delivered = self.deliver(engine, Some(&mut *session), key, now_ns);
         // A connection that takes nothing any more is over: an end would say that it has everything.
-        let breaks = self.deaf || self.broken;
+        let breaks = self.local.deaf || self.local.broken;
         self.until_ns = breaks.then(|| self.until_ns.unwrap_or(now_ns + BROKEN_NS));
         if !breaks {
             self.stuck = Stuck::default();
@@ -224,28 +237,28 @@ impl Conn {
         let left = session.queued(self.flow) as u64;
         let is_stuck = breaks && self.stuck.look((self.up.bytes + self.up.wire).wrapping_sub(left), now_ns);
         let mut context = Context { engine, session, flow: self.flow, key, now_ns };
-        if self.local_ended && !self.finished && self.up.finish(&mut context) {
+        if self.local.ended && !self.finished && self.up.finish(&mut context) {
             self.finished = true;
-            if !self.deaf {
+            if !self.local.deaf {
                 session.finish(self.flow);
             }
         }
-        if self.deaf && self.finished {
+        if self.local.deaf && self.finished {
             session.break_off(self.flow, Reason::Reset);
         }
         match delivered {
             _ if was_late || is_stuck => Next::Broken(Reason::Reset),
-            _ if self.deaf && self.finished && session.has_left(self.flow) => Next::Broken(Reason::Reset),
+            _ if self.local.deaf && self.finished && session.has_left(self.flow) => Next::Broken(Reason::Reset),
             Err(reason) => Next::Broken(reason),
             Ok(more) if more || again => Next::Again,
-            Ok(_) if self.finished && self.shut && !self.deaf => {
+            Ok(_) if self.finished && self.local.shut && !self.local.deaf => {
                 if let Stage::Open(socket) = std::mem::replace(&mut self.stage, Stage::Closed) {
                     socket::close(socket);
                 }
                 if session.has_left(self.flow) { Next::Over } else { Next::Wait }
             }
             // The end has been sent; whoever still writes hears that nobody reads it.
-            Ok(_) if self.unread && self.finished && session.has_left(self.flow) => Next::Broken(Reason::Reset),
+            Ok(_) if self.local.unread && self.finished && session.has_left(self.flow) => Next::Broken(Reason::Reset),
             Ok(_) => Next::Wait,
         }
     }
@@ -259,13 +272,13 @@ impl Conn {
         let is_late = is_stuck || self.until_ns.is_some_and(|until_ns| now_ns >= until_ns);
         match delivered {
             Err(reason) => Next::Broken(reason),
-            Ok(_) if is_late || self.deaf || self.broken => Next::Broken(Reason::Reset),
+            Ok(_) if is_late || self.local.deaf || self.local.broken => Next::Broken(Reason::Reset),
             Ok(true) => Next::Again,
             // A reset takes back what the kernel still has.
             Ok(false) if rest == Rest::Breaks && self.down.is_exhausted() && socket::is_settled(socket) => {
                 Next::Broken(Reason::Reset)
             }
-            Ok(false) if rest == Rest::Ends && self.shut => {
+            Ok(false) if rest == Rest::Ends && self.local.shut => {
                 if let Stage::Open(socket) = std::mem::replace(&mut self.stage, Stage::Closed) {
                     socket::close(socket);
                 }
@@ -286,7 +299,7 @@ impl Conn {
         let Stage::Open(socket) = &self.stage else { return Ok(false) };
         let (mut took, mut moved) = (0, 0);
         let mut result = Ok(false);
-        while self.writable && !self.deaf {
+        while self.local.writable && !self.local.deaf {
             if moved >= TURN {
                 result = Ok(true);
                 break;
@@ -298,7 +311,7 @@ impl Conn {
             if !self.down.has_ready() {
                 break;
             }
-            let wrote = if self.unread {
+            let wrote = if self.local.unread {
                 Ok(Some(self.down.ready_len()))
             } else {
                 socket::write_all_of(socket, self.down.slices())
@@ -308,19 +321,19 @@ impl Conn {
                     moved += n;
                     self.down.consume(n, &mut took);
                 }
-                Ok(None) => self.writable = false,
-                Err(e) if socket::reads_no_more(socket, e) => self.unread = true,
+                Ok(None) => self.local.writable = false,
+                Err(e) if socket::reads_no_more(socket, e) => self.local.unread = true,
                 // What it has sent before is still read, for which no other event comes.
                 Err(_) => {
-                    (self.deaf, self.readable) = (true, true);
+                    (self.local.deaf, self.local.readable) = (true, true);
                     result = Ok(true);
                 }
             }
         }
-        if self.deaf {
+        if self.local.deaf {
             self.down.discard(engine);
         }
-        self.down.set_stalled(!self.writable);
+        self.down.set_stalled(!self.local.writable);
         self.down.count(engine);
         if let Some(session) = session {
             if took > 0 {
@@ -328,9 +341,9 @@ impl Conn {
             }
             session.delivered(self.flow, self.down.delivered(), now_ns);
         }
-        if result == Ok(false) && !self.shut && !self.deaf && self.down.is_over() {
+        if result == Ok(false) && !self.local.shut && !self.local.deaf && self.down.is_over() {
             socket::finish(socket);
-            self.shut = true;
+            self.local.shut = true;
         }
         result
     }
@@ -376,7 +389,7 @@ impl Conn {
 
     /// Both ends have finished, but a slow client has not everything yet.
     pub(super) fn has_rest(&self) -> bool {
-        matches!(self.stage, Stage::Open(_)) && self.finished && self.down.has_ended() && !self.deaf
+        matches!(self.stage, Stage::Open(_)) && self.finished && self.down.has_ended() && !self.local.deaf
     }
 
     pub(super) fn abort(self) {

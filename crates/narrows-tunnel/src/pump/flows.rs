@@ -255,7 +255,7 @@ impl Pump {
         // one: without it the end of a client that is gone would look like that of its bytes.
         if let Stage::Open(socket) = &conn.stage {
             let answer = socks::answer(Ok(()));
-            conn.deaf |= !matches!(socket::write(socket, &answer), Ok(Some(len)) if len == answer.len());
+            conn.local.deaf |= !matches!(socket::write(socket, &answer), Ok(Some(len)) if len == answer.len());
         }
         self.push_early(key, early);
     }

@@ -7,7 +7,7 @@ use narrows_host::shares::ALONE;
 use narrows_host::words::e_text;
 use rustix::io::Errno;
 
-use super::conn::{Conn, Stage};
+use super::conn::{Conn, Local, Stage};
 use super::watched::named;
 use super::{Kind, Pump};
 use crate::engine::Key;
@@ -175,7 +175,7 @@ impl Pump {
                     let at_once = address.ip().is_loopback() && socket::is_connected(&socket);
                     if let Some(Kind::Conn(conn)) = self.hub.kind(key) {
                         // Of an address before, nothing counts.
-                        (conn.readable, conn.writable, conn.broken, conn.hung_up) = (false, at_once, false, false);
+                        conn.local = Local::new(false, at_once);
                         conn.stage = Stage::Connecting { socket, rest, until_ns };
                     }
                     self.hub.watch(key);
@@ -198,7 +198,7 @@ impl Pump {
         let Some(Kind::Conn(conn)) = self.hub.kind(key) else { return };
         let Stage::Connecting { socket, rest, until_ns } = &mut conn.stage else { return };
         let failed = match socket::error(socket) {
-            None if conn.writable && !late => None,
+            None if conn.local.writable && !late => None,
             None if late => Some(std::io::Error::from(std::io::ErrorKind::TimedOut)),
             None => return,
             Some(e) => Some(e.into()),
@@ -214,7 +214,7 @@ impl Pump {
         let Stage::Connecting { socket, .. } = stage else { return };
         socket::break_on_close(&socket);
         conn.stage = Stage::Open(socket);
-        conn.readable = true;
+        conn.local.readable = true;
         let (session, flow) = (conn.session, conn.flow);
         let counters = std::sync::Arc::clone(&self.counters);
         if let Some(Kind::Conn(conn)) = self.hub.kind(key) {
