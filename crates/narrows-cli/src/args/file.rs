@@ -17,6 +17,7 @@ fn any_path() -> impl TypedValueParser<Value = PathBuf> {
     OsStringValueParser::new().map(PathBuf::from)
 }
 
+// More than 20 fields, each of them an argument of the command line.
 #[derive(ClapArgs)]
 pub(crate) struct FileArgs {
     /// Files or s3://, gs://, az:// objects to compress or decompress; `-` or none: stdin

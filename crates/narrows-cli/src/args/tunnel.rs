@@ -8,6 +8,7 @@ use clap::{ArgAction, Args as ClapArgs, Subcommand};
 use narrows::policy::PolicySpec;
 use narrows_tunnel::limits::CARRIERS_MAX;
 
+// More than 20 fields, each of them an argument of the command line.
 #[derive(ClapArgs, Clone, Default)]
 #[command(after_long_help = TUNNEL_HELP, disable_version_flag = true, args_conflicts_with_subcommands = true)]
 pub(crate) struct TunnelArgs {

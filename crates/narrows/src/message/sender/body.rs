@@ -76,7 +76,7 @@ impl MessageSender {
         if !self.filled {
             table.forget();
         }
-        let whole = self.busy_messages > BUSY_MESSAGES || !self.filled;
+        let whole = self.pace.busy_messages > BUSY_MESSAGES || !self.filled;
         self.filled = true;
         let reload = if whole { self.history.window() } else { RELOAD_COLD };
         let (buffer, at) = self.history.place(message, table);
