@@ -233,7 +233,9 @@ impl Pump {
                     if let Some(server) = server {
                         self.settings.listen.iter_mut().for_each(|(_, config)| *config = Arc::clone(&server));
                     }
-                    self.expect(client, name);
+                    if let (Some(uplink), Some(client)) = (&mut self.uplink, client) {
+                        uplink.expect(client, name, self.now_ns);
+                    }
                 }
                 Order::Judge(trust) => self.judge(trust),
                 Order::Change(change) => self.change(*change),
@@ -252,7 +254,7 @@ impl Pump {
     fn begin_drain(&mut self, limit: Duration) {
         let until_ns = self.now_ns.saturating_add(limit.as_nanos() as u64);
         self.end.draining_until_ns = Some(until_ns);
-        self.close_listeners();
+        self.hub.close_listeners();
         for at in 0..self.sessions.len() {
             if let Some(place) = self.sessions.get_mut(at) {
                 place.session.leave(Reason::Leaving, "the other end stops");

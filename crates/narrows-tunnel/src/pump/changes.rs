@@ -3,6 +3,7 @@
 use rustls::pki_types::UnixTime;
 use webpki::EndEntityCert;
 
+use super::uplink::UplinkState;
 use super::{Kind, Pump};
 use crate::engine::Key;
 use crate::reason::Reason;
@@ -46,7 +47,7 @@ impl Pump {
     /// Why the other end of a carrier, or of one that is to be, would be refused.
     pub(super) fn refusal(&mut self, role: Role, key: Key) -> Option<String> {
         let trust = &self.sessions.trust;
-        let name = match self.uplink.as_ref().map(super::uplink::UplinkState::to) {
+        let name = match self.uplink.as_ref().map(UplinkState::to) {
             Some(Uplink::Tls { name, .. }) => Some(name),
             _ => None,
         };
@@ -86,7 +87,7 @@ impl Pump {
         self.set_apart(at);
         if role == Role::Dialer {
             if self.is_uplink(at) {
-                self.rename_dialer();
+                self.uplink.iter_mut().for_each(UplinkState::rename);
                 self.leave_uplink(at, why);
             }
         } else {

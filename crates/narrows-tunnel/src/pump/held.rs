@@ -6,8 +6,9 @@ use std::net::IpAddr;
 use narrows_host::shares::ALONE;
 
 use super::listeners::{ListenerPlace, Purpose};
+use super::sessions::SessionPlace;
 use super::strangers::oldest_of_most;
-use super::{Kind, Pump};
+use super::{Hub, Kind};
 use crate::engine::Key;
 use crate::hello::PROGRAM_LEN;
 use crate::limits::LISTENERS_MAX;
@@ -50,12 +51,11 @@ impl Request {
     }
 }
 
-impl Pump {
+impl Hub {
     /// The request of a session for a listener.
-    pub(super) fn request(&mut self, session: usize, number: u64, bind: &Endpoint) -> Request {
-        let place = self.sessions.get(session);
+    pub(super) fn request(&mut self, place: Option<&SessionPlace>, number: u64, bind: &Endpoint) -> Request {
         let carriers = place.into_iter().flat_map(|place| place.carriers.into_iter().flatten());
-        let principal = carriers.into_iter().find_map(|key| match self.hub.kind(key) {
+        let principal = carriers.into_iter().find_map(|key| match self.kind(key) {
             Some(Kind::Carrier(carrier)) => carrier.wire.proof()?.first().map(Principal::of),
             _ => None,
         });
@@ -65,22 +65,22 @@ impl Pump {
     }
 
     /// Keeps the listeners of a session for the next one of its dialer.
-    pub(super) fn hold_listeners(&mut self, keys: impl Iterator<Item = Key>) {
-        let until_ns = self.now_ns + HELD_NS;
+    pub(super) fn hold_listeners(&mut self, keys: impl Iterator<Item = Key>, now_ns: u64) {
+        let until_ns = now_ns + HELD_NS;
         for key in keys {
-            let Some(Kind::Listener(place)) = self.hub.kind(key) else { continue };
+            let Some(Kind::Listener(place)) = self.kind(key) else { continue };
             let Purpose::Remote { request, .. } = &place.purpose else { continue };
             place.purpose = Purpose::Held { request: request.clone(), until_ns };
-            self.hub.set_timer(key, Some(until_ns));
+            self.set_timer(key, Some(until_ns));
         }
         let mut held: Vec<_> = self.held_places().collect();
         held.sort_by_key(|(_, _, _, until_ns)| *until_ns);
         let mut held = held.iter().map(|(key, _, request, _)| (*key, request.host.unwrap_or(ALONE))).collect();
-        surplus(&mut held).into_iter().for_each(|key| drop(self.hub.take(key)));
+        surplus(&mut held).into_iter().for_each(|key| drop(self.take(key)));
     }
 
     fn held_places(&self) -> impl Iterator<Item = (Key, &Listener, &Request, u64)> {
-        self.hub.iter().filter_map(|(key, kind)| match kind {
+        self.iter().filter_map(|(key, kind)| match kind {
             Kind::Listener(ListenerPlace { listener, purpose: Purpose::Held { request, until_ns }, .. }) => {
                 Some((key, listener, request.as_ref(), *until_ns))
             }

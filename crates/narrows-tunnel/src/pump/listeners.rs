@@ -10,7 +10,7 @@ use narrows_host::shares::{ALONE, Share};
 use super::flows::Early;
 use super::held::Request;
 use super::strangers::oldest_of_most;
-use super::{Kind, Pump};
+use super::{Hub, Kind, Pump};
 use crate::engine::Key;
 use crate::proxy;
 use crate::reason::Reason;
@@ -73,6 +73,22 @@ enum Decided {
     To(Target, Early),
 }
 
+impl Hub {
+    /// Takes no new connections any more.
+    pub(super) fn close_listeners(&mut self) {
+        self.listeners().into_iter().for_each(|key| drop(self.take(key)));
+    }
+
+    /// Listeners of this end look again: there is a session, or there will be none soon.
+    pub(super) fn wake_listeners(&mut self) {
+        self.listeners().into_iter().for_each(|key| self.queue(key));
+    }
+
+    fn listeners(&self) -> Vec<Key> {
+        self.iter().filter(|(_, kind)| matches!(kind, Kind::Listener(_))).map(|(key, _)| key).collect()
+    }
+}
+
 impl Pump {
     /// Opens what the settings say.
     pub(super) fn open(&mut self) -> std::io::Result<()> {
@@ -105,20 +121,6 @@ impl Pump {
 
     fn add_listener(&mut self, listener: Listener, purpose: Purpose, share: Option<Share>) -> Key {
         self.hub.add(Kind::Listener(ListenerPlace { listener, purpose, _share: share }))
-    }
-
-    /// Takes no new connections any more.
-    pub(super) fn close_listeners(&mut self) {
-        self.listeners().into_iter().for_each(|key| drop(self.hub.take(key)));
-    }
-
-    /// Listeners of this end look again: there is a session, or there will be none soon.
-    pub(super) fn wake_listeners(&mut self) {
-        self.listeners().into_iter().for_each(|key| self.hub.queue(key));
-    }
-
-    fn listeners(&self) -> Vec<Key> {
-        self.hub.iter().filter(|(_, kind)| matches!(kind, Kind::Listener(_))).map(|(key, _)| key).collect()
     }
 
     /// Accepts what waits.
@@ -283,8 +285,8 @@ impl Pump {
 
     fn open_remote(&mut self, session: usize, number: u64, bind: &Endpoint) -> Result<(Key, String), (Reason, String)> {
         may_listen(&self.settings.allow_listen, bind)?;
-        let request = Box::new(self.request(session, number, bind));
-        let held = self.held_listener(&request);
+        let request = Box::new(self.hub.request(self.sessions.get(session), number, bind));
+        let held = self.hub.held_listener(&request);
         let purpose = Purpose::Remote { session, request };
         if let Some((key, address)) = held {
             if let Some(Kind::Listener(place)) = self.hub.kind(key) {
@@ -312,7 +314,7 @@ impl Pump {
 
     /// Closes listeners of dialers that are not allowed any more. Connections that came by them go on.
     pub(super) fn judge_listeners(&mut self) {
-        for key in self.listeners() {
+        for key in self.hub.listeners() {
             let Some(Kind::Listener(place)) = self.hub.kind(key) else { continue };
             let ListenerPlace { purpose, listener, .. } = &*place;
             let (Purpose::Remote { request, .. } | Purpose::Held { request, .. }) = purpose else { continue };

@@ -228,9 +228,9 @@ impl Pump {
                 self.hub.take(key);
             }
         } else {
-            self.hold_listeners(place.listeners.into_values());
+            self.hub.hold_listeners(place.listeners.into_values(), self.now_ns);
         }
-        self.uplink_ended(at);
+        self.uplink.iter_mut().for_each(|uplink| uplink.ended(at));
         if self.end.is_stdio {
             self.end.over.get_or_insert(None);
         }
@@ -266,7 +266,7 @@ impl Pump {
         place.parts_ns = Some(now_ns + UNHEARD_NS);
         let dialer = place.hello.dialer;
         let listeners = std::mem::take(&mut place.listeners);
-        self.hold_listeners(listeners.into_values());
+        self.hub.hold_listeners(listeners.into_values(), self.now_ns);
         self.sessions.forget_dialer(dialer, at);
     }
 

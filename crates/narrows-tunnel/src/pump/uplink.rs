@@ -75,6 +75,35 @@ impl UplinkState {
         self.slots.iter().any(|slot| matches!(slot, Slot::Up(_)))
     }
 
+    /// Further carriers prove themselves so, and expect this name of the acceptor.
+    pub(super) fn expect(&mut self, client: Arc<ClientConfig>, expected: Option<ServerName<'static>>, now_ns: u64) {
+        if let Uplink::Tls { config, name, .. } = &mut self.to {
+            *config = client;
+            *name = expected.unwrap_or_else(|| name.clone());
+        }
+        self.begin_anew(now_ns);
+    }
+
+    /// The next session is not to be taken for one that ends the present one: the acceptor may hear of
+    /// it before it hears that this end leaves.
+    pub(super) fn rename(&mut self) {
+        let mut fresh = [0; 16 - PROGRAM_LEN];
+        // With the old name, open connections would be reset. Listeners stay with the program.
+        if rustix::rand::getrandom(&mut fresh, rustix::rand::GetRandomFlags::empty()).is_ok() {
+            self.dialer[PROGRAM_LEN..].copy_from_slice(&fresh);
+        }
+    }
+
+    /// A session has no carrier any more. If it was the present one, the next carrier begins another.
+    pub(super) fn ended(&mut self, at: usize) {
+        if self.session == Some(at) {
+            self.session = None;
+            // Further carriers are wanted again when the first one is there.
+            let waiting = self.slots[1..].iter_mut().filter(|slot| matches!(slot, Slot::Waiting(_)));
+            waiting.for_each(|slot| *slot = Slot::Idle);
+        }
+    }
+
     /// Tries at once what waits, and from the beginning: what was wrong at this end may be right now.
     fn begin_anew(&mut self, now_ns: u64) {
         self.backoffs = Default::default();
@@ -117,17 +146,6 @@ impl Pump {
         Ok(())
     }
 
-    /// Further carriers prove themselves so, and expect this name of the acceptor.
-    pub(super) fn expect(&mut self, client: Option<Arc<ClientConfig>>, expected: Option<ServerName<'static>>) {
-        let now_ns = self.now_ns;
-        let Some(uplink) = self.uplink.as_mut().filter(|_| client.is_some()) else { return };
-        if let Uplink::Tls { config, name, .. } = &mut uplink.to {
-            *config = client.unwrap_or_else(|| Arc::clone(config));
-            *name = expected.unwrap_or_else(|| name.clone());
-        }
-        uplink.begin_anew(now_ns);
-    }
-
     pub(super) fn is_uplink(&self, at: usize) -> bool {
         self.uplink.as_ref().is_some_and(|uplink| uplink.session == Some(at))
     }
@@ -148,7 +166,7 @@ impl Pump {
         let Some(uplink) = &mut self.uplink else { return };
         if !uplink.is_up() && !uplink.gave_up && now_ns >= uplink.hold_until_ns {
             uplink.gave_up = true;
-            self.wake_listeners();
+            self.hub.wake_listeners();
         }
         self.listen_again();
         self.tend_uplink();
@@ -283,7 +301,7 @@ impl Pump {
                 binds.iter().enumerate().for_each(|(i, bind)| place.session.listen(i as u64, bind));
             }
             self.reports.tell(Report::Up);
-            self.wake_listeners();
+            self.hub.wake_listeners();
         }
         self.tend_uplink();
     }
@@ -355,28 +373,6 @@ impl Pump {
             uplink.gave_up = false;
         }
         self.dial_lost(number as u8, why);
-    }
-
-    /// The next session is not to be taken for one that ends the present one: the acceptor may hear of
-    /// it before it hears that this end leaves.
-    pub(super) fn rename_dialer(&mut self) {
-        let mut fresh = [0; 16 - PROGRAM_LEN];
-        // With the old name, open connections would be reset. Listeners stay with the program.
-        if rustix::rand::getrandom(&mut fresh, rustix::rand::GetRandomFlags::empty()).is_ok()
-            && let Some(uplink) = &mut self.uplink
-        {
-            uplink.dialer[PROGRAM_LEN..].copy_from_slice(&fresh);
-        }
-    }
-
-    /// The session of the uplink has no carrier any more; the next carrier begins another.
-    pub(super) fn uplink_ended(&mut self, at: usize) {
-        if let Some(uplink) = self.uplink.as_mut().filter(|uplink| uplink.session == Some(at)) {
-            uplink.session = None;
-            // Further carriers are wanted again when the first one is there.
-            let waiting = uplink.slots[1..].iter_mut().filter(|slot| matches!(slot, Slot::Waiting(_)));
-            waiting.for_each(|slot| *slot = Slot::Idle);
-        }
     }
 
     /// Where the connections of an own listener at the acceptor go.
