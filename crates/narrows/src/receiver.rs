@@ -112,8 +112,9 @@ pub struct Receiver {
     /// It began inside the stream, with all the history that the stream may have.
     is_within: bool,
     copies: Copies,
-    end_parsed: bool,
-    end_verified: bool,
+    /// How far back copies may refer.
+    reach: usize,
+    end: End,
     failed: bool,
     /// An error that was not reported yet.
     deferred: Option<Error>,
@@ -142,14 +143,19 @@ struct Decoding {
     damaged_seq: Option<u64>,
 }
 
+/// Whether the end frame has come, and its totals are right.
+#[derive(Default)]
+struct End {
+    parsed: bool,
+    verified: bool,
+}
+
 /// What copies refer to: the raw bytes before those that come next.
 #[derive(Default)]
 struct Copies {
     /// In memory, unless they are read back.
     past: Past,
     earlier: Option<Earlier>,
-    /// How far back they may refer.
-    reach: usize,
 }
 
 /// Totals of a received flow.
@@ -247,8 +253,8 @@ impl Receiver {
             history: History::default(),
             is_within: false,
             copies: Copies::default(),
-            end_parsed: false,
-            end_verified: false,
+            reach: 0,
+            end: End::default(),
             failed: false,
             reports: Reports::default(),
             summary: RecvSummary::default(),
@@ -397,7 +403,7 @@ impl Receiver {
             if self.room() == 0 && !wire.is_empty() {
                 return Ok(());
             }
-            if self.end_parsed && !wire.is_empty() {
+            if self.end.parsed && !wire.is_empty() {
                 if self.config.keeps_rest {
                     return Ok(());
                 }
@@ -422,7 +428,7 @@ impl Receiver {
                     self.next_seq += 1;
                 }
                 Some(Item::Control(header, body)) => {
-                    self.end_parsed |= header.kind == ControlKind::End;
+                    self.end.parsed |= header.kind == ControlKind::End;
                     self.push_slot(at, 0, body.len(), SlotState::Control(header, body));
                     self.advance()?;
                 }
@@ -475,15 +481,15 @@ impl Receiver {
                 needed.ilog2()
             )));
         }
-        self.copies.reach = if copies || duplex { needed } else { 0 };
-        self.copies.earlier = self.copies.earlier.take().filter(|_| self.copies.reach > 0);
-        self.copies.past = Past::new(if self.copies.earlier.is_some() { 0 } else { self.copies.reach });
+        self.reach = if copies || duplex { needed } else { 0 };
+        self.copies.earlier = self.copies.earlier.take().filter(|_| self.reach > 0);
+        self.copies.past = Past::new(if self.copies.earlier.is_some() { 0 } else { self.reach });
         let history = preface.history.min(self.config.history_max);
         self.history = History::new(history.min(frame::BASELINE_HISTORY));
         self.parser.set_limits(ReadLimits {
             block_max: preface.block_max.min(self.config.block_max),
             history,
-            reach: self.copies.reach,
+            reach: self.reach,
             codecs: preface.codecs & self.codecs(),
             check: preface.check,
             messages: preface.critical & frame::feature::MESSAGES != 0,
@@ -498,7 +504,7 @@ impl Receiver {
 
     /// Whether the end frame was parsed, so that nothing more is expected.
     pub fn has_end(&self) -> bool {
-        self.end_parsed && (self.config.keeps_rest || !self.has_unparsed())
+        self.end.parsed && (self.config.keeps_rest || !self.has_unparsed())
     }
 
     /// Takes the received bytes behind the end frame, once it was parsed. They count as not received.
@@ -522,7 +528,7 @@ impl Receiver {
         if self.has_unparsed() && !self.has_end() {
             return Err(Error::misuse("received frames wait for room: decode, read and resume first"));
         }
-        if self.end_parsed && self.parser.is_between_items() {
+        if self.end.parsed && self.parser.is_between_items() {
             return Ok(());
         }
         let message = if self.preface.is_none() && self.parser.is_between_items() {
@@ -586,7 +592,7 @@ impl Receiver {
             let len = header.raw_len.unwrap_or(frame::MESSAGE_MAX);
             let ns_per_byte = header.codec.codec().map_or(0.0, |c| c.nominal_ns_per_byte(c.default_level()).1);
             let estimate_ns = JOB_NS + (ns_per_byte * len as f32) as u64;
-            let (seq, reach) = (slot.seq, self.copies.reach);
+            let (seq, reach) = (slot.seq, self.reach);
             return Some(DecodeJob { seq, estimate_ns, header, body, history, raw_offset, reach, join: None });
         }
         None
@@ -604,7 +610,7 @@ impl Receiver {
         let (body, history) = (Block::default(), Block::default());
         let estimate_ns = JOB_NS + header.raw_len.unwrap_or(0) as u64;
         let join = Some(Join { unjoined, snapshot: earlier.snapshot() });
-        let (raw_offset, reach) = (self.raw_offset, self.copies.reach);
+        let (raw_offset, reach) = (self.raw_offset, self.reach);
         Some(DecodeJob { seq: slot.seq, estimate_ns, header, body, history, raw_offset, reach, join })
     }
 
@@ -716,7 +722,7 @@ impl Receiver {
                 if (totals.raw_total, totals.wire_total, totals.digest) != (self.raw_offset, wire_offset, self.digest) {
                     return Err(Error::corrupt("the totals of the end frame do not match the stream"));
                 }
-                self.end_verified = true;
+                self.end.verified = true;
             }
             ControlKind::Index
             | ControlKind::Sums
@@ -758,7 +764,7 @@ impl Receiver {
 
     /// Whether the end frame was seen, its totals agree, and all raw bytes were read.
     pub fn is_finished(&self) -> bool {
-        self.end_verified && self.queue.slots.is_empty() && !self.failed
+        self.end.verified && self.queue.slots.is_empty() && !self.failed
     }
 
     /// Totals so far.

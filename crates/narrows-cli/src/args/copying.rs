@@ -16,10 +16,10 @@ const LIST_MAX: u64 = 4 << 20;
 /// What --backup adds to names unless --suffix or --backup-dir says otherwise, as in rsync and cp.
 const SUFFIX: &str = "~";
 
-// More than 20 fields, each of them an argument of the command line.
 #[derive(ClapArgs, Clone, Default)]
 #[command(next_help_heading = "Habits of rsync, scp and cp")]
 pub(crate) struct HabitArgs {
+    // More than 20 fields, each of them an argument of the command line.
     /// As -r; modes, times, links and all other attributes are preserved without it
     #[arg(short = 'a', long)]
     pub(crate) archive: bool,

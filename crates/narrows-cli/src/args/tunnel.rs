@@ -8,10 +8,10 @@ use clap::{ArgAction, Args as ClapArgs, Subcommand};
 use narrows::policy::PolicySpec;
 use narrows_tunnel::limits::CARRIERS_MAX;
 
-// More than 20 fields, each of them an argument of the command line.
 #[derive(ClapArgs, Clone, Default)]
 #[command(after_long_help = TUNNEL_HELP, disable_version_flag = true, args_conflicts_with_subcommands = true)]
 pub(crate) struct TunnelArgs {
+    // More than 20 fields, each of them an argument of the command line.
     #[command(subcommand)]
     pub(crate) command: Option<TunnelCommand>,
     /// The other end: narrows://HOST[:PORT], or [USER@]HOST that ssh reaches

@@ -103,12 +103,10 @@ pub struct MessageSender {
     due: Due,
     slots: SenderSlots,
     comparison: Comparison,
-    /// A message was sent since the history began.
-    spoken: bool,
-    /// A table was filled since the history began, so also from its seed.
-    filled: bool,
+    begun: Begun,
     recovery: Recovery,
     last: Option<Outcome>,
+    last_ns: u64,
     pace: Pace,
     trace: Option<String>,
 }
@@ -122,6 +120,15 @@ struct Due {
     pins: VecDeque<Control>,
 }
 
+/// What was done since the history began.
+#[derive(Default)]
+struct Begun {
+    /// A message was sent.
+    spoken: bool,
+    /// A table was filled, so also from its seed.
+    filled: bool,
+}
+
 /// What lost messages are sent again by.
 #[derive(Default)]
 struct Recovery {
@@ -131,10 +138,9 @@ struct Recovery {
     again: VecDeque<Vec<u8>>,
 }
 
-/// When messages were sent.
+/// How many messages were sent since a while ago.
 #[derive(Default)]
 struct Pace {
-    last_ns: u64,
     busy_since_ns: u64,
     busy_messages: u32,
 }
@@ -162,10 +168,10 @@ impl MessageSender {
             due: Due { preface: true, reset: ordered.then_some(false), pins: VecDeque::new() },
             slots: SenderSlots::default(),
             comparison: Comparison::default(),
-            spoken: false,
-            filled: false,
+            begun: Begun::default(),
             recovery: Recovery::default(),
             last: None,
+            last_ns: 0,
             pace: Pace::default(),
             trace: None,
             config,
@@ -241,7 +247,7 @@ impl MessageSender {
         if now_ns.saturating_sub(self.pace.busy_since_ns) > BUSY_NS {
             (self.pace.busy_since_ns, self.pace.busy_messages) = (now_ns, 0);
         }
-        (self.pace.last_ns, self.pace.busy_messages) = (now_ns, self.pace.busy_messages.saturating_add(1));
+        (self.last_ns, self.pace.busy_messages) = (now_ns, self.pace.busy_messages.saturating_add(1));
         let start = out.len();
         self.put_control(out);
         let control_len = out.len() - start;
@@ -258,7 +264,7 @@ impl MessageSender {
             self.recovery.tail.push_back(Tail { len: message.len(), before, private });
         }
         let (seq, raw_len, wire_len) = (self.number, message.len(), out.len() - at);
-        (self.number, self.spoken) = (self.number + 1, true);
+        (self.number, self.begun.spoken) = (self.number + 1, true);
         self.raw_offset += raw_len as u64;
         if asks {
             // The method that was tried counts, even if the message was stored.
@@ -293,7 +299,7 @@ impl MessageSender {
     fn settle(&mut self) {
         if let Some(outcome) = self.last.take() {
             if let Some(trace) = &mut self.trace {
-                trace::outcome(trace, self.pace.last_ns, &outcome);
+                trace::outcome(trace, self.last_ns, &outcome);
             }
             self.policy.learn(&outcome);
         }
@@ -334,13 +340,13 @@ impl MessageSender {
 
     /// When [`MessageSender::on_time`] must be called.
     pub fn next_wakeup_ns(&self) -> Option<u64> {
-        (self.spoken && self.is_ordered()).then(|| self.pace.last_ns.saturating_add(IDLE_NS))
+        (self.begun.spoken && self.is_ordered()).then(|| self.last_ns.saturating_add(IDLE_NS))
     }
 
     /// Frees the history if the flow is idle. The reset frame that tells the peer goes with the
     /// next message, or with [`MessageSender::control`].
     pub fn on_time(&mut self, now_ns: u64) {
-        if self.spoken && now_ns.saturating_sub(self.pace.last_ns) >= IDLE_NS {
+        if self.begun.spoken && now_ns.saturating_sub(self.last_ns) >= IDLE_NS {
             self.drop_history();
         }
     }
@@ -476,7 +482,7 @@ impl MessageSender {
             self.due.pins.clear();
             self.slots.offer_again(false, self.number);
         }
-        (self.spoken, self.filled) = (false, false);
+        (self.begun.spoken, self.begun.filled) = (false, false);
         self.recovery.tail.clear();
         self.history.reset(self.window());
     }
@@ -491,7 +497,7 @@ impl MessageSender {
             let seed_digest = seed.map_or(0, |s| s.digest());
             let (generation, number, window) = (self.generation, self.number, self.window());
             self.history.reset(window);
-            self.filled = false;
+            self.begun.filled = false;
             if let Some(seed) = seed {
                 self.history.seed(seed.content(), window);
             }
