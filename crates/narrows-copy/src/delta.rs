@@ -248,7 +248,7 @@ fn each(runs: &[u32], count: usize) -> Option<Vec<bool>> {
 mod tests {
     use super::cutter::SECTION_LEN;
     use super::*;
-    use crate::store::DeltaPlan;
+    use crate::store::plan::DeltaPlan;
     use narrows_test::noise_of;
     use std::io::Write;
     use std::os::unix::fs::FileExt;

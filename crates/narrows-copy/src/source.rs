@@ -49,6 +49,7 @@ const PROVEN_BYTES: u64 = 1 << 20;
 const PACE_EVERY: Duration = Duration::from_micros(500);
 
 /// Progress of the copy, for the bar and the summary.
+// More than 20 fields, since it is a list: each total has readers of its own, who know it by its name.
 #[derive(Debug, Clone, Default)]
 pub struct Progress {
     /// The scan is complete, so `files` and `bytes` are totals.

@@ -158,17 +158,26 @@ fn play(mut world: World<'_>) -> Run {
     let policy = world.sender.into_sender().into_policy();
     Run {
         seconds: world.receiver.delivered_s,
-        cpu_s: world.cpu_ns * 1e-9,
+        cpu_s: world.effort.cpu_ns * 1e-9,
         summary,
         trace: world.trace,
-        jobs: world.job_count,
+        jobs: world.effort.job_count,
         sent: world.sent,
-        encode_ns: world.encode_ns,
-        decode_s: world.decode_ns * 1e-9,
+        encode_ns: world.effort.encode_ns,
+        decode_s: world.effort.decode_ns * 1e-9,
         saved: policy.save(),
         kinds: policy.kinds(),
         moved: [world.cores.moved, world.receiver.moved()],
     }
+}
+
+/// What both ends computed.
+#[derive(Default)]
+struct Effort {
+    cpu_ns: f64,
+    job_count: u64,
+    encode_ns: Vec<(Method, f64)>,
+    decode_ns: f64,
 }
 
 struct World<'a> {
@@ -187,13 +196,10 @@ struct World<'a> {
     link: Link,
     receiver: Receiver,
     reports: VecDeque<(u64, Vec<u8>)>,
-    cpu_ns: f64,
-    job_count: u64,
+    effort: Effort,
     sent: Vec<Planned>,
     /// Bytes of history of each linked block, by its raw offset.
     histories: HashMap<u64, usize>,
-    encode_ns: Vec<(Method, f64)>,
-    decode_ns: f64,
     steps: u64,
     trace: String,
     cold: Option<Cold>,
@@ -236,12 +242,9 @@ impl<'a> World<'a> {
             link: Link::new(conditions.link.clone(), host.as_ref()),
             receiver: Receiver::new(conditions),
             reports: VecDeque::from([(REPORT_DELAY_NS, preface.encode().to_vec())]),
-            cpu_ns: 0.0,
-            job_count: 0,
+            effort: Effort::default(),
             sent: Vec::new(),
             histories: HashMap::new(),
-            encode_ns: Vec::new(),
-            decode_ns: 0.0,
             steps: 0,
             trace: String::new(),
             cold: host.map(Cold::new),
@@ -391,11 +394,11 @@ impl<'a> World<'a> {
             Some(cold) => cold.encoding(job.method, (work_ns, charge_ns), self.conditions.cores, on_io),
             None => (work_ns, charge_ns),
         };
-        self.cpu_ns += work_ns;
-        self.job_count += 1;
-        match self.encode_ns.iter_mut().find(|e| e.0 == job.method) {
+        self.effort.cpu_ns += work_ns;
+        self.effort.job_count += 1;
+        match self.effort.encode_ns.iter_mut().find(|e| e.0 == job.method) {
             Some(sum) => sum.1 += work_ns,
-            None => self.encode_ns.push((job.method, work_ns)),
+            None => self.effort.encode_ns.push((job.method, work_ns)),
         }
         // A block that would not shrink is sent raw (D10).
         let wire_len = (cost.wire_len.round() as usize).clamp(1, job.raw.len());
@@ -434,7 +437,7 @@ impl<'a> World<'a> {
                         decode_ns,
                     });
                     self.sent_raw += raw_len;
-                    self.decode_ns += decode_ns;
+                    self.effort.decode_ns += decode_ns;
                     self.sent.push(block);
                 }
             }

@@ -1,39 +1,34 @@
 //! The thread that moves all bytes of a tunnel: sockets by epoll, edge-triggered, and the state
 //! machines of sessions and flows between them.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
-use std::net::IpAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use narrows_host::shares::Shares;
-use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::epoll::EventFlags;
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::io::Errno;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ServerConfig};
 
-use super::asks::Asks;
 use super::counters::Counters;
-use super::engine::{self, Engine, Key};
-use super::limits::{ALL_GREETINGS_BURST, ALL_GREETINGS_PER_S, SESSIONS_MAX, STRANGERS_AT_A_TIME};
-use super::lines::{Lines, Subject};
+use super::engine::{self, Key};
+use super::limits::STRANGERS_AT_A_TIME;
+use super::lines::Subject;
 use super::lookup::{self, Found, Lookups};
-use super::rate::{Greetings, Rates};
 use super::reason::Reason;
 use super::reports::Teller;
-use super::session::{Credit, Role, Sent};
+use super::session::Role;
 use super::settings::{Change, Report, Settings, Trust};
-use super::unreached::Unreached;
 
 mod carriers;
 mod changes;
 mod conn;
 mod dialing;
+mod flows;
 mod held;
+mod hub;
 mod listeners;
 mod remote;
 mod sessions;
@@ -41,29 +36,21 @@ mod strangers;
 mod targets;
 mod uplink;
 mod watched;
+mod work;
 
-use carriers::CarrierPlace;
-use conn::Conn;
-use dialing::Dialing;
-use listeners::{ListenerPlace, Undecided};
-use sessions::SessionPlace;
-use strangers::Stranger;
+use carriers::Carriers;
+use flows::Flows;
+use hub::{Hub, Kind};
+use sessions::Sessions;
+use strangers::Strangers;
 use uplink::UplinkState;
 pub(super) use watched::Snapshot;
-use watched::Tracing;
+use work::Work;
 
 /// Events taken at a time.
 const EVENTS: usize = 256;
 /// Rounds of work between two looks at the sockets.
 const ROUNDS: usize = 8;
-/// Unused buffers go back to the system after this time.
-const TIDY_AFTER: Duration = Duration::from_secs(1);
-/// Memory of streams that ended goes back to the system at most this often, since it takes some
-/// milliseconds.
-const TIDY_EVERY_NS: u64 = 10_000_000_000;
-/// Interval at which is looked whether there is room again to tell what was lost.
-const LOST_NS: u64 = 100_000_000;
-const BELL: u64 = u64::MAX;
 
 /// Orders to a tunnel, from any thread.
 pub(super) enum Order {
@@ -107,91 +94,35 @@ impl Inlet {
     }
 }
 
-/// A descriptor that is watched, and what it is.
-struct Place {
-    generation: u32,
-    kind: Option<Kind>,
-    /// When it wants to be called.
-    due_ns: Option<u64>,
-    /// It is in `turns`.
-    queued: bool,
-}
-
-enum Kind {
-    Listener(ListenerPlace),
-    Undecided(Box<Undecided>),
-    Stranger(Box<Stranger>),
-    Dialing(Box<Dialing>),
-    Carrier(Box<CarrierPlace>),
-    Conn(Box<Conn>),
-}
-
 pub(super) struct Pump {
-    watch: OwnedFd,
-    bell: Arc<OwnedFd>,
+    hub: Hub,
     inbox: Receiver<Order>,
     begun: Instant,
     now_ns: u64,
     settings: Settings,
     reports: Teller,
-    /// About what was refused.
-    lines: Lines,
     counters: Arc<Counters>,
-    engine: Engine,
-    credit: Credit,
+    work: Work,
     lookups: Lookups,
 
-    places: Vec<Place>,
-    free: Vec<u32>,
-    timers: BTreeSet<(u64, Key)>,
-    /// Connections to be advanced.
-    turns: VecDeque<Key>,
-
-    sessions: Vec<Option<SessionPlace>>,
-    /// Sessions whose events and carriers are to be looked at.
-    touched: Vec<usize>,
-    /// Connections and listeners that hosts may still ask for before the sockets are looked at again, and
-    /// carriers that brought more.
-    asks: Asks,
-    held: VecDeque<Key>,
-    /// Sessions by dialer.
-    dialers: HashMap<[u8; 16], usize>,
-    hosts: Shares,
-    session_hosts: Shares,
-    /// Carriers and listeners.
-    attached: Shares,
-    strangers: VecDeque<(Key, IpAddr)>,
-    /// Those that have something to read or write.
-    stranger_turns: VecDeque<Key>,
-    rates: Rates,
-    /// Of all hosts.
-    greetings: Greetings,
-    flow_rates: Rates,
-    /// When a refused stranger may be told of again.
-    complains_ns: u64,
-    unreached: Unreached,
-    flows: usize,
-    undecided: VecDeque<(Key, IpAddr)>,
-    /// Number of the latest connection, for who watches.
-    numbered: u64,
-    traces: Vec<Tracing>,
-    /// Who judges the other ends since the last change of it; before, their handshakes did.
-    trust: Trust,
+    sessions: Sessions,
+    carriers: Carriers,
+    strangers: Strangers,
+    flows: Flows,
 
     uplink: Option<UplinkState>,
-    /// Everything is over with the carrier on the standard streams.
-    is_stdio: bool,
-    draining_until_ns: Option<u64>,
-    over: Option<Option<String>>,
-    /// Flows hold all the memory that they may.
-    is_full: bool,
-    /// Buffers were used since they were last trimmed.
-    untidy: bool,
-    /// When memory was last returned to the system.
-    tidied_ns: u64,
+    end: End,
+}
 
-    output: Vec<u8>,
-    sent: Vec<Sent>,
+/// How everything ends.
+#[derive(Default)]
+struct End {
+    /// With the carrier on the standard streams.
+    is_stdio: bool,
+    /// When no flow is open any more, or at this time.
+    draining_until_ns: Option<u64>,
+    /// It is to end now; with an error, if that is a failure.
+    over: Option<Option<String>>,
 }
 
 /// Starts a tunnel on a thread of its own.
@@ -199,63 +130,31 @@ pub(super) fn start(settings: Settings, reports: Teller, counters: Arc<Counters>
     let (orders, inbox) = channel();
     let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
     let inlet = Inlet { orders: Arc::new(Mutex::new(orders)), bell: Arc::clone(&bell) };
-    let watch = epoll::create(CreateFlags::CLOEXEC)?;
-    epoll::add(&watch, &*bell, EventData::new_u64(BELL), EventFlags::IN | EventFlags::ET)?;
+    let watch = hub::watch(&bell)?;
     let (tell, tell_found) = (inlet.clone(), inlet.clone());
     let lookups = Lookups::new(lookup::resolve, move |name, found| tell_found.send(Order::Found(name, found)));
     let (begun_tell, begun) = channel();
     let run = move || {
-        // The engine belongs to this thread.
-        let engine =
-            Engine::new(settings.engine.clone(), Box::new(move |key, done| tell.send(Order::Worker(key, done))));
         let (flows_max, limits) = (settings.flows_max, settings.limits);
-        engine.compression.memory.set_total(limits.memory);
+        // The engine belongs to this thread.
+        let tell: engine::Tell = Box::new(move |key, done| tell.send(Order::Worker(key, done)));
+        let work = Work::new(settings.engine.clone(), tell, limits.memory);
         let mut pump = Pump {
-            watch,
-            bell,
+            hub: Hub::new(watch, bell),
             inbox,
             begun: Instant::now(),
             now_ns: 0,
             settings,
             reports,
-            lines: Lines::default(),
             counters,
-            engine,
-            credit: Credit::default(),
+            work,
             lookups,
-            places: Vec::new(),
-            free: Vec::new(),
-            timers: BTreeSet::new(),
-            turns: VecDeque::new(),
-            sessions: Vec::new(),
-            touched: Vec::new(),
-            asks: Asks::default(),
-            held: VecDeque::new(),
-            dialers: HashMap::new(),
-            hosts: Shares::new(flows_max),
-            session_hosts: Shares::new(SESSIONS_MAX),
-            attached: Shares::new(limits.attached),
-            strangers: VecDeque::new(),
-            stranger_turns: VecDeque::new(),
-            rates: Rates::new(limits.greetings_per_s, limits.greetings_per_s),
-            greetings: Greetings::new(ALL_GREETINGS_BURST, ALL_GREETINGS_PER_S),
-            flow_rates: Rates::new(limits.flows_per_s, limits.flows_per_s),
-            complains_ns: 0,
-            unreached: Unreached::default(),
-            flows: 0,
-            undecided: VecDeque::new(),
-            numbered: 0,
-            traces: Vec::new(),
-            trust: Trust::default(),
+            sessions: Sessions::new(),
+            carriers: Carriers::new(limits.attached),
+            strangers: Strangers::new(limits.greetings_per_s),
+            flows: Flows::new(flows_max, &limits),
             uplink: None,
-            is_stdio: false,
-            draining_until_ns: None,
-            over: None,
-            is_full: false,
-            untidy: false,
-            tidied_ns: 0,
-            output: Vec::new(),
-            sent: Vec::new(),
+            end: End::default(),
         };
         let opened = pump.open();
         let failed = opened.is_err();
@@ -263,7 +162,7 @@ pub(super) fn start(settings: Settings, reports: Teller, counters: Arc<Counters>
         if !failed {
             let error = pump.run();
             let reports = pump.break_off();
-            reports.tell_last(watched::escaped(Report::Over { error }));
+            reports.tell_last(Report::Over { error });
         }
     };
     std::thread::Builder::new().name("narrows-tunnel".into()).spawn(run)?;
@@ -275,43 +174,28 @@ impl Pump {
     /// Returns an error if it is over by a failure.
     fn run(&mut self) -> Option<String> {
         let mut events = Vec::with_capacity(EVENTS);
-        while self.over.is_none() {
+        while self.end.over.is_none() {
             let wait = self.patience();
-            events.clear();
-            let wait_spec = wait.and_then(|wait| rustix::event::Timespec::try_from(wait).ok());
-            match epoll::wait(&self.watch, rustix::buffer::spare_capacity(&mut events), wait_spec.as_ref()) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(e) => {
-                    self.over = Some(Some(format!("cannot wait for sockets: {e}")));
-                    break;
-                }
+            if let Err(e) = self.hub.wait(&mut events, wait) {
+                self.end.over = Some(Some(format!("cannot wait for sockets: {e}")));
+                break;
             }
             self.tick();
-            if events.is_empty() && wait.is_some_and(|w| w >= TIDY_AFTER) {
-                self.engine.buffers.trim();
-                self.untidy = false;
-            }
-            self.untidy |= !events.is_empty();
-            self.asks.begin(!self.held.is_empty());
+            self.work.waited(!events.is_empty(), wait);
+            self.carriers.begin_turn();
             for event in &events {
-                let (about, flags) = (event.data.u64(), event.flags);
-                if about == BELL {
-                    let _ = rustix::io::read(&*self.bell, &mut [0; 8]);
-                } else {
-                    self.happened(about, flags);
+                if let Some(key) = self.hub.about(event) {
+                    self.happened(key, event.flags);
                 }
             }
             self.hear_orders();
             self.call_due();
-            self.work();
-            if self.engine.has_garbage() && self.now_ns >= self.tidied_ns + TIDY_EVERY_NS {
-                self.engine.tidy();
-                self.tidied_ns = self.now_ns;
-            }
+            self.advance_all();
+            self.work.tidy(self.now_ns);
             self.drain();
-            self.tell_left_out();
+            self.reports.tell_left_out(self.now_ns);
         }
-        self.over.take().flatten()
+        self.end.over.take().flatten()
     }
 
     /// Resets whatever is open here, so that nobody takes it for whole, and asks remote shells to end. The
@@ -326,22 +210,15 @@ impl Pump {
     }
 
     fn patience(&self) -> Option<Duration> {
-        let queues = [&self.turns, &self.stranger_turns, &self.held];
-        if !self.touched.is_empty() || queues.iter().any(|queue| !queue.is_empty()) {
+        if !self.sessions.touched.is_empty() || self.carriers.are_held() || self.hub.turns() != [0, 0] {
             return Some(Duration::ZERO);
         }
         let now_ns = self.begun.elapsed().as_nanos() as u64;
-        let timer = self.timers.first().map(|(at, _)| Duration::from_nanos(at.saturating_sub(now_ns)));
-        let sessions = self.sessions.iter().flatten().filter_map(SessionPlace::next_wakeup_ns).min();
+        let (work, reports) = (self.work.next_wakeup_ns(now_ns), self.reports.next_wakeup_ns(now_ns));
         let uplink = self.uplink.as_ref().and_then(UplinkState::next_wakeup_ns);
-        let tidy = self.engine.has_garbage().then_some(self.tidied_ns + TIDY_EVERY_NS);
-        let lost = self.reports.has_lost().then_some(now_ns + LOST_NS);
-        let others = [sessions, uplink, self.draining_until_ns, tidy, lost, self.lines.next_wakeup_ns()]
-            .into_iter()
-            .flatten()
-            .min();
-        let others = others.map(|at| Duration::from_nanos(at.saturating_sub(now_ns)));
-        [timer, others, self.untidy.then_some(TIDY_AFTER)].into_iter().flatten().min()
+        let (places, sessions) = (self.hub.next_wakeup_ns(), self.sessions.next_wakeup_ns());
+        let all = [work, reports, uplink, places, sessions, self.end.draining_until_ns];
+        all.into_iter().flatten().min().map(|at_ns| Duration::from_nanos(at_ns.saturating_sub(now_ns)))
     }
 
     fn hear_orders(&mut self) {
@@ -356,13 +233,19 @@ impl Pump {
                     if let Some(server) = server {
                         self.settings.listen.iter_mut().for_each(|(_, config)| *config = Arc::clone(&server));
                     }
-                    self.expect(client, name);
+                    if let (Some(uplink), Some(client)) = (&mut self.uplink, client) {
+                        uplink.expect(client, name, self.now_ns);
+                    }
                 }
                 Order::Judge(trust) => self.judge(trust),
                 Order::Change(change) => self.change(*change),
                 Order::Beat => self.counters.beats.add(1),
                 Order::Snapshot(answer) => self.tell_state(&answer),
-                Order::Trace { id, limit, lines } => self.begin_trace(id, limit, lines),
+                Order::Trace { id, limit, lines } => {
+                    let limit_ns = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
+                    let until_ns = self.now_ns.saturating_add(limit_ns);
+                    self.flows.begin_trace(&mut self.hub, id, until_ns, lines);
+                }
                 Order::Drain(limit) => self.begin_drain(limit),
             }
         }
@@ -370,32 +253,31 @@ impl Pump {
 
     fn begin_drain(&mut self, limit: Duration) {
         let until_ns = self.now_ns.saturating_add(limit.as_nanos() as u64);
-        self.draining_until_ns = Some(until_ns);
-        self.close_listeners();
+        self.end.draining_until_ns = Some(until_ns);
+        self.hub.close_listeners();
         for at in 0..self.sessions.len() {
-            if let Some(place) = &mut self.sessions[at] {
+            if let Some(place) = self.sessions.get_mut(at) {
                 place.session.leave(Reason::Leaving, "the other end stops");
-                self.touched.push(at);
+                self.sessions.touch(at);
             }
         }
-        self.work();
+        self.advance_all();
     }
 
     fn drain(&mut self) {
-        let Some(until_ns) = self.draining_until_ns else { return };
-        if self.flows == 0 {
+        let Some(until_ns) = self.end.draining_until_ns else { return };
+        if self.flows.open == 0 {
             (0..self.sessions.len()).for_each(|at| self.part_if_done(at));
         }
-        if self.now_ns >= until_ns || self.flows == 0 && self.sessions.iter().all(Option::is_none) {
-            self.over.get_or_insert(None);
+        if self.now_ns >= until_ns || self.flows.open == 0 && self.sessions.is_empty() {
+            self.end.over.get_or_insert(None);
         }
     }
 
     /// Calls whatever is due.
     fn call_due(&mut self) {
-        while let Some((_, key)) = self.timers.first().copied().filter(|(at, _)| *at <= self.now_ns) {
-            self.set_timer(key, None);
-            match self.kind(key) {
+        while let Some(key) = self.hub.take_due(self.now_ns) {
+            match self.hub.kind(key) {
                 Some(Kind::Conn(_)) => self.conn_on_time(key),
                 Some(Kind::Undecided(_)) => self.undecided_on_time(key),
                 Some(Kind::Stranger(_)) => self.stranger_on_time(key),
@@ -411,29 +293,27 @@ impl Pump {
 
     /// Moves bytes between sockets and state machines, until nothing moves or it is time to look at
     /// the sockets again.
-    fn work(&mut self) {
-        for _ in 0..self.stranger_turns.len().min(STRANGERS_AT_A_TIME) {
-            let Some(key) = self.stranger_turns.pop_front() else { break };
-            let Some(place) = self.place_mut(key) else { continue };
-            place.queued = false;
+    fn advance_all(&mut self) {
+        let [_, strangers] = self.hub.turns();
+        for _ in 0..strangers.min(STRANGERS_AT_A_TIME) {
+            let Some(key) = self.hub.take_stranger_turn() else { break };
             self.stranger_ready(key);
         }
-        self.release();
+        self.carriers.release(&mut self.hub, &self.sessions);
         for _ in 0..ROUNDS {
-            if self.touched.is_empty() && self.turns.is_empty() {
+            let [turns, _] = self.hub.turns();
+            if self.sessions.touched.is_empty() && turns == 0 {
                 break;
             }
-            let touched = std::mem::take(&mut self.touched);
+            let touched = std::mem::take(&mut self.sessions.touched);
             touched.iter().for_each(|at| self.hear_session(*at));
-            for _ in 0..self.turns.len() {
-                let Some(key) = self.turns.pop_front() else { break };
-                if let Some(place) = self.place_mut(key) {
-                    place.queued = false;
-                }
+            let [turns, _] = self.hub.turns();
+            for _ in 0..turns {
+                let Some(key) = self.hub.take_turn() else { break };
                 self.advance(key);
             }
             let mut touched = touched;
-            touched.append(&mut self.touched);
+            touched.append(&mut self.sessions.touched);
             touched.sort_unstable();
             touched.dedup();
             for at in touched {
@@ -444,71 +324,8 @@ impl Pump {
             }
             self.tick();
         }
-        self.send_traces();
-        self.counters.bytes_held.set(self.engine.compression.memory.held() as u64);
-        let left = self.engine.compression.memory.left();
-        if left == 0 && !self.is_full {
-            self.counters.memory_full.add(1);
-        }
-        self.is_full = left == 0;
-        self.credit.set_left(left);
-    }
-
-    // --- places ---
-
-    fn add(&mut self, kind: Kind) -> Key {
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.places.push(Place { generation: 0, kind: None, due_ns: None, queued: false });
-            self.places.len() as u32 - 1
-        });
-        let place = &mut self.places[index as usize];
-        place.generation = place.generation.wrapping_add(1);
-        place.kind = Some(kind);
-        u64::from(place.generation) << 32 | u64::from(index)
-    }
-
-    fn place_mut(&mut self, key: Key) -> Option<&mut Place> {
-        let place = self.places.get_mut(key as u32 as usize)?;
-        (place.generation == (key >> 32) as u32 && place.kind.is_some()).then_some(place)
-    }
-
-    fn kind(&mut self, key: Key) -> Option<&mut Kind> {
-        self.place_mut(key)?.kind.as_mut()
-    }
-
-    /// Takes a place away. Its descriptor leaves the watch when it is closed.
-    fn take(&mut self, key: Key) -> Option<Kind> {
-        self.set_timer(key, None);
-        let place = self.place_mut(key)?;
-        let kind = place.kind.take();
-        place.queued = false;
-        self.free.push(key as u32);
-        kind
-    }
-
-    fn set_timer(&mut self, key: Key, at_ns: Option<u64>) {
-        let Some(place) = self.place_mut(key) else { return };
-        let old = std::mem::replace(&mut place.due_ns, at_ns);
-        if old != at_ns {
-            if let Some(old) = old {
-                self.timers.remove(&(old, key));
-            }
-            self.timers.extend(at_ns.map(|at| (at, key)));
-        }
-    }
-
-    fn queue(&mut self, key: Key) {
-        if let Some(place) = self.place_mut(key).filter(|p| !p.queued) {
-            place.queued = true;
-            let is_stranger = matches!(place.kind, Some(Kind::Stranger(_)));
-            if is_stranger { self.stranger_turns.push_back(key) } else { self.turns.push_back(key) }
-        }
-    }
-
-    fn touch(&mut self, session: usize) {
-        if self.touched.last() != Some(&session) {
-            self.touched.push(session);
-        }
+        self.flows.send_traces(&mut self.hub, self.now_ns);
+        self.work.count(&self.counters);
     }
 
     fn happened(&mut self, key: Key, flags: EventFlags) {
@@ -517,13 +334,10 @@ impl Pump {
         let writable = flags.intersects(EventFlags::OUT | EventFlags::HUP | EventFlags::ERR);
         // Then a short read is not the last: it stops before an end and before urgent bytes.
         let hung_up = flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR | EventFlags::PRI);
-        match self.kind(key) {
+        match self.hub.kind(key) {
             Some(Kind::Conn(conn)) => {
-                conn.readable |= readable;
-                conn.writable |= writable;
-                conn.broken |= flags.contains(EventFlags::ERR);
-                conn.hung_up |= hung_up;
-                self.queue(key);
+                conn.local.happened(readable, writable, hung_up, flags.contains(EventFlags::ERR));
+                self.hub.queue(key);
             }
             Some(Kind::Carrier(carrier)) => {
                 carrier.wire.happened(readable, writable, hung_up);
@@ -531,11 +345,11 @@ impl Pump {
                 if !carrier.is_held {
                     self.carrier_ready(key);
                 }
-                self.touch(session);
+                self.sessions.touch(session);
             }
             Some(Kind::Stranger(stranger)) => {
                 stranger.wire.happened(readable, writable, hung_up);
-                self.queue(key);
+                self.hub.queue(key);
             }
             Some(Kind::Listener(_)) => self.listener_ready(key),
             Some(Kind::Undecided(_)) => self.undecided_ready(key),
@@ -544,54 +358,17 @@ impl Pump {
         }
     }
 
-    /// Tells the owner something. Names and reasons in it may be those of a peer.
-    fn report(&mut self, report: Report) {
-        self.reports.tell(watched::escaped(report));
-    }
-
-    /// The same, of what a host can have refused without end.
-    fn report_refusal(&mut self, host: Option<IpAddr>, about: Subject, text: String) {
-        if self.may_tell(host, about) {
-            self.report(about.report(text));
-        }
-    }
-
-    /// Whether a line about what was refused is told. Those of a dialer are about its own connections.
-    fn may_tell(&mut self, host: Option<IpAddr>, about: Subject) -> bool {
-        host.is_none() || self.lines.may_tell(host, about, self.now_ns)
-    }
-
     /// Tells why a connection of a session was refused or broken.
     fn report_flow(&mut self, session: usize, text: String) {
-        let host = self.sessions[session].as_ref().and_then(|place| place.host);
-        self.report_refusal(host, Subject::Flows, text);
+        let host = self.sessions.host(session);
+        self.reports.tell_refusal(host, Subject::Flows, text, self.now_ns);
     }
 
     /// Tells a person at a dialer that a target was not reached. At an acceptor others choose the targets.
     fn report_unreached(&mut self, session: usize, to: String, reason: Reason, text: &str) {
-        let is_own = self.sessions[session].as_ref().is_some_and(|place| place.role == Role::Dialer);
-        if is_own && self.unreached.may_tell(&to, self.now_ns) {
-            self.report(Report::Unreached { to, reason, text: text.to_owned() });
+        let is_own = self.sessions.get(session).is_some_and(|place| place.role == Role::Dialer);
+        if is_own {
+            self.reports.tell_unreached(to, reason, text, self.now_ns);
         }
-    }
-
-    /// Tells how much was not told.
-    fn tell_left_out(&mut self) {
-        while let Some((host, about, count)) = self.lines.left_out(self.now_ns) {
-            self.counters.lines_left_out.add(count);
-            let host = host.map_or_else(String::new, |host| format!("{host}: "));
-            self.report(about.report(format!("{host}{count} more of the last second were refused")));
-        }
-        self.reports.tell_lost();
-    }
-}
-
-/// Watches a descriptor for everything, edge-triggered; one that is watched already gets a new key.
-fn watch(watch: &OwnedFd, fd: impl AsFd, key: Key) {
-    let flags = EventFlags::IN | EventFlags::PRI | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
-    let data = EventData::new_u64(key);
-    // It fails only without memory; then the connection stalls and its timers end it.
-    if epoll::add(watch, &fd, data, flags) == Err(Errno::EXIST) {
-        let _ = epoll::modify(watch, &fd, data, flags);
     }
 }

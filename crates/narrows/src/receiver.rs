@@ -102,35 +102,60 @@ pub struct Receiver {
     /// Received bytes that found no room.
     unparsed: VecDeque<Block>,
     preface: Option<Preface>,
-    queue: VecDeque<Slot>,
-    /// Number of decoded slots at the front of the queue.
-    ready: usize,
+    queue: Queue,
     next_seq: u64,
     /// Raw offset behind the last slot of the ready front.
     raw_offset: u64,
     digest: u64,
-    held: usize,
-    decoding: usize,
-    /// Time that decoding took by the clock.
-    decode_wall_ns: u64,
+    decoding: Decoding,
     history: History,
     /// It began inside the stream, with all the history that the stream may have.
     is_within: bool,
-    /// What copies refer to, the raw bytes before `raw_offset`: in memory, or read back.
-    past: Past,
-    earlier: Option<Earlier>,
+    copies: Copies,
     /// How far back copies may refer.
     reach: usize,
-    end_parsed: bool,
-    end_verified: bool,
+    end: End,
     failed: bool,
-    /// The first block that could not be decoded.
-    damaged_seq: Option<u64>,
     /// An error that was not reported yet.
     deferred: Option<Error>,
     reports: Reports,
     summary: RecvSummary,
     observer: Option<Observer>,
+}
+
+/// Frames that were received, in the order of the stream.
+#[derive(Default)]
+struct Queue {
+    slots: VecDeque<Slot>,
+    /// Number of decoded slots at the front.
+    ready: usize,
+    /// Wire and raw bytes of all.
+    held: usize,
+}
+
+/// What workers do.
+#[derive(Default)]
+struct Decoding {
+    jobs: usize,
+    /// Time that decoding took by the clock.
+    wall_ns: u64,
+    /// The first block that could not be decoded.
+    damaged_seq: Option<u64>,
+}
+
+/// Whether the end frame has come, and its totals are right.
+#[derive(Default)]
+struct End {
+    parsed: bool,
+    verified: bool,
+}
+
+/// What copies refer to: the raw bytes before those that come next.
+#[derive(Default)]
+struct Copies {
+    /// In memory, unless they are read back.
+    past: Past,
+    earlier: Option<Earlier>,
 }
 
 /// Totals of a received flow.
@@ -194,7 +219,7 @@ struct Slot {
     seq: u64,
     wire_offset: u64,
     wire_len: usize,
-    /// Bytes that it contributes to `Receiver::held`.
+    /// Bytes that it contributes to `Queue::held`.
     held: usize,
     state: SlotState,
 }
@@ -220,23 +245,17 @@ impl Receiver {
             pool,
             config,
             preface: None,
-            queue: VecDeque::new(),
-            ready: 0,
+            queue: Queue::default(),
             next_seq: 0,
             raw_offset: 0,
             digest: 0,
-            held: 0,
-            decoding: 0,
-            decode_wall_ns: 0,
+            decoding: Decoding::default(),
             history: History::default(),
             is_within: false,
-            past: Past::default(),
-            earlier: None,
+            copies: Copies::default(),
             reach: 0,
-            end_parsed: false,
-            end_verified: false,
+            end: End::default(),
             failed: false,
-            damaged_seq: None,
             reports: Reports::default(),
             summary: RecvSummary::default(),
             observer: None,
@@ -249,12 +268,12 @@ impl Receiver {
     /// changed by others, and only a check tells; so a stream without checks is kept in memory.
     /// To be called before the first bytes are received.
     pub fn read_back(&mut self, stored: Arc<dyn Stored>, reach_max: usize) {
-        self.earlier = Some(Earlier::new(stored, reach_of(reach_max)));
+        self.copies.earlier = Some(Earlier::new(stored, reach_of(reach_max)));
     }
 
     /// The next `len` bytes that [`Receiver::read`] returned are stored.
     pub fn stored(&mut self, len: usize) {
-        self.earlier.iter_mut().for_each(|earlier| earlier.forget(len));
+        self.copies.earlier.iter_mut().for_each(|earlier| earlier.forget(len));
     }
 
     /// A receiver of a part of a stream: from a place at which the history is empty, a reset frame or
@@ -276,7 +295,7 @@ impl Receiver {
         // asked for it may lie before this part.
         receiver.history.grow_to(preface.history.min(receiver.config.history_max));
         receiver.is_within = true;
-        receiver.past.skip(raw_offset);
+        receiver.copies.past.skip(raw_offset);
         receiver.raw_offset = raw_offset;
         receiver.parser.set_wire_offset(wire_offset);
         Ok(receiver)
@@ -303,13 +322,13 @@ impl Receiver {
     /// Wire bytes that can be received at this time. 0: decode or read first.
     pub fn room(&self) -> usize {
         let observed = self.observer.as_ref().is_some_and(Observer::is_full);
-        let full = self.queue.len() >= FRAMES_MAX || observed;
-        if full { 0 } else { self.config.memory_max.saturating_sub(self.held) }
+        let full = self.queue.slots.len() >= FRAMES_MAX || observed;
+        if full { 0 } else { self.config.memory_max.saturating_sub(self.queue.held) }
     }
 
     /// Wire and raw bytes held.
     pub fn held(&self) -> usize {
-        self.held
+        self.queue.held
     }
 
     /// Changes the limit of bytes held. With any limit above 0 one block passes.
@@ -384,7 +403,7 @@ impl Receiver {
             if self.room() == 0 && !wire.is_empty() {
                 return Ok(());
             }
-            if self.end_parsed && !wire.is_empty() {
+            if self.end.parsed && !wire.is_empty() {
                 if self.config.keeps_rest {
                     return Ok(());
                 }
@@ -409,7 +428,7 @@ impl Receiver {
                     self.next_seq += 1;
                 }
                 Some(Item::Control(header, body)) => {
-                    self.end_parsed |= header.kind == ControlKind::End;
+                    self.end.parsed |= header.kind == ControlKind::End;
                     self.push_slot(at, 0, body.len(), SlotState::Control(header, body));
                     self.advance()?;
                 }
@@ -418,13 +437,13 @@ impl Receiver {
     }
 
     fn push_slot(&mut self, wire_offset: u64, wire_len: usize, held: usize, state: SlotState) {
-        self.held += held;
-        self.queue.push_back(Slot { seq: self.next_seq, wire_offset, wire_len, held, state });
+        self.queue.held += held;
+        self.queue.slots.push_back(Slot { seq: self.next_seq, wire_offset, wire_len, held, state });
     }
 
     /// How far back this side lets copies refer.
     fn most_reach(&self) -> usize {
-        self.earlier.as_ref().map_or_else(|| reach_of(self.config.reach_max), |earlier| earlier.reach)
+        self.copies.earlier.as_ref().map_or_else(|| reach_of(self.config.reach_max), |earlier| earlier.reach)
     }
 
     /// What this side decodes, as the bits of a preface.
@@ -451,7 +470,7 @@ impl Receiver {
         // On a duplex link the sender goes as far as it was told, before this side knew of the checks.
         let needed = if copies { preface.reach } else { preface.reach.min(self.most_reach()) };
         if !preface.check {
-            self.earlier = None;
+            self.copies.earlier = None;
         }
         let most = self.most_reach();
         if (copies || duplex) && needed > most {
@@ -463,8 +482,8 @@ impl Receiver {
             )));
         }
         self.reach = if copies || duplex { needed } else { 0 };
-        self.earlier = self.earlier.take().filter(|_| self.reach > 0);
-        self.past = Past::new(if self.earlier.is_some() { 0 } else { self.reach });
+        self.copies.earlier = self.copies.earlier.take().filter(|_| self.reach > 0);
+        self.copies.past = Past::new(if self.copies.earlier.is_some() { 0 } else { self.reach });
         let history = preface.history.min(self.config.history_max);
         self.history = History::new(history.min(frame::BASELINE_HISTORY));
         self.parser.set_limits(ReadLimits {
@@ -485,7 +504,7 @@ impl Receiver {
 
     /// Whether the end frame was parsed, so that nothing more is expected.
     pub fn has_end(&self) -> bool {
-        self.end_parsed && (self.config.keeps_rest || !self.has_unparsed())
+        self.end.parsed && (self.config.keeps_rest || !self.has_unparsed())
     }
 
     /// Takes the received bytes behind the end frame, once it was parsed. They count as not received.
@@ -509,7 +528,7 @@ impl Receiver {
         if self.has_unparsed() && !self.has_end() {
             return Err(Error::misuse("received frames wait for room: decode, read and resume first"));
         }
-        if self.end_parsed && self.parser.is_between_items() {
+        if self.end.parsed && self.parser.is_between_items() {
             return Ok(());
         }
         let message = if self.preface.is_none() && self.parser.is_between_items() {
@@ -534,18 +553,18 @@ impl Receiver {
         if let Some(job) = self.poll_join() {
             return Some(job);
         }
-        if self.decoding >= self.config.cores.max(1) {
+        if self.decoding.jobs >= self.config.cores.max(1) {
             return None;
         }
         // Raw offsets behind a message that is not decoded yet are unknown, so its successors wait
         // for it.
         let mut raw_offset = self.raw_offset;
-        let end = self.damaged_seq.unwrap_or(u64::MAX);
-        for i in self.ready..self.queue.len() {
-            if self.queue[i].seq >= end {
+        let end = self.decoding.damaged_seq.unwrap_or(u64::MAX);
+        for i in self.queue.ready..self.queue.slots.len() {
+            if self.queue.slots[i].seq >= end {
                 return None;
             }
-            let header = match &self.queue[i].state {
+            let header = match &self.queue.slots[i].state {
                 SlotState::Waiting(header, _) => *header,
                 SlotState::Decoding(header) => {
                     raw_offset += header.raw_len? as u64;
@@ -561,15 +580,15 @@ impl Receiver {
                 }
                 SlotState::Control(..) | SlotState::Spent => continue,
             };
-            if header.linked && i > self.ready {
+            if header.linked && i > self.queue.ready {
                 raw_offset += header.raw_len? as u64;
                 continue;
             }
             let history = if header.linked { self.history.share() } else { Block::default() };
-            let slot = &mut self.queue[i];
+            let slot = &mut self.queue.slots[i];
             let state = std::mem::replace(&mut slot.state, SlotState::Decoding(header));
             let SlotState::Waiting(_, body) = state else { return None };
-            self.decoding += 1;
+            self.decoding.jobs += 1;
             let len = header.raw_len.unwrap_or(frame::MESSAGE_MAX);
             let ns_per_byte = header.codec.codec().map_or(0.0, |c| c.nominal_ns_per_byte(c.default_level()).1);
             let estimate_ns = JOB_NS + (ns_per_byte * len as f32) as u64;
@@ -581,13 +600,13 @@ impl Receiver {
 
     /// The front block, if its copies are to be read back: not here, since that may take long.
     fn poll_join(&mut self) -> Option<DecodeJob> {
-        let earlier = self.earlier.as_ref()?;
-        let slot = self.queue.get_mut(self.ready)?;
+        let earlier = self.copies.earlier.as_ref()?;
+        let slot = self.queue.slots.get_mut(self.queue.ready)?;
         let SlotState::Unjoined(header, _) = slot.state else { return None };
         let SlotState::Unjoined(_, unjoined) = std::mem::replace(&mut slot.state, SlotState::Decoding(header)) else {
             return None;
         };
-        self.decoding += 1;
+        self.decoding.jobs += 1;
         let (body, history) = (Block::default(), Block::default());
         let estimate_ns = JOB_NS + header.raw_len.unwrap_or(0) as u64;
         let join = Some(Join { unjoined, snapshot: earlier.snapshot() });
@@ -601,10 +620,11 @@ impl Receiver {
     /// # Errors
     /// The error of decoding or of a later control frame; `Misuse` if the job is unknown.
     pub fn finish(&mut self, done: DecodeDone) -> Result<()> {
-        self.decoding -= 1;
+        self.decoding.jobs -= 1;
         self.summary.decode_cpu_ns += done.cpu_ns;
-        self.decode_wall_ns += done.wall_ns.max(done.cpu_ns);
-        let found = self.queue.iter_mut().find(|s| s.seq == done.seq && matches!(s.state, SlotState::Decoding(_)));
+        self.decoding.wall_ns += done.wall_ns.max(done.cpu_ns);
+        let found =
+            self.queue.slots.iter_mut().find(|s| s.seq == done.seq && matches!(s.state, SlotState::Decoding(_)));
         let Some(slot) = found else { return Err(Error::misuse("a job was finished twice")) };
         let (wire_offset, seq) = (slot.wire_offset, slot.seq);
         let raw = match done.result {
@@ -626,32 +646,32 @@ impl Receiver {
     }
 
     fn damaged(&mut self, seq: u64, error: Error) -> Result<()> {
-        self.damaged_seq = Some(self.damaged_seq.map_or(seq, |damaged| damaged.min(seq)));
+        self.decoding.damaged_seq = Some(self.decoding.damaged_seq.map_or(seq, |damaged| damaged.min(seq)));
         self.fail_on_error(Err(error))
     }
 
     /// Whether decoding jobs are outstanding.
     pub fn is_decoding(&self) -> bool {
-        self.decoding > 0
+        self.decoding.jobs > 0
     }
 
     /// Moves the ready front: copy frames are put together, blocks enter history and reach, and
     /// control frames are handled, all in order.
     fn advance(&mut self) -> Result<()> {
-        while let Some(slot) = self.queue.get_mut(self.ready) {
+        while let Some(slot) = self.queue.slots.get_mut(self.queue.ready) {
             let (at, seq) = (slot.wire_offset, slot.seq);
             match std::mem::replace(&mut slot.state, SlotState::Spent) {
                 SlotState::Ready(header, raw) => {
                     slot.state = SlotState::Ready(header, raw.clone());
                     self.pass(&header, raw.len(), at);
                     self.history.push_block(&raw);
-                    match &mut self.earlier {
+                    match &mut self.copies.earlier {
                         Some(earlier) => earlier.push(raw),
-                        None => self.past.push(&raw),
+                        None => self.copies.past.push(&raw),
                     }
                 }
-                SlotState::Unjoined(header, unjoined) if self.earlier.is_none() => {
-                    match unjoined.join(&header, &self.past, self.raw_offset, &self.pool) {
+                SlotState::Unjoined(header, unjoined) if self.copies.earlier.is_none() => {
+                    match unjoined.join(&header, &self.copies.past, self.raw_offset, &self.pool) {
                         Ok(raw) => slot.state = SlotState::Ready(header, raw),
                         Err(e) => return self.damaged(seq, e.at(at, seq)),
                     }
@@ -665,7 +685,7 @@ impl Receiver {
                     return Ok(());
                 }
             }
-            self.ready += 1;
+            self.queue.ready += 1;
         }
         Ok(())
     }
@@ -702,7 +722,7 @@ impl Receiver {
                 if (totals.raw_total, totals.wire_total, totals.digest) != (self.raw_offset, wire_offset, self.digest) {
                     return Err(Error::corrupt("the totals of the end frame do not match the stream"));
                 }
-                self.end_verified = true;
+                self.end.verified = true;
             }
             ControlKind::Index
             | ControlKind::Sums
@@ -725,15 +745,15 @@ impl Receiver {
 
     /// Whether [`Receiver::read`] would return bytes.
     pub fn has_raw(&self) -> bool {
-        self.queue.iter().take(self.ready).any(|s| matches!(s.state, SlotState::Ready(..)))
+        self.queue.slots.iter().take(self.queue.ready).any(|s| matches!(s.state, SlotState::Ready(..)))
     }
 
     /// The next raw bytes in order.
     pub fn read(&mut self) -> Option<Block> {
-        while self.ready > 0 {
-            let slot = self.queue.pop_front()?;
-            self.ready -= 1;
-            self.held -= slot.held;
+        while self.queue.ready > 0 {
+            let slot = self.queue.slots.pop_front()?;
+            self.queue.ready -= 1;
+            self.queue.held -= slot.held;
             if let SlotState::Ready(_, raw) = slot.state {
                 self.summary.raw_bytes += raw.len() as u64;
                 return Some(raw);
@@ -744,7 +764,7 @@ impl Receiver {
 
     /// Whether the end frame was seen, its totals agree, and all raw bytes were read.
     pub fn is_finished(&self) -> bool {
-        self.end_verified && self.queue.is_empty() && !self.failed
+        self.end.verified && self.queue.slots.is_empty() && !self.failed
     }
 
     /// Totals so far.

@@ -7,6 +7,7 @@ use clap::Args as ClapArgs;
 #[derive(ClapArgs, Clone)]
 #[command(next_help_heading = "Habits of rsync, scp and cp")]
 pub(crate) struct HabitArgs {
+    // More than 20 fields, each of them an argument of the command line.
     /// As -r; modes, times, links and all other attributes are preserved without it
     #[arg(short = 'a', long)]
     pub(crate) archive: bool,

@@ -19,6 +19,7 @@ fn any_path() -> impl TypedValueParser<Value = PathBuf> {
 
 #[derive(ClapArgs)]
 pub(crate) struct FileArgs {
+    // More than 20 fields, each of them an argument of the command line.
     /// Files or s3://, gs://, az:// objects to compress or decompress; `-` or none: stdin
     #[arg(value_name = "FILE", value_parser = any_path())]
     pub(crate) files: Vec<PathBuf>,

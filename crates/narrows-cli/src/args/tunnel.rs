@@ -12,6 +12,7 @@ use narrows_tunnel::service::{Limits, Options};
 #[derive(ClapArgs)]
 #[command(after_long_help = TUNNEL_HELP, disable_version_flag = true, args_conflicts_with_subcommands = true)]
 pub(crate) struct TunnelArgs {
+    // More than 20 fields, each of them an argument of the command line.
     #[command(subcommand)]
     pub(crate) command: Option<TunnelCommand>,
     /// The other end: narrows://HOST[:PORT], or [USER@]HOST that ssh reaches

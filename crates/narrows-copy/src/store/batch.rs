@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 use narrows::entry::{Entry, EntryKind};
 use rustix::io::Errno;
 
-use super::Target;
-use super::answers::Answers;
+use super::folder::Folders;
+use super::names::Names;
 use super::partial::Partial;
+use super::session::Session;
 use crate::hello::Fsync;
 use crate::tree::split;
 use crate::{e_text, shown};
@@ -142,62 +143,66 @@ impl Drop for Held {
     }
 }
 
-impl Target {
+impl Names {
     /// Flushes the files of the batch to the disk and gives them their names.
-    pub(super) fn store_batch(&mut self, answers: &mut Answers) {
+    pub(super) fn store_batch(&mut self, session: &mut Session) {
         let files = self.batch.take();
-        let together = self.options.fsync == Fsync::Batch && files.len() > SYNC_EACH_MAX;
+        let together = session.options.fsync == Fsync::Batch && files.len() > SYNC_EACH_MAX;
         let mut synced: Vec<(u64, Result<(), Errno>)> = Vec::new();
         for file in files {
-            let result = match self.options.fsync {
+            let result = match session.options.fsync {
                 Fsync::None => Ok(()),
                 _ if together => sync_file_system(&file.partial.file, &mut synced),
                 _ => rustix::fs::fdatasync(&file.partial.file),
             };
             match result {
-                Ok(()) if self.in_way.contains(&file.id) => self.file_waits(file, answers),
-                Ok(()) => self.name_file(file, answers),
-                Err(e) => self.cannot_store(&file, &e.into(), answers),
+                Ok(()) if self.in_way.contains(&file.id) => self.file_waits(file, session),
+                Ok(()) => self.name_file(file, session),
+                Err(e) => session.cannot_store(&file, &e.into()),
             }
         }
     }
 
     /// Gives a flushed file its name.
-    pub(super) fn name_file(&mut self, mut file: WholeFile, answers: &mut Answers) {
-        let kept = self.set_aside(&file.path, false);
+    pub(super) fn name_file(&mut self, mut file: WholeFile, session: &mut Session) {
+        let kept = self.set_aside(&file.path, false, session);
         let name = OsStr::from_bytes(split(&file.path).1);
-        match kept.and_then(|()| file.partial.rename(name, !self.keeps_existing)) {
+        match kept.and_then(|()| file.partial.rename(name, !session.keeps_existing)) {
             Ok(()) => {
-                self.has_named = true;
-                self.stored.files += 1;
-                self.stored.bytes += file.len;
-                if !self.itemizes() {
-                    (self.observers.on_file)(&shown(&file.path));
+                session.has_named = true;
+                session.report.stored.files += 1;
+                session.report.stored.bytes += file.len;
+                if !session.itemizes() {
+                    (session.report.observers.on_file)(&shown(&file.path));
                 }
                 if let (true, Ok(s)) = (file.linked, rustix::fs::fstat(&file.partial.file)) {
                     self.linked.insert(file.id, (file.path, (s.st_dev, s.st_ino)));
                 }
             }
-            Err(e) => self.cannot_store(&file, &e, answers),
+            Err(e) => session.cannot_store(&file, &e),
         }
     }
+}
 
+impl Session {
     /// Reports that a file cannot be stored.
-    pub(super) fn cannot_store(&mut self, file: &WholeFile, e: &io::Error, answers: &mut Answers) {
+    pub(super) fn cannot_store(&mut self, file: &WholeFile, e: &io::Error) {
         let text = format!("cannot store {}: {}", shown(&file.path), e_text(e));
-        self.not_stored(file.id, text, answers);
+        self.report.not_stored(file.id, text);
     }
+}
 
+impl Folders {
     /// Flushes the names of stored entries to the disk, on every file system with folders of the
     /// copy.
-    pub(super) fn sync_names(&mut self, answers: &mut Answers) {
-        if self.options.fsync == Fsync::None || !std::mem::take(&mut self.has_named) {
+    pub(super) fn sync_names(&mut self, session: &mut Session) {
+        if session.options.fsync == Fsync::None || !std::mem::take(&mut session.has_named) {
             return;
         }
         let mut synced = Vec::new();
-        let mut folders = std::iter::once(self.tree.root()).chain(&self.mounted);
+        let mut folders = std::iter::once(session.tree.root()).chain(&self.mounted);
         if let Err(e) = folders.try_for_each(|folder| sync_file_system(folder, &mut synced)) {
-            self.failed(0, format!("cannot flush the names to the disk: {}", e_text(&e.into())), answers);
+            session.report.failed(0, format!("cannot flush the names to the disk: {}", e_text(&e.into())));
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Receiving the content of files, one after the other.
 
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,18 +11,19 @@ use narrows_host::means::share_of_descriptors;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::answers::Answers;
 use super::batch::WholeFile;
 use super::framed::{Framed, Here, RESUMED_MIN, stored_len};
-use super::habits::{Beside, beside_files};
-use super::home::Home;
+use super::habits::beside_files;
+use super::names::Names;
 use super::partial::{PRIVATE, Partial};
 use super::plan::DeltaPlan;
-use super::{Target, stream};
+use super::repeat::Repeatable;
+use super::session::Session;
+use super::stream;
 use crate::delta::{DELTA_MIN, Piece, read_at};
-use crate::frames::Form;
+use crate::frames::{Decoder, Form};
 use crate::hello::Fsync;
-use crate::tree::{Tree, split};
+use crate::tree::split;
 use crate::{e_text, hash, meta, shown};
 
 /// Length of the pieces in which content of an earlier version is copied, in bytes.
@@ -316,9 +318,29 @@ impl OpenFile {
     }
 }
 
-impl Target {
+/// Files whose content is to come or comes.
+#[derive(Default)]
+pub(super) struct Content {
+    /// Wanted files that have not arrived yet, by number.
+    pub(super) pending: HashMap<u64, Entry>,
+    /// Numbers of the files whose content the sender gave up.
+    pub(super) given_up: HashSet<u64>,
+    /// Plans of files whose chunks arrived before their content, by number.
+    plans: HashMap<u64, DeltaPlan>,
+    /// What is here of files whose senders asked, by number.
+    pub(super) here: HashMap<u64, Here>,
+    /// The decoder of one file after another.
+    pub(super) decoder: Option<Box<Decoder>>,
+    pub(super) open: Option<OpenFile>,
+    /// Whether a nameless file can be given a name later; `None` until it was tried.
+    named_later: Option<bool>,
+    /// Files to which later files may refer.
+    pub(super) repeatable: Repeatable,
+}
+
+impl Content {
     /// The plan for a file, and the length of the file.
-    pub(super) fn plan(&mut self, id: u64) -> Option<(&mut DeltaPlan, u64)> {
+    pub(super) fn plan(&mut self, id: u64, session: &mut Session) -> Option<(&mut DeltaPlan, u64)> {
         let is_open = self.open.as_ref().is_some_and(|open| open.id == id);
         let entry = if is_open { &self.open.as_ref()?.entry } else { self.pending.get(&id)? };
         let EntryKind::File { len, .. } = entry.kind else { return None };
@@ -330,63 +352,62 @@ impl Target {
             if count >= share_of_descriptors(DELTAS_MAX, DELTAS_SHARE) {
                 return None;
             }
-            let path = entry.path.clone();
-            let files = earlier_files(&mut self.tree, &mut self.beside, &self.home, &path)?;
-            let memory = self.room.reserve(DeltaPlan::len_max(&files))?;
+            let files = earlier_files(session, &entry.path)?;
+            let memory = session.room.reserve(DeltaPlan::len_max(&files))?;
             vacant.insert(DeltaPlan::new(files).taking(memory));
         }
         Some((self.plans.get_mut(&id)?, len))
     }
 
     /// What is there of a file that was announced: the remains of an earlier copy, and an earlier version.
-    pub(super) fn earlier_files(&mut self, id: u64) -> Option<Vec<OwnedFd>> {
-        earlier_files(&mut self.tree, &mut self.beside, &self.home, &self.pending.get(&id)?.path)
+    pub(super) fn earlier_files(&mut self, id: u64, session: &mut Session) -> Option<Vec<OwnedFd>> {
+        earlier_files(session, &self.pending.get(&id)?.path)
     }
 
     /// Begins the content of a file.
-    pub(super) fn begin(&mut self, id: u64, answers: &mut Answers) {
+    pub(super) fn begin(&mut self, id: u64, session: &mut Session, names: &mut Names) {
         // Content of a file that was not requested is ignored.
         let Some(mut entry) = self.pending.remove(&id) else { return };
         self.given_up.remove(&id);
-        self.room.give_back_pending(&entry);
+        session.room.give_back_pending(&entry);
         let (plan, here) = (self.plans.remove(&id), self.here.remove(&id));
-        let mut created = self.create(&mut entry);
-        if created.as_ref().is_err_and(too_many_open) && !self.batch.is_empty() {
-            self.store_batch(answers);
-            created = self.create(&mut entry);
+        let mut created = self.create(&mut entry, session);
+        if created.as_ref().is_err_and(too_many_open) && !names.batch.is_empty() {
+            names.store_batch(session);
+            created = self.create(&mut entry, session);
         }
         match created {
             Ok(partial) => {
-                let mut open = OpenFile::new(id, entry, partial, plan, self.options.fsync != Fsync::None);
-                (open.framed, open.here) = (self.framed(), here);
+                let mut open = OpenFile::new(id, entry, partial, plan, session.options.fsync != Fsync::None);
+                (open.framed, open.here) = (self.framed(session), here);
                 self.open = Some(open);
             }
-            Err(e) => self.not_stored(id, format!("cannot store {}: {}", shown(&entry.path), e_text(&e)), answers),
+            Err(e) => session.report.not_stored(id, format!("cannot store {}: {}", shown(&entry.path), e_text(&e))),
         }
     }
 
-    fn create(&mut self, entry: &mut Entry) -> io::Result<Partial> {
-        let (folder, name) = self.tree.parent(&entry.path)?;
+    fn create(&mut self, entry: &mut Entry, session: &mut Session) -> io::Result<Partial> {
+        let (folder, name) = session.tree.parent(&entry.path)?;
         match entry.kind {
             EntryKind::Stream => stream::create(folder, &name, entry),
             // Shorter files are not resumed, so the next copy need not find them by name.
             EntryKind::File { len, .. } if len < DELTA_MIN && self.named_later != Some(false) => {
-                match Partial::nameless(&self.home, &folder) {
+                match Partial::nameless(&session.home, &folder) {
                     Some(partial) if *self.named_later.get_or_insert_with(|| partial.can_be_named()) => Ok(partial),
-                    _ => Partial::create_in(&self.home, folder, &name, PRIVATE),
+                    _ => Partial::create_in(&session.home, folder, &name, PRIVATE),
                 }
             }
-            _ => Partial::create_in(&self.home, folder, &name, PRIVATE),
+            _ => Partial::create_in(&session.home, folder, &name, PRIVATE),
         }
     }
 
     /// Ends the content of the current file, which is stored with its batch.
-    pub(super) fn end(&mut self, state: EndState, digest: &[u8; DIGEST_LEN], answers: &mut Answers) {
+    pub(super) fn end(&mut self, state: EndState, digest: &[u8; DIGEST_LEN], session: &mut Session, names: &mut Names) {
         let Some(mut open) = self.open.take() else { return };
         if state == EndState::Partial {
             // The sender reports the reason.
             self.given_up.insert(open.id);
-            return self.removal.iter_mut().for_each(|r| r.incomplete = true);
+            return session.removal.iter_mut().for_each(|r| r.incomplete = true);
         }
         let in_full = open.plan.is_none();
         let completed = open.complete(digest);
@@ -398,49 +419,49 @@ impl Target {
         (open.plan, open.here) = (None, None);
         // The content that it refers to may have changed.
         if open.is_other && open.repeats_others {
-            return self.want_again(open, None, answers);
+            return self.want_again(open, None, session);
         }
         if let Err(e) = completed {
             open.partial.remove_earlier(OsStr::from_bytes(split(&open.entry.path).1));
             let text = format!("cannot store {}: {}", shown(&open.entry.path), e_text(&e));
-            return self.not_stored(open.id, text, answers);
+            return session.report.not_stored(open.id, text);
         }
         if state == EndState::Changed {
-            self.stored.changed += 1;
-            (self.observers.on_failure)(&format!(
+            session.report.stored.changed += 1;
+            (session.report.observers.on_failure)(&format!(
                 "the source of {} changed while it was read",
                 shown(&open.entry.path)
             ));
-            if !self.is_of_pack {
+            if !session.is_of_pack {
                 // The source may have the announced length and time again: the next copy must not take this
                 // for the same.
                 open.entry.mtime_s = open.entry.mtime_s.saturating_sub(CHANGED_BEFORE_S);
             }
         }
-        meta::apply(open.partial.file.as_fd(), &open.entry, self.ownership, &mut self.losses);
-        if in_full && state == EndState::Whole && self.options.form == Form::Raw {
+        meta::apply(open.partial.file.as_fd(), &open.entry, session.ownership, &mut session.losses);
+        if in_full && state == EndState::Whole && session.options.form == Form::Raw {
             self.repeatable.came(&open);
         }
         if open.repeats_others {
-            answers.put(&Answer::Whole { id: open.id });
+            session.report.answers.put(&Answer::Whole { id: open.id });
         }
-        self.batch.push(WholeFile::new(open.id, open.entry, open.partial, open.at));
-        if self.batch.is_due() || self.options.fsync != Fsync::Batch {
-            self.store_batch(answers);
+        names.batch.push(WholeFile::new(open.id, open.entry, open.partial, open.at));
+        if names.batch.is_due() || session.options.fsync != Fsync::Batch {
+            names.store_batch(session);
         }
     }
 }
 
-fn earlier_files(tree: &mut Tree, beside: &mut [Beside], home: &Home, path: &[u8]) -> Option<Vec<OwnedFd>> {
-    let (folder, name) = tree.parent(path).ok()?;
-    let mut files = home.held(&folder, &name);
+fn earlier_files(session: &mut Session, path: &[u8]) -> Option<Vec<OwnedFd>> {
+    let (folder, name) = session.tree.parent(path).ok()?;
+    let mut files = session.home.held(&folder, &name);
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let old = rustix::fs::openat(&folder, &name, flags, Mode::empty()).ok();
     files.extend(
         old.filter(|f| rustix::fs::fstat(f).is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::RegularFile)),
     );
     if files.is_empty() {
-        files.extend(beside_files(beside, path).take(1));
+        files.extend(beside_files(&mut session.beside, path).take(1));
     }
     Some(files)
 }

@@ -10,9 +10,8 @@ use narrows_host::means::share_of_descriptors;
 use rustix::fs::{Mode, OFlags};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::Target;
-use super::answers::Answers;
-use super::content::OpenFile;
+use super::content::{Content, OpenFile};
+use super::session::Session;
 use crate::delta::{DELTA_MIN, read_at};
 use crate::frames::{Decoder, Form, KnownFrames, Reader, SUFFIX, into_io, totals};
 
@@ -186,10 +185,10 @@ impl OpenFile {
     }
 }
 
-impl Target {
+impl Content {
     /// How the content of the next file is taken.
-    pub(super) fn framed(&mut self) -> Option<Framed> {
-        match self.options.form {
+    pub(super) fn framed(&mut self, session: &Session) -> Option<Framed> {
+        match session.options.form {
             Form::Raw => None,
             Form::AsTheyCame => Some(Framed::AsItCame(Box::new(Reader::new(false)))),
             Form::Decoded => {
@@ -201,15 +200,15 @@ impl Target {
     }
 
     /// Answers what is here of a file.
-    pub(super) fn asked(&mut self, id: u64, from: u64, answers: &mut Answers) {
-        let answer = self.known(id, from);
-        answers.put(&answer.unwrap_or(Answer::Frames { id, frames: Vec::<KnownFrame>::new() }));
+    pub(super) fn asked(&mut self, id: u64, from: u64, session: &mut Session) {
+        let answer = self.known(id, from, session);
+        session.report.answers.put(&answer.unwrap_or(Answer::Frames { id, frames: Vec::<KnownFrame>::new() }));
         // The sender waits for it.
-        answers.send();
+        session.report.answers.send();
     }
 
-    fn known(&mut self, id: u64, from: u64) -> Option<Answer> {
-        let form = self.options.form;
+    fn known(&mut self, id: u64, from: u64, session: &mut Session) -> Option<Answer> {
+        let form = session.options.form;
         if form == Form::Raw || !self.pending.contains_key(&id) {
             return None;
         }
@@ -217,10 +216,10 @@ impl Target {
             if self.here.len() >= share_of_descriptors(KNOWN_MAX, KNOWN_SHARE) {
                 return None;
             }
-            let files = self.earlier_files(id)?;
+            let files = self.earlier_files(id, session)?;
             let here = match form {
                 Form::AsTheyCame => {
-                    let memory = self.room.reserve(KnownFrames::len_max(&files))?;
+                    let memory = session.room.reserve(KnownFrames::len_max(&files))?;
                     Here::Frames(KnownFrames::new(files, memory))
                 }
                 _ => Here::Raw(files.into_iter().next()?),
@@ -232,7 +231,9 @@ impl Target {
             Here::Raw(file) => Answer::Sums { id, sums: sums(file, from).ok()? },
         })
     }
+}
 
+impl Session {
     /// Whether an earlier state of a file with `stored` bytes is worth asking about.
     pub(super) fn is_resumable(&self, stored: i64) -> bool {
         let least = if self.options.form == Form::AsTheyCame { RESUMED_MIN } else { DELTA_MIN };

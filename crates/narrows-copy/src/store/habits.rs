@@ -11,7 +11,9 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{Target, partial};
+use super::names::Names;
+use super::partial;
+use super::session::Session;
 use crate::delta::DELTA_MIN;
 use crate::tree::{Tree, split};
 use crate::{hash, meta};
@@ -19,7 +21,7 @@ use crate::{hash, meta};
 /// A folder of `--link-dest`.
 pub(super) struct Beside(pub(super) Tree);
 
-impl Target {
+impl Session {
     /// Whether the file that is there is newer than the entry, and stays therefore.
     pub(super) fn keeps_newer(&self, stat: &Stat, entry: &Entry) -> bool {
         let there = (stat.st_mtime, stat.st_mtime_nsec as u32);
@@ -71,60 +73,6 @@ impl Target {
         file.is_some_and(|file| rustix::fs::fstat(&file).is_ok_and(|s| s.st_size as u64 >= DELTA_MIN))
     }
 
-    /// Keeps what is at `path`, if anything, as a backup. `moves`: it is removed from `path`, which is to
-    /// be free then. Otherwise it gets a second name, so that `path` is never missing.
-    pub(super) fn set_aside(&mut self, path: &[u8], moves: bool) -> io::Result<()> {
-        let Some(backup) = &self.options.habits.backup else { return Ok(()) };
-        let own = backup.path_of(path);
-        let (folder, name) = self.tree.parent(path)?;
-        let there = match rustix::fs::statat(&folder, &name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) if FileType::from_raw_mode(stat.st_mode) != FileType::Directory => stat,
-            Ok(_) | Err(Errno::NOENT) => return Ok(()),
-            Err(e) => return Err(e.into()),
-        };
-        let cannot = |e: io::Error| io::Error::other(format!("cannot keep its backup: {}", crate::e_text(&e)));
-        if self.is_stored(&own) {
-            // The backup would replace what this copy stores, or has found to be stored.
-            let text = format!("the source has {} too; use another --suffix or --backup-dir", crate::shown(&own));
-            return Err(cannot(io::Error::other(text)));
-        }
-        check_path(&own).map_err(|e| cannot(io::Error::other(e.to_string())))?;
-        self.make_parents_of(&own).map_err(cannot)?;
-        let (to, to_name) = self.tree.parent(&own).map_err(cannot)?;
-        let before = rustix::fs::statat(&to, &to_name, AtFlags::SYMLINK_NOFOLLOW);
-        if before.is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::Directory) {
-            return Err(cannot(io::Error::other("a folder has the name of the backup")));
-        }
-        let is_kept = before.is_ok_and(|s| (s.st_dev, s.st_ino) == (there.st_dev, there.st_ino));
-        self.has_named = true;
-        if self.removal.is_some() {
-            // What this copy keeps is not to be removed by it.
-            if !self.room.take_hash() {
-                return Err(cannot(io::Error::other("there are too many")));
-            }
-            self.backups.insert(xxh3_64(&own));
-        }
-        if !moves && !is_kept {
-            let is_same = |_: &OsStr, left: &Stat| (left.st_dev, left.st_ino) == (there.st_dev, there.st_ino);
-            let linked = partial::make(&to, &to_name, is_same, |partial| {
-                rustix::fs::linkat(&folder, &name, &to, partial, AtFlags::empty())
-            });
-            if let Ok(partial) = linked {
-                let renamed = partial::rename_link(&to, &partial, &to_name, true);
-                if renamed.is_err() {
-                    let _ = rustix::fs::unlinkat(&to, &partial, AtFlags::empty());
-                }
-                return renamed.map(drop).map_err(cannot);
-            }
-        }
-        match (moves, is_kept) {
-            (false, true) => Ok(()),
-            // Renaming one name of a file to another name of it does nothing.
-            (true, true) => rustix::fs::unlinkat(&folder, &name, AtFlags::empty()).map_err(|e| cannot(e.into())),
-            (_, false) => rustix::fs::renameat(&folder, &name, &to, &to_name).map_err(|e| cannot(e.into())),
-        }
-    }
-
     /// Creates the missing folders above `path`.
     fn make_parents_of(&mut self, path: &[u8]) -> io::Result<()> {
         let folder = split(path).0;
@@ -138,27 +86,7 @@ impl Target {
         }
         Ok(())
     }
-}
 
-/// The versions of `path` in earlier copies.
-pub(super) fn beside_files<'a>(beside: &'a mut [Beside], path: &'a [u8]) -> impl Iterator<Item = OwnedFd> + use<'a> {
-    beside.iter_mut().filter_map(move |Beside(tree)| {
-        let file = tree.open_below(path, OFlags::RDONLY | OFlags::NONBLOCK).ok()?;
-        let is_file =
-            rustix::fs::fstat(&file).is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::RegularFile);
-        is_file.then_some(file)
-    })
-}
-
-/// The line of `rsync -i` about a change, without the name.
-pub(super) fn item(update: char, kind: char, flags: &str) -> String {
-    format!("{update}{kind}{flags}")
-}
-
-/// The flags of something that is new.
-pub(super) const NEW: &str = "+++++++++";
-
-impl Target {
     /// The flags of an entry that differs from what is there; `content` is the first one.
     pub(super) fn flags(&self, stat: &Stat, entry: &Entry, folder: &OwnedFd, name: &OsStr, content: bool) -> String {
         let len = if let EntryKind::File { len, .. } = entry.kind { Some(len) } else { None };
@@ -185,12 +113,86 @@ impl Target {
     }
 
     /// Reports a change, if that was asked for.
-    pub(super) fn tell_item(&mut self, item: &str, name: &str, answers: &mut super::Answers) {
+    pub(super) fn tell_item(&mut self, item: &str, name: &str) {
         if self.itemizes() {
-            self.say_made(format!("{item} {name}"), answers);
+            self.say_made(format!("{item} {name}"));
         }
     }
 }
+
+impl Names {
+    /// Keeps what is at `path`, if anything, as a backup. `moves`: it is removed from `path`, which is to
+    /// be free then. Otherwise it gets a second name, so that `path` is never missing.
+    pub(super) fn set_aside(&mut self, path: &[u8], moves: bool, session: &mut Session) -> io::Result<()> {
+        let Some(backup) = &session.options.habits.backup else { return Ok(()) };
+        let own = backup.path_of(path);
+        let (folder, name) = session.tree.parent(path)?;
+        let there = match rustix::fs::statat(&folder, &name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) if FileType::from_raw_mode(stat.st_mode) != FileType::Directory => stat,
+            Ok(_) | Err(Errno::NOENT) => return Ok(()),
+            Err(e) => return Err(e.into()),
+        };
+        let cannot = |e: io::Error| io::Error::other(format!("cannot keep its backup: {}", crate::e_text(&e)));
+        if self.is_stored(&own, session) {
+            // The backup would replace what this copy stores, or has found to be stored.
+            let text = format!("the source has {} too; use another --suffix or --backup-dir", crate::shown(&own));
+            return Err(cannot(io::Error::other(text)));
+        }
+        check_path(&own).map_err(|e| cannot(io::Error::other(e.to_string())))?;
+        session.make_parents_of(&own).map_err(cannot)?;
+        let (to, to_name) = session.tree.parent(&own).map_err(cannot)?;
+        let before = rustix::fs::statat(&to, &to_name, AtFlags::SYMLINK_NOFOLLOW);
+        if before.is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::Directory) {
+            return Err(cannot(io::Error::other("a folder has the name of the backup")));
+        }
+        let is_kept = before.is_ok_and(|s| (s.st_dev, s.st_ino) == (there.st_dev, there.st_ino));
+        session.has_named = true;
+        if session.removal.is_some() {
+            // What this copy keeps is not to be removed by it.
+            if !session.room.take_hash() {
+                return Err(cannot(io::Error::other("there are too many")));
+            }
+            self.backups.insert(xxh3_64(&own));
+        }
+        if !moves && !is_kept {
+            let is_same = |_: &OsStr, left: &Stat| (left.st_dev, left.st_ino) == (there.st_dev, there.st_ino);
+            let linked = partial::make(&to, &to_name, is_same, |partial| {
+                rustix::fs::linkat(&folder, &name, &to, partial, AtFlags::empty())
+            });
+            if let Ok(partial) = linked {
+                let renamed = partial::rename_link(&to, &partial, &to_name, true);
+                if renamed.is_err() {
+                    let _ = rustix::fs::unlinkat(&to, &partial, AtFlags::empty());
+                }
+                return renamed.map(drop).map_err(cannot);
+            }
+        }
+        match (moves, is_kept) {
+            (false, true) => Ok(()),
+            // Renaming one name of a file to another name of it does nothing.
+            (true, true) => rustix::fs::unlinkat(&folder, &name, AtFlags::empty()).map_err(|e| cannot(e.into())),
+            (_, false) => rustix::fs::renameat(&folder, &name, &to, &to_name).map_err(|e| cannot(e.into())),
+        }
+    }
+}
+
+/// The versions of `path` in earlier copies.
+pub(super) fn beside_files<'a>(beside: &'a mut [Beside], path: &'a [u8]) -> impl Iterator<Item = OwnedFd> + use<'a> {
+    beside.iter_mut().filter_map(move |Beside(tree)| {
+        let file = tree.open_below(path, OFlags::RDONLY | OFlags::NONBLOCK).ok()?;
+        let is_file =
+            rustix::fs::fstat(&file).is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::RegularFile);
+        is_file.then_some(file)
+    })
+}
+
+/// The line of `rsync -i` about a change, without the name.
+pub(super) fn item(update: char, kind: char, flags: &str) -> String {
+    format!("{update}{kind}{flags}")
+}
+
+/// The flags of something that is new.
+pub(super) const NEW: &str = "+++++++++";
 
 /// Opens the folders of `--link-dest`.
 pub(super) fn beside(trees: Vec<Tree>) -> Vec<Beside> {

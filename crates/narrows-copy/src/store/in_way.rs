@@ -12,10 +12,10 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::Target;
 use super::announced::is_there;
-use super::answers::Answers;
 use super::batch::WholeFile;
+use super::names::Names;
+use super::session::Session;
 use crate::listing::each_name;
 use crate::tree::split;
 use crate::{e_text, shown};
@@ -41,7 +41,7 @@ enum What {
 /// little in common.
 const WAITING_MAX: usize = 128;
 
-impl Target {
+impl Session {
     /// Whether a folder at `path` may be removed to make room: it is within a copied folder, and no
     /// pattern protects it.
     pub(super) fn makes_way(&self, path: &[u8]) -> bool {
@@ -100,15 +100,17 @@ impl Target {
         let other = matches!(Errno::from_io_error(e), Some(Errno::NOTDIR | Errno::LOOP));
         self.options.dry_run && (e.kind() == io::ErrorKind::NotFound || other && self.removal.is_some())
     }
+}
 
+impl Names {
     /// Notes a folder in the way in a dry run.
     pub(super) fn note_in_way(&mut self, id: u64, path: &[u8]) {
         self.waiting.push(Waiting { id, path: path.to_vec(), what: What::Nothing });
     }
 
     /// Queues a link, fifo or device.
-    pub(super) fn special_waits(&mut self, id: u64, entry: Entry) -> io::Result<()> {
-        if !self.room.take_link(&entry.path) {
+    pub(super) fn special_waits(&mut self, id: u64, entry: Entry, session: &mut Session) -> io::Result<()> {
+        if !session.room.take_link(&entry.path) {
             return Err(in_way());
         }
         self.waiting.push(Waiting { id, path: entry.path.clone(), what: What::Special(entry) });
@@ -126,58 +128,58 @@ impl Target {
     }
 
     /// Queues a file that is complete and flushed, but has no name yet.
-    pub(super) fn file_waits(&mut self, file: WholeFile, answers: &mut Answers) {
+    pub(super) fn file_waits(&mut self, file: WholeFile, session: &mut Session) {
         if self.waiting.len() >= WAITING_MAX {
             let e = io::Error::other("too many folders are in the way; remove some of them manually");
-            return self.cannot_store(&file, &e, answers);
+            return session.cannot_store(&file, &e);
         }
         self.waiting.push(Waiting { id: file.id, path: file.path.clone(), what: What::File(file) });
     }
 
     /// Gives all waiting entries their names, after the folders were removed.
-    pub(super) fn place_waiting(&mut self, answers: &mut Answers) {
+    pub(super) fn place_waiting(&mut self, session: &mut Session) {
         for Waiting { id, path, what } in std::mem::take(&mut self.waiting) {
             let result = match what {
                 What::File(file) => {
-                    self.name_file(file, answers);
+                    self.name_file(file, session);
                     continue;
                 }
-                What::Special(entry) => self.make_special(&entry).map(|_| self.made_special(&entry, answers)),
-                What::HardLink { of } => self.link(of, &path, answers),
+                What::Special(entry) => self.make_special(&entry, session).map(|_| session.made_special(&entry)),
+                What::HardLink { of } => self.link(of, &path, session),
                 What::Nothing => continue,
             };
             if let Err(e) = result {
-                self.failed(id, format!("cannot store {}: {}", shown(&path), e_text(&e)), answers);
+                session.report.failed(id, format!("cannot store {}: {}", shown(&path), e_text(&e)));
             }
         }
     }
 
     /// Reports all waiting entries as failed, because nothing is removed.
-    pub(super) fn refuse_waiting(&mut self, answers: &mut Answers) {
+    pub(super) fn refuse_waiting(&mut self, session: &mut Session) {
         for Waiting { id, path, what } in std::mem::take(&mut self.waiting) {
             let text = format!("cannot store {}: {}", shown(&path), in_way());
             match what {
-                What::File(_) => self.not_stored(id, text, answers),
-                _ => self.failed(id, text, answers),
+                What::File(_) => session.report.not_stored(id, text),
+                _ => session.report.failed(id, text),
             }
         }
     }
 
     /// Removes an entry that is in the way of a folder, at once, just as a file is replaced by
     /// another. Returns false if it must stay.
-    pub(super) fn clear_for_folder(&mut self, path: &[u8], kind: FileType) -> io::Result<bool> {
-        let protected = self.removal.as_ref().is_none_or(|removal| {
+    pub(super) fn clear_for_folder(&mut self, path: &[u8], kind: FileType, session: &mut Session) -> io::Result<bool> {
+        let protected = session.removal.as_ref().is_none_or(|removal| {
             let top = !path.contains(&b'/');
             !(top || removal.acts_in(split(path).0)) || removal.protects(path, false)
         });
         let is_device = matches!(kind, FileType::CharacterDevice | FileType::BlockDevice);
-        if protected || is_device && !self.options.devices {
+        if protected || is_device && !session.options.devices {
             return Ok(false);
         }
-        if !self.options.dry_run {
-            self.set_aside(path, true)?;
-            self.has_named = true;
-            let (folder, _) = self.tree.parent(path)?;
+        if !session.options.dry_run {
+            self.set_aside(path, true, session)?;
+            session.has_named = true;
+            let (folder, _) = session.tree.parent(path)?;
             let removed = rustix::fs::unlinkat(&folder, OsStr::from_bytes(split(path).1), AtFlags::empty());
             // A backup has taken it away.
             removed.or_else(|e| if e == Errno::NOENT { Ok(()) } else { Err(e) })?;

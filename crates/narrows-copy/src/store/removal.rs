@@ -22,8 +22,9 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::answers::Answers;
-use super::{Target, partial};
+use super::names::Names;
+use super::partial;
+use super::session::Session;
 use crate::error::Result;
 use crate::filter::Filter;
 use crate::frames::Form;
@@ -141,70 +142,70 @@ enum Doing {
     Remove,
 }
 
-impl Target {
+impl Names {
     /// Removes what the sources do not have, if `--delete` was requested and nothing failed.
-    pub(super) fn remove_others(&mut self, answers: &mut Answers) -> io::Result<()> {
-        let Some(removal) = self.removal.take() else { return Ok(()) };
-        if self.stored.failed > 0 || removal.incomplete || !self.pending.is_empty() {
-            self.remove_nothing("not everything could be copied", answers);
+    pub(super) fn remove_others(&mut self, is_all_here: bool, session: &mut Session) -> io::Result<()> {
+        let Some(removal) = session.removal.take() else { return Ok(()) };
+        if session.report.stored.failed > 0 || removal.incomplete || !is_all_here {
+            self.remove_nothing("not everything could be copied", session);
         } else if removal.came.is_empty() {
-            self.remove_nothing("no folder was copied", answers);
-        } else if self.sweep(&removal, answers) == Err(Stop::Interrupted) {
-            self.refuse_waiting(answers);
+            self.remove_nothing("no folder was copied", session);
+        } else if self.sweep(&removal, session) == Err(Stop::Interrupted) {
+            self.refuse_waiting(session);
             return Err(io::Error::other("interrupted while removing what the sources do not have"));
         }
         Ok(())
     }
 
-    fn remove_nothing(&mut self, why: &str, answers: &mut Answers) {
-        self.refuse_waiting(answers);
+    fn remove_nothing(&mut self, why: &str, session: &mut Session) {
+        self.refuse_waiting(session);
         let text = format!("nothing is removed: {why}");
-        if self.observers.on_removed.is_none() {
-            answers.put(&Answer::Removed { count: 0, text: text.clone() });
+        if session.report.observers.on_removed.is_none() {
+            session.report.answers.put(&Answer::Removed { count: 0, text: text.clone() });
         }
-        self.stored.not_removed = Some(text);
+        session.report.stored.not_removed = Some(text);
     }
 
-    fn sweep(&mut self, removal: &Removal, answers: &mut Answers) -> Result<(), Stop> {
+    fn sweep(&mut self, removal: &Removal, session: &mut Session) -> Result<(), Stop> {
         let too_many = removal.max.map(|max| format!("it would be more than {max}, the limit of --max-delete"));
-        let doing = if self.options.dry_run { Doing::Name } else { Doing::Remove };
+        let doing = if session.options.dry_run { Doing::Name } else { Doing::Remove };
         let mut agreed = None;
         if doing == Doing::Remove && (removal.max.is_some() || removal.confirmed.is_some()) {
-            let mut sweep = Sweep::new(self, removal, answers, Doing::Count);
+            let mut sweep = Sweep::new(session, self, removal, Doing::Count);
             let result = sweep.run();
             let mut found = sweep.found;
             let is_other = result.is_ok() && removal.confirmed.is_some_and(|confirmed| found.confirmed() != confirmed);
             match (result, too_many.as_deref()) {
                 (Err(Stop::TooMany), Some(why)) => {
-                    self.remove_nothing(why, answers);
+                    self.remove_nothing(why, session);
                     return Ok(());
                 }
                 (Err(Stop::NoRoom), _) => {
-                    self.remove_nothing("it would be far more than was shown", answers);
+                    self.remove_nothing("it would be far more than was shown", session);
                     return Ok(());
                 }
                 _ if is_other => {
-                    self.remove_nothing(OTHERS, answers);
+                    self.remove_nothing(OTHERS, session);
                     return Ok(());
                 }
                 (result, _) => result?,
             }
             agreed = removal.confirmed.map(|_| found);
         }
-        let mut sweep = Sweep::new(self, removal, answers, doing);
+        let mut sweep = Sweep::new(session, self, removal, doing);
         sweep.agreed = agreed;
         let result = sweep.run();
         let count = sweep.count;
-        self.place_waiting(answers);
+        self.place_waiting(session);
         match (result, too_many) {
             (Err(Stop::TooMany), _) => {
-                self.failed(0, "there is more to remove than --max-delete allows; the rest was kept".into(), answers);
+                session.report.failed(0, "there is more to remove than --max-delete allows; the rest was kept".into());
             }
             // A dry run has reported everything.
-            (Ok(()), Some(why)) if removal.max.is_some_and(|max| count > max) => self.remove_nothing(&why, answers),
+            (Ok(()), Some(why)) if removal.max.is_some_and(|max| count > max) => self.remove_nothing(&why, session),
             (result, _) => result?,
         }
-        let heard = self.observers.on_removed.is_some() || answers.settle_all();
+        let heard = session.report.observers.on_removed.is_some() || session.report.answers.settle_all();
         if heard { Ok(()) } else { Err(Stop::Interrupted) }
     }
 }
@@ -213,9 +214,9 @@ impl Target {
 const OTHERS: &str = "what would go is not what was shown, since something changed meanwhile; run it again and look";
 
 struct Sweep<'a> {
-    target: &'a mut Target,
+    session: &'a mut Session,
+    names: &'a mut Names,
     removal: &'a Removal,
-    answers: &'a mut Answers,
     doing: Doing,
     /// Number of entries that were removed, or would be.
     count: u64,
@@ -235,15 +236,15 @@ struct Place<'a> {
 }
 
 impl<'a> Sweep<'a> {
-    fn new(target: &'a mut Target, removal: &'a Removal, answers: &'a mut Answers, doing: Doing) -> Self {
-        Self { target, removal, answers, doing, count: 0, found: NameSet::default(), agreed: None }
+    fn new(session: &'a mut Session, names: &'a mut Names, removal: &'a Removal, doing: Doing) -> Self {
+        Self { session, names, removal, doing, count: 0, found: NameSet::default(), agreed: None }
     }
 
     fn run(&mut self) -> Result<(), Stop> {
         let removal = self.removal;
         let root = removal.covered.iter().any(|c| c.path.is_empty());
         // Folders that make room for another kind of entry.
-        let in_way: Vec<_> = self.target.waiting.iter().map(|w| (w.id, w.path.clone())).collect();
+        let in_way: Vec<_> = self.names.waiting.iter().map(|w| (w.id, w.path.clone())).collect();
         for (id, path) in in_way {
             let (parent, name) = split(&path);
             match self.open(parent, root) {
@@ -273,7 +274,7 @@ impl<'a> Sweep<'a> {
         let (folder, elsewhere) = match self.open(&covered.path, root) {
             Ok(folder) => (Ok(folder), false),
             Err(e) if e.raw_os_error() == Some(Errno::XDEV.raw_os_error()) => {
-                (self.target.tree.open_below(&covered.path, OFlags::RDONLY | OFlags::DIRECTORY), true)
+                (self.session.tree.open_below(&covered.path, OFlags::RDONLY | OFlags::DIRECTORY), true)
             }
             Err(e) => (Err(e), false),
         };
@@ -307,17 +308,17 @@ impl<'a> Sweep<'a> {
         let mut respelt = Vec::new();
         others.retain(|name| {
             let path = join(folder, name);
-            let stays = self.target.is_stored(&path);
+            let stays = self.names.is_stored(&path, self.session);
             if stays {
                 respelt.push(fold_hash(&path));
             }
             !stays
         });
-        if !self.target.options.dry_run && !others.is_empty() {
+        if !self.session.options.dry_run && !others.is_empty() {
             let hash = xxh3_64(folder);
             // Folders that are in the way are gone by now.
-            let waiting = self.target.waiting.iter().filter(|w| xxh3_64(split(&w.path).0) == hash).count() as u64;
-            let known = known.iter().map(|name| join(folder, name)).filter(|path| self.target.names.has(path));
+            let waiting = self.names.waiting.iter().filter(|w| xxh3_64(split(&w.path).0) == hash).count() as u64;
+            let known = known.iter().map(|name| join(folder, name)).filter(|path| self.names.spellings.has(path));
             let known: Vec<u64> = known.map(|path| fold_hash(&path)).collect();
             // A name that stays beside one that is listed as it came says nothing of any other.
             let beside: HashSet<u64> = known.iter().copied().collect();
@@ -336,15 +337,15 @@ impl<'a> Sweep<'a> {
         let (top, rest) = path.split_at(top_len);
         let rest = rest.strip_prefix(b"/").unwrap_or(rest);
         let top = match top {
-            [] => self.target.tree.root().try_clone()?,
-            top => self.target.tree.open_below(top, flags)?,
+            [] => self.session.tree.root().try_clone()?,
+            top => self.session.tree.open_below(top, flags)?,
         };
         if rest.is_empty() { Ok(top) } else { Ok(open_on_same_device(&top, rest)?) }
     }
 
     fn is_known(&self, path: &[u8]) -> bool {
         let hash = xxh3_64(path);
-        self.target.names.has(path) || self.target.backups.contains(&hash) || self.removal.came.contains(&hash)
+        self.names.spellings.has(path) || self.names.backups.contains(&hash) || self.removal.came.contains(&hash)
     }
 
     /// Removes an entry that the sources do not have; returns whether it is gone.
@@ -363,7 +364,7 @@ impl<'a> Sweep<'a> {
             return Ok(false);
         }
         // With the folder that contains it, it goes.
-        if is_folder && place.depth == 0 && self.target.home.is_at(&path) {
+        if is_folder && place.depth == 0 && self.session.home.is_at(&path) {
             return Ok(false);
         }
         if kind == FileType::RegularFile && looks_partial(name.as_bytes()) {
@@ -418,17 +419,17 @@ impl<'a> Sweep<'a> {
         }
         let name = || shown(path) + if is_folder { "/" } else { "" };
         let counts_names = self.doing == Doing::Count && self.removal.confirmed.is_some();
-        if counts_names && !(self.target.room.take_hash() && self.found.add(&name())) {
+        if counts_names && !(self.session.room.take_hash() && self.found.add(&name())) {
             return Err(Stop::NoRoom);
         }
         if self.doing == Doing::Remove && self.agreed.as_mut().is_some_and(|agreed| !agreed.has(&name())) {
             let e = io::Error::other("it came after the question whether to remove the others");
             return self.cannot_remove(place.id, path, &e);
         }
-        let backup = self.target.options.habits.backup.as_ref();
+        let backup = self.session.options.habits.backup.as_ref();
         let is_kept = !is_folder && backup.is_some_and(|backup| !backup.is_one(path));
         if self.doing == Doing::Remove && is_kept {
-            if let Err(e) = self.target.set_aside(path, true) {
+            if let Err(e) = self.names.set_aside(path, true, self.session) {
                 return self.cannot_remove(place.id, path, &e);
             }
         } else if self.doing == Doing::Remove {
@@ -440,21 +441,21 @@ impl<'a> Sweep<'a> {
             }
         }
         self.count += 1;
-        self.target.has_named |= self.doing == Doing::Remove;
+        self.session.has_named |= self.doing == Doing::Remove;
         if self.doing != Doing::Count {
             let name = if self.removal.names { name() } else { String::new() };
             self.tell(name)?;
         }
         // A backup beside it keeps the folder.
-        let in_place = self.target.options.habits.backup.as_ref().is_some_and(|backup| backup.dir.is_none());
+        let in_place = self.session.options.habits.backup.as_ref().is_some_and(|backup| backup.dir.is_none());
         Ok(!(is_kept && in_place))
     }
 
     fn tell(&mut self, name: String) -> Result<(), Stop> {
-        self.target.stored.removed += 1;
-        match &self.target.observers.on_removed {
+        self.session.report.stored.removed += 1;
+        match &self.session.report.observers.on_removed {
             Some(on_removed) => on_removed(&name),
-            None => self.answers.removed(name),
+            None => self.session.report.answers.removed(name),
         }
         self.settle()
     }
@@ -468,13 +469,13 @@ impl<'a> Sweep<'a> {
         if self.doing == Doing::Count {
             return Ok(());
         }
-        self.target.failed(id, text, self.answers);
+        self.session.report.failed(id, text);
         self.settle()
     }
 
     /// Waits until the sender has taken most of the answers, which limits their memory.
     fn settle(&self) -> Result<(), Stop> {
-        let heard = self.target.observers.on_removed.is_some() || self.answers.settle();
+        let heard = self.session.report.observers.on_removed.is_some() || self.session.report.answers.settle();
         if heard { Ok(()) } else { Err(Stop::Interrupted) }
     }
 }

@@ -7,10 +7,10 @@ use narrows::entry::{Answer, Entry, EntryKind, REPEATED_MAX, Record};
 use narrows::{Error, Result};
 use rustix::fs::{OFlags, Stat};
 
-use super::Target;
-use super::answers::Answers;
 use super::batch::WholeFile;
-use super::content::OpenFile;
+use super::content::{Content, OpenFile};
+use super::names::Names;
+use super::session::Session;
 use crate::earlier::{Earlier, Opened, REPEAT_MIN};
 
 /// Bytes of references after which they are confirmed, so that a waiting sender can continue soon
@@ -94,53 +94,53 @@ impl Repeatable {
     }
 }
 
-impl Target {
+impl Content {
     /// Adds referenced content to the current file, or requests the file again if that content is
     /// gone.
-    pub(super) fn repeat(&mut self, id: u64, offset: u64, len: u64, answers: &mut Answers) {
+    pub(super) fn repeat(&mut self, id: u64, offset: u64, len: u64, session: &mut Session, names: &Names) {
         self.repeatable.in_write += len;
         self.repeatable.untold += len;
         if self.repeatable.untold >= TOLD_LEN {
-            answers.put(&Answer::Repeated { len: std::mem::take(&mut self.repeatable.untold) });
+            session.report.answers.put(&Answer::Repeated { len: std::mem::take(&mut self.repeatable.untold) });
         }
         let Some(mut open) = self.open.take() else { return };
         let repeated = if open.id == id || !matches!(open.entry.kind, EntryKind::File { .. }) {
             open.repeat(None, offset, len)
-        } else if let Some(WholeFile { partial, .. }) = self.batch.find(id) {
+        } else if let Some(WholeFile { partial, .. }) = names.batch.find(id) {
             open.repeat(Some(&partial.file), offset, len)
         } else {
             open.repeats_others = true;
-            self.stored(id).and_then(|file| open.repeat(Some(file), offset, len))
+            self.stored(id, session).and_then(|file| open.repeat(Some(file), offset, len))
         };
         match repeated {
             Ok(()) => {
-                self.stored.bytes_repeated += len;
+                session.report.stored.bytes_repeated += len;
                 self.open = Some(open);
             }
             Err(_) => {
                 // The content so far is kept, as after an interrupted copy.
                 open.keep_partial();
-                self.want_again(open, Some(id), answers);
+                self.want_again(open, Some(id), session);
             }
         }
     }
 
     /// Requests the current file again, because file `of` is gone; its further content is ignored.
-    pub(super) fn want_again(&mut self, open: OpenFile, of: Option<u64>, answers: &mut Answers) {
-        answers.put(&Answer::Again { id: open.id, of: of.unwrap_or(open.id) });
+    pub(super) fn want_again(&mut self, open: OpenFile, of: Option<u64>, session: &mut Session) {
+        session.report.answers.put(&Answer::Again { id: open.id, of: of.unwrap_or(open.id) });
         if self.repeatable.unasked {
             self.repeatable.again.push(open.id);
         }
         // There was room for it before; the room is given back when the file arrives.
-        let _ = self.room.take_pending(&open.entry);
+        let _ = session.room.take_pending(&open.entry);
         self.pending.insert(open.id, open.entry);
     }
 
     /// Opens a file that has its final name, if it is unchanged.
-    fn stored(&mut self, id: u64) -> io::Result<&OwnedFd> {
+    fn stored(&mut self, id: u64, session: &mut Session) -> io::Result<&OwnedFd> {
         let Repeatable { files, opened, .. } = &mut self.repeatable;
         let (path, known) = files.get(id).ok_or_else(|| io::Error::other("it is no longer known"))?;
-        let file = opened.get(id, || self.tree.open_below(path, OFlags::RDONLY | OFlags::NONBLOCK))?;
+        let file = opened.get(id, || session.tree.open_below(path, OFlags::RDONLY | OFlags::NONBLOCK))?;
         // Another program may have changed it, or replaced it with a file that not everybody may
         // read.
         if state(&rustix::fs::fstat(file)?) != *known {

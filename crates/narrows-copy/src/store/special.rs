@@ -9,35 +9,36 @@ use narrows::entry::{Answer, Entry, EntryKind};
 use rustix::fs::{AtFlags, FileType, Mode, Stat};
 
 use super::announced::is_there;
-use super::answers::Answers;
 use super::habits::letter;
-use super::{Target, partial};
+use super::names::Names;
+use super::partial;
+use super::session::Session;
 use crate::hello::Unmade;
-use crate::{meta, shown};
+use crate::{e_text, meta, shown};
 
-impl Target {
+impl Names {
     /// Stores a symbolic link, fifo or device, which may be a hard link to an earlier one.
-    pub(super) fn special(&mut self, id: u64, mut entry: Entry, answers: &mut Answers) -> io::Result<()> {
+    pub(super) fn special(&mut self, id: u64, mut entry: Entry, session: &mut Session) -> io::Result<()> {
         let first = meta::take_link(&mut entry);
-        if let Some(first) = first.filter(|first| *first != id && !self.options.dry_run) {
+        if let Some(first) = first.filter(|first| *first != id && !session.options.dry_run) {
             // If the first name is missing, it is created separately.
-            if self.link(first, &entry.path, answers).is_ok() {
+            if self.link(first, &entry.path, session).is_ok() {
                 return Ok(());
             }
         }
-        if self.is_in_way(&entry.path)? {
-            if self.options.dry_run {
+        if session.is_in_way(&entry.path)? {
+            if session.options.dry_run {
                 self.note_in_way(id, &entry.path);
-                self.made_special(&entry, answers);
+                session.made_special(&entry);
                 return Ok(());
             }
-            return self.special_waits(id, entry);
+            return self.special_waits(id, entry, session);
         }
-        if self.make_special(&entry)? {
-            self.made_special(&entry, answers);
+        if self.make_special(&entry, session)? {
+            session.made_special(&entry);
         }
-        if first == Some(id) && !self.options.dry_run && self.room.take_link(&entry.path) {
-            let (folder, name) = self.tree.parent(&entry.path)?;
+        if first == Some(id) && !session.options.dry_run && session.room.take_link(&entry.path) {
+            let (folder, name) = session.tree.parent(&entry.path)?;
             let stat = rustix::fs::statat(&folder, &name, AtFlags::SYMLINK_NOFOLLOW)?;
             self.linked.insert(id, (entry.path, (stat.st_dev, stat.st_ino)));
         }
@@ -45,16 +46,16 @@ impl Target {
     }
 
     /// Stores a fifo, device or socket, or passes it over: what has its name here stays.
-    pub(super) fn device(&mut self, id: u64, entry: Entry, answers: &mut Answers) -> io::Result<()> {
-        let what = match self.options.unmade {
-            _ if self.options.devices => return self.special(id, entry, answers),
+    pub(super) fn device(&mut self, id: u64, entry: Entry, session: &mut Session) -> io::Result<()> {
+        let what = match session.options.unmade {
+            _ if session.options.devices => return self.special(id, entry, session),
             Unmade::Failed => "it is a fifo, device or socket; --devices copies it",
             Unmade::Refused => "it is a fifo, device or socket, and this server makes none, whatever --devices says",
             Unmade::Skipped => {
-                if let (Some(on_skipped), Some(text)) = (&self.observers.on_skipped, meta::skipped(&entry)) {
+                if let (Some(on_skipped), Some(text)) = (&session.report.observers.on_skipped, meta::skipped(&entry)) {
                     on_skipped(&text);
                     // The sender keeps it, even if it removes what is stored.
-                    answers.put(&Answer::Failed { id, text });
+                    session.report.answers.put(&Answer::Failed { id, text });
                 }
                 return Ok(());
             }
@@ -62,52 +63,40 @@ impl Target {
         Err(io::Error::other(what))
     }
 
-    /// The error of a device that must not be replaced.
-    pub(super) fn device_in_way(&self) -> io::Error {
-        io::Error::other(match self.options.unmade {
-            Unmade::Refused => "a device of that name is in the way, and this server replaces none",
-            Unmade::Failed | Unmade::Skipped => "a device of that name is in the way; --devices replaces it",
-        })
-    }
-
-    /// Reports an entry that was created, or would be.
-    pub(super) fn made_special(&mut self, entry: &Entry, answers: &mut Answers) {
-        let words = words(entry);
-        self.made('c', letter(entry), words.clone(), words, answers);
-    }
-
     /// Creates the entry under a temporary name and renames it, so that an existing one is replaced
     /// atomically; false if the same one existed.
-    pub(super) fn make_special(&mut self, entry: &Entry) -> io::Result<bool> {
-        let (folder, name) = match self.tree.parent(&entry.path) {
-            Err(e) if self.would_be_made(&e) => return Ok(true),
+    pub(super) fn make_special(&mut self, entry: &Entry, session: &mut Session) -> io::Result<bool> {
+        let (folder, name) = match session.tree.parent(&entry.path) {
+            Err(e) if session.would_be_made(&e) => return Ok(true),
             found => found?,
         };
         if let EntryKind::Symlink { target } = &entry.kind
             && rustix::fs::readlinkat(&folder, &name, Vec::new()).is_ok_and(|there| there.to_bytes() == target)
         {
-            if !self.options.dry_run {
-                meta::apply_by_name(&folder, &name, entry, self.ownership, &mut self.losses);
+            if !session.options.dry_run {
+                meta::apply_by_name(&folder, &name, entry, session.ownership, &mut session.losses);
             }
             return Ok(false);
         }
         let there = rustix::fs::statat(&folder, &name, AtFlags::SYMLINK_NOFOLLOW);
-        if self.keeps_existing && there.is_ok() {
+        if session.keeps_existing && there.is_ok() {
             return Err(is_there());
         }
         // A program that has opened a fifo or listens on a socket goes on with the one it knows.
-        if self.options.devices && there.is_ok_and(|is| is_node(&is, entry)) && meta::has_xattrs(&folder, &name, entry)
+        if session.options.devices
+            && there.is_ok_and(|is| is_node(&is, entry))
+            && meta::has_xattrs(&folder, &name, entry)
         {
-            if !self.options.dry_run {
-                meta::apply_by_name(&folder, &name, entry, self.ownership, &mut self.losses);
+            if !session.options.dry_run {
+                meta::apply_by_name(&folder, &name, entry, session.ownership, &mut session.losses);
             }
             return Ok(false);
         }
         let there = there.map(|s| FileType::from_raw_mode(s.st_mode));
-        if matches!(there, Ok(FileType::CharacterDevice | FileType::BlockDevice)) && !self.options.devices {
-            return Err(self.device_in_way());
+        if matches!(there, Ok(FileType::CharacterDevice | FileType::BlockDevice)) && !session.options.devices {
+            return Err(session.device_in_way());
         }
-        if self.options.dry_run {
+        if session.options.dry_run {
             return Ok(true);
         }
         let node = |partial: &OsStr, kind, device| {
@@ -138,10 +127,10 @@ impl Target {
             | EntryKind::Folder
             | EntryKind::HardLink { .. } => node(partial, FileType::Fifo, 0),
         })?;
-        meta::apply_by_name(&folder, &partial, entry, self.ownership, &mut self.losses);
-        let kept = self.set_aside(&entry.path, false);
-        let renamed = kept.and_then(|()| partial::rename(&folder, &partial, &name, !self.keeps_existing));
-        self.has_named = true;
+        meta::apply_by_name(&folder, &partial, entry, session.ownership, &mut session.losses);
+        let kept = self.set_aside(&entry.path, false, session);
+        let renamed = kept.and_then(|()| partial::rename(&folder, &partial, &name, !session.keeps_existing));
+        session.has_named = true;
         if renamed.is_err() {
             let _ = rustix::fs::unlinkat(&folder, &partial, AtFlags::empty());
         }
@@ -149,30 +138,44 @@ impl Target {
     }
 
     /// Reports in a dry run whether a hard link would be created.
-    pub(super) fn would_link(&mut self, id: u64, of: u64, path: &[u8], answers: &mut Answers) -> io::Result<()> {
-        if self.is_in_way(path)? {
+    pub(super) fn would_link(&mut self, id: u64, of: u64, path: &[u8], session: &mut Session) -> io::Result<()> {
+        if session.is_in_way(path)? {
             self.note_in_way(id, path);
         }
         let known = self.linked.get(&of).map(|(_, inode)| *inode);
-        let there = match self.tree.parent(path) {
-            Err(e) if self.would_be_made(&e) => None,
+        let there = match session.tree.parent(path) {
+            Err(e) if session.would_be_made(&e) => None,
             found => {
                 let (folder, name) = found?;
                 rustix::fs::statat(&folder, &name, AtFlags::SYMLINK_NOFOLLOW).ok()
             }
         };
         if known.is_none() || there.map(|s| (s.st_dev, s.st_ino)) != known {
-            self.made('h', 'f', shown(path), shown(path), answers);
+            session.made('h', 'f', shown(path), shown(path));
         }
         Ok(())
     }
 
+    /// Creates the hard links to files, which have their names now.
+    pub(super) fn link_all(&mut self, session: &mut Session) {
+        for (id, of, path) in std::mem::take(&mut self.links) {
+            let waits = session.removal.is_some() && self.linked_waits(of);
+            if waits || session.is_in_way(&path).unwrap_or(false) {
+                self.link_waits(id, of, path);
+                continue;
+            }
+            if let Err(e) = self.link(of, &path, session) {
+                session.report.failed(id, format!("cannot link {}: {}", shown(&path), e_text(&e)));
+            }
+        }
+    }
+
     /// Creates a hard link to a file that this copy stored or found unchanged.
-    pub(super) fn link(&mut self, of: u64, path: &[u8], answers: &mut Answers) -> io::Result<()> {
+    pub(super) fn link(&mut self, of: u64, path: &[u8], session: &mut Session) -> io::Result<()> {
         let first = self.linked.get(&of).cloned();
         let (first, inode) = first.ok_or_else(|| io::Error::other("the file that it belongs to was not stored"))?;
-        let (from, from_name) = self.tree.parent(&first)?;
-        let (to, name) = self.tree.parent(path)?;
+        let (from, from_name) = session.tree.parent(&first)?;
+        let (to, name) = session.tree.parent(path)?;
         let there = rustix::fs::statat(&from, &from_name, AtFlags::SYMLINK_NOFOLLOW)?;
         if (there.st_dev, there.st_ino) != inode {
             return Err(io::Error::other("the file that it belongs to was replaced"));
@@ -180,24 +183,40 @@ impl Target {
         if rustix::fs::statat(&to, &name, AtFlags::SYMLINK_NOFOLLOW).is_ok_and(|s| (s.st_dev, s.st_ino) == inode) {
             return Ok(());
         }
-        if self.keeps_existing && rustix::fs::statat(&to, &name, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
+        if session.keeps_existing && rustix::fs::statat(&to, &name, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
             return Err(is_there());
         }
         let is_same = |_: &OsStr, there: &Stat| (there.st_dev, there.st_ino) == inode;
         let partial = partial::make(&to, &name, is_same, |partial| {
             rustix::fs::linkat(&from, &from_name, &to, partial, AtFlags::empty())
         })?;
-        let kept = self.set_aside(path, false);
-        let renamed = kept.and_then(|()| partial::rename_link(&to, &partial, &name, !self.keeps_existing));
-        self.has_named = true;
+        let kept = self.set_aside(path, false, session);
+        let renamed = kept.and_then(|()| partial::rename_link(&to, &partial, &name, !session.keeps_existing));
+        session.has_named = true;
         match renamed {
-            Ok(true) => self.made('h', 'f', format!("{} => {}", shown(path), shown(&first)), shown(path), answers),
+            Ok(true) => session.made('h', 'f', format!("{} => {}", shown(path), shown(&first)), shown(path)),
             Ok(false) => {}
             Err(_) => {
                 let _ = rustix::fs::unlinkat(&to, &partial, AtFlags::empty());
             }
         }
         renamed.map(drop)
+    }
+}
+
+impl Session {
+    /// The error of a device that must not be replaced.
+    pub(super) fn device_in_way(&self) -> io::Error {
+        io::Error::other(match self.options.unmade {
+            Unmade::Refused => "a device of that name is in the way, and this server replaces none",
+            Unmade::Failed | Unmade::Skipped => "a device of that name is in the way; --devices replaces it",
+        })
+    }
+
+    /// Reports an entry that was created, or would be.
+    pub(super) fn made_special(&mut self, entry: &Entry) {
+        let words = words(entry);
+        self.made('c', letter(entry), words.clone(), words);
     }
 }
 

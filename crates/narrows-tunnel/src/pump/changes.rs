@@ -3,6 +3,7 @@
 use rustls::pki_types::UnixTime;
 use webpki::EndEntityCert;
 
+use super::uplink::UplinkState;
 use super::{Kind, Pump};
 use crate::engine::Key;
 use crate::reason::Reason;
@@ -18,22 +19,22 @@ impl Pump {
         (settings.proxy_from, settings.send_proxy) = (proxy_from, send_proxy);
         settings.timing.hello_within_ns = hello_within_ns;
         settings.limits = limits;
-        self.engine.compression.memory.set_total(limits.memory);
-        self.rates.set(limits.greetings_per_s, limits.greetings_per_s);
-        self.flow_rates.set(limits.flows_per_s, limits.flows_per_s);
+        self.work.engine.compression.memory.set_total(limits.memory);
+        self.strangers.rates.set(limits.greetings_per_s, limits.greetings_per_s);
+        self.flows.rates.set(limits.flows_per_s, limits.flows_per_s);
         self.judge_listeners();
     }
 
     /// Sessions whose other end would be refused today open nothing more. What is open goes on: it may
     /// have been trusted for good reasons when it began, and ends by itself.
     pub(super) fn judge(&mut self, trust: Trust) {
-        self.trust = trust;
+        self.sessions.trust = trust;
         for at in 0..self.sessions.len() {
-            let Some(place) = self.sessions[at].as_ref().filter(|place| place.distrusted_ns.is_none()) else {
+            let Some(place) = self.sessions.get(at).filter(|place| place.distrusted_ns.is_none()) else {
                 continue;
             };
             let (role, carriers) = (place.role, place.carriers);
-            let why = carriers.into_iter().flatten().find_map(|key| match self.kind(key) {
+            let why = carriers.into_iter().flatten().find_map(|key| match self.hub.kind(key) {
                 Some(Kind::Carrier(_)) => self.refusal(role, key),
                 _ => None,
             });
@@ -45,12 +46,12 @@ impl Pump {
 
     /// Why the other end of a carrier, or of one that is to be, would be refused.
     pub(super) fn refusal(&mut self, role: Role, key: Key) -> Option<String> {
-        let trust = self.trust.clone();
-        let name = match self.uplink.as_ref().map(super::uplink::UplinkState::to) {
-            Some(Uplink::Tls { name, .. }) => Some(name.clone()),
+        let trust = &self.sessions.trust;
+        let name = match self.uplink.as_ref().map(UplinkState::to) {
+            Some(Uplink::Tls { name, .. }) => Some(name),
             _ => None,
         };
-        let wire = match self.kind(key)? {
+        let wire = match self.hub.kind(key)? {
             Kind::Carrier(carrier) => &carrier.wire,
             Kind::Stranger(stranger) => &stranger.wire,
             _ => return None,
@@ -65,7 +66,7 @@ impl Pump {
             }
             Role::Dialer => {
                 let judge = trust.acceptor.as_ref()?;
-                let judged = judge.verify_server_cert(end_entity, others, &name?, &[], now).map(|_| ());
+                let judged = judge.verify_server_cert(end_entity, others, name?, &[], now).map(|_| ());
                 (judged, judge.requires_raw_public_keys())
             }
         };
@@ -79,21 +80,21 @@ impl Pump {
     fn distrust(&mut self, at: usize, why: &str) {
         self.counters.sessions_distrusted.add(1);
         let now_ns = self.now_ns;
-        let Some(place) = &mut self.sessions[at] else { return };
+        let Some(place) = self.sessions.get_mut(at) else { return };
         place.distrusted_ns = Some(now_ns);
         place.session.leave(Reason::Forbidden, &as_told(why));
         let (host, role) = (place.host, place.role);
         self.set_apart(at);
         if role == Role::Dialer {
             if self.is_uplink(at) {
-                self.rename_dialer();
+                self.uplink.iter_mut().for_each(UplinkState::rename);
                 self.leave_uplink(at, why);
             }
         } else {
             let host = host.map_or_else(|| "a client".to_owned(), |host| host.to_string());
-            self.report(Report::Peer { text: format!("{host}: not trusted any more: {why}") });
+            self.reports.tell(Report::Peer { text: format!("{host}: not trusted any more: {why}") });
         }
-        self.touch(at);
+        self.sessions.touch(at);
     }
 }
 

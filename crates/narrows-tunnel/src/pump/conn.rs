@@ -9,15 +9,13 @@ use narrows::block::Block;
 use narrows_host::shares::Share;
 
 use super::watched::About;
-use super::{Kind, Pump};
 use crate::counters::Counters;
-use crate::engine::{self, Engine, Key};
+use crate::engine::{Engine, Key};
 use crate::incoming::Incoming;
 use crate::outgoing::{Context, Outgoing};
 use crate::reason::Reason;
 use crate::session::{FlowId, Session};
-use crate::target::Target;
-use crate::{socket, socks};
+use crate::socket;
 
 /// Bytes that a connection may move in each direction before others get their turn.
 const TURN: usize = 256 << 10;
@@ -41,36 +39,56 @@ pub(super) struct Conn {
     pub(super) about: Box<About>,
     pub(super) up: Outgoing,
     pub(super) down: Incoming,
+    pub(super) local: Local,
+    /// The session was told that the local connection sends no more.
+    finished: bool,
+    /// The flow is over; only the local connection gets the rest.
+    pub(super) rest: Option<Rest>,
+    /// When a broken connection ends in any case.
+    until_ns: Option<u64>,
+    stuck: Stuck,
+    /// A SOCKS client waits for the answer to its request; it has sent these bytes already.
+    pub(super) socks: Option<Vec<u8>>,
+    /// Amounts that the counters know.
+    counted: [u64; 4],
+    /// The part of its host in the limit of flows.
+    _share: Option<Share>,
+}
+
+/// How a local connection is.
+pub(super) struct Local {
     pub(super) readable: bool,
     pub(super) writable: bool,
     /// The socket has reported an error, which is read behind the last bytes.
-    pub(super) broken: bool,
+    broken: bool,
     /// It takes no bytes any more.
-    deaf: bool,
+    pub(super) deaf: bool,
     /// The other side of a unix socket reads no more, and may still write: what comes for it is thrown
     /// away.
     unread: bool,
     /// It has reported its end, which is read behind the last bytes, or urgent ones: no event comes
     /// for them then.
-    pub(super) hung_up: bool,
-    read_len: usize,
-    /// The local connection sends no more.
-    local_ended: bool,
-    /// The session was told so.
-    finished: bool,
-    /// The flow is over; only the local connection gets the rest.
-    rest: Option<Rest>,
-    /// When a broken connection ends in any case.
-    until_ns: Option<u64>,
-    stuck: Stuck,
-    /// The local connection was told that the peer sends no more.
+    hung_up: bool,
+    /// It sends no more.
+    ended: bool,
+    /// It was told that the peer sends no more.
     shut: bool,
-    /// A SOCKS client waits for the answer to its request; it has sent these bytes already.
-    socks: Option<Vec<u8>>,
-    /// Amounts that the counters know.
-    counted: [u64; 4],
-    /// The part of its host in the limit of flows.
-    _share: Option<Share>,
+    read_len: usize,
+}
+
+impl Local {
+    /// One of which nothing is known yet but whether bytes may come, and may be given to it.
+    pub(super) fn new(readable: bool, writable: bool) -> Self {
+        let [broken, deaf, unread, hung_up, ended, shut] = [false; 6];
+        Self { readable, writable, broken, deaf, unread, hung_up, ended, shut, read_len: READ_MIN }
+    }
+
+    pub(super) fn happened(&mut self, readable: bool, writable: bool, hung_up: bool, broken: bool) {
+        self.readable |= readable;
+        self.writable |= writable;
+        self.hung_up |= hung_up;
+        self.broken |= broken;
+    }
 }
 
 pub(super) enum Stage {
@@ -96,7 +114,7 @@ pub(super) enum Stage {
 
 /// How a local connection ends that outlives its flow.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Rest {
+pub(super) enum Rest {
     /// Behind what waits for it, by the end that the peer has sent.
     Ends,
     /// By a reset.
@@ -125,16 +143,8 @@ impl Stuck {
     }
 }
 
-/// What was read of a connection before it was carried.
-pub(super) enum Early {
-    Nothing,
-    Bytes(Vec<u8>),
-    /// Behind the request of a SOCKS client, which waits for an answer.
-    Socks(Vec<u8>),
-}
-
 /// What comes next for a connection.
-enum Next {
+pub(super) enum Next {
     Wait,
     /// Its turn is over, but it has more to do.
     Again,
@@ -158,45 +168,37 @@ impl Conn {
             about,
             up: Outgoing::default(),
             down: Incoming::default(),
-            readable: true,
-            writable: true,
-            broken: false,
-            deaf: false,
-            unread: false,
-            hung_up: false,
-            read_len: READ_MIN,
-            local_ended: false,
+            local: Local::new(true, true),
             finished: false,
             rest: None,
             until_ns: None,
             stuck: Stuck::default(),
-            shut: false,
             socks: None,
             counted: [0; 4],
             _share: share,
         }
     }
 
-    fn advance(&mut self, engine: &mut Engine, session: &mut Session, key: Key, now_ns: u64) -> Next {
+    pub(super) fn advance(&mut self, engine: &mut Engine, session: &mut Session, key: Key, now_ns: u64) -> Next {
         let socket = match &self.stage {
             Stage::Open(socket) if self.socks.is_none() => socket,
             Stage::Closed if session.has_left(self.flow) => return Next::Over,
             _ => return Next::Wait,
         };
         let was_late = self.until_ns.is_some_and(|until_ns| now_ns >= until_ns);
-        if self.broken && self.local_ended && !self.deaf {
+        if self.local.broken && self.local.ended && !self.local.deaf {
             // Nothing is read any more that would tell.
-            self.broken = socket::error(socket).is_some();
-            self.deaf = self.broken;
+            self.local.broken = socket::error(socket).is_some();
+            self.local.deaf = self.local.broken;
         }
         let mut moved = 0;
         let mut context = Context { engine, session, flow: self.flow, key, now_ns };
-        while self.readable && !self.local_ended && moved < TURN {
+        while self.local.readable && !self.local.ended && moved < TURN {
             let room = self.up.room(context.session, self.flow, context.engine);
             if room == 0 {
                 break;
             }
-            let len = room.min(self.read_len).min(READ_MAX);
+            let len = room.min(self.local.read_len).min(READ_MAX);
             let mut buffer = context.engine.buffers.get(len);
             let read = socket::read(socket, &mut buffer.bytes_mut()[..len]);
             let read_len = read.as_ref().ok().copied().flatten().unwrap_or(0);
@@ -210,23 +212,24 @@ impl Conn {
                 block
             };
             match read {
-                Ok(None) => (self.readable, self.broken) = (false, false),
-                Ok(Some(0)) => self.local_ended = true,
+                Ok(None) => (self.local.readable, self.local.broken) = (false, false),
+                Ok(Some(0)) => self.local.ended = true,
                 Ok(Some(n)) => {
                     moved += n;
                     // A short read has emptied the socket: what comes later is an event.
-                    self.readable = n == len || self.hung_up;
-                    self.read_len = if n == len { (2 * len).min(self.up.read_len()).max(READ_MIN) } else { READ_MIN };
+                    self.local.readable = n == len || self.local.hung_up;
+                    self.local.read_len =
+                        if n == len { (2 * len).min(self.up.read_len()).max(READ_MIN) } else { READ_MIN };
                     self.up.push(block, &mut context);
                 }
                 // It comes behind all bytes that arrived, and takes none.
-                Err(_) => (self.local_ended, self.deaf) = (true, true),
+                Err(_) => (self.local.ended, self.local.deaf) = (true, true),
             }
         }
-        let again = moved >= TURN && self.readable;
+        let again = moved >= TURN && self.local.readable;
         let delivered = self.deliver(engine, Some(&mut *session), key, now_ns);
         // A connection that takes nothing any more is over: an end would say that it has everything.
-        let breaks = self.deaf || self.broken;
+        let breaks = self.local.deaf || self.local.broken;
         self.until_ns = breaks.then(|| self.until_ns.unwrap_or(now_ns + BROKEN_NS));
         if !breaks {
             self.stuck = Stuck::default();
@@ -234,34 +237,34 @@ impl Conn {
         let left = session.queued(self.flow) as u64;
         let is_stuck = breaks && self.stuck.look((self.up.bytes + self.up.wire).wrapping_sub(left), now_ns);
         let mut context = Context { engine, session, flow: self.flow, key, now_ns };
-        if self.local_ended && !self.finished && self.up.finish(&mut context) {
+        if self.local.ended && !self.finished && self.up.finish(&mut context) {
             self.finished = true;
-            if !self.deaf {
+            if !self.local.deaf {
                 session.finish(self.flow);
             }
         }
-        if self.deaf && self.finished {
+        if self.local.deaf && self.finished {
             session.break_off(self.flow, Reason::Reset);
         }
         match delivered {
             _ if was_late || is_stuck => Next::Broken(Reason::Reset),
-            _ if self.deaf && self.finished && session.has_left(self.flow) => Next::Broken(Reason::Reset),
+            _ if self.local.deaf && self.finished && session.has_left(self.flow) => Next::Broken(Reason::Reset),
             Err(reason) => Next::Broken(reason),
             Ok(more) if more || again => Next::Again,
-            Ok(_) if self.finished && self.shut && !self.deaf => {
+            Ok(_) if self.finished && self.local.shut && !self.local.deaf => {
                 if let Stage::Open(socket) = std::mem::replace(&mut self.stage, Stage::Closed) {
                     socket::close(socket);
                 }
                 if session.has_left(self.flow) { Next::Over } else { Next::Wait }
             }
             // The end has been sent; whoever still writes hears that nobody reads it.
-            Ok(_) if self.unread && self.finished && session.has_left(self.flow) => Next::Broken(Reason::Reset),
+            Ok(_) if self.local.unread && self.finished && session.has_left(self.flow) => Next::Broken(Reason::Reset),
             Ok(_) => Next::Wait,
         }
     }
 
     /// As [`Conn::advance`], for one whose flow is over.
-    fn advance_rest(&mut self, rest: Rest, engine: &mut Engine, key: Key, now_ns: u64) -> Next {
+    pub(super) fn advance_rest(&mut self, rest: Rest, engine: &mut Engine, key: Key, now_ns: u64) -> Next {
         let delivered = self.deliver(engine, None, key, now_ns);
         let Stage::Open(socket) = &self.stage else { return Next::Over };
         let left = self.down.ready_len() as u64 + socket::unconfirmed(socket);
@@ -269,13 +272,13 @@ impl Conn {
         let is_late = is_stuck || self.until_ns.is_some_and(|until_ns| now_ns >= until_ns);
         match delivered {
             Err(reason) => Next::Broken(reason),
-            Ok(_) if is_late || self.deaf || self.broken => Next::Broken(Reason::Reset),
+            Ok(_) if is_late || self.local.deaf || self.local.broken => Next::Broken(Reason::Reset),
             Ok(true) => Next::Again,
             // A reset takes back what the kernel still has.
             Ok(false) if rest == Rest::Breaks && self.down.is_exhausted() && socket::is_settled(socket) => {
                 Next::Broken(Reason::Reset)
             }
-            Ok(false) if rest == Rest::Ends && self.shut => {
+            Ok(false) if rest == Rest::Ends && self.local.shut => {
                 if let Stage::Open(socket) = std::mem::replace(&mut self.stage, Stage::Closed) {
                     socket::close(socket);
                 }
@@ -296,7 +299,7 @@ impl Conn {
         let Stage::Open(socket) = &self.stage else { return Ok(false) };
         let (mut took, mut moved) = (0, 0);
         let mut result = Ok(false);
-        while self.writable && !self.deaf {
+        while self.local.writable && !self.local.deaf {
             if moved >= TURN {
                 result = Ok(true);
                 break;
@@ -308,7 +311,7 @@ impl Conn {
             if !self.down.has_ready() {
                 break;
             }
-            let wrote = if self.unread {
+            let wrote = if self.local.unread {
                 Ok(Some(self.down.ready_len()))
             } else {
                 socket::write_all_of(socket, self.down.slices())
@@ -318,19 +321,19 @@ impl Conn {
                     moved += n;
                     self.down.consume(n, &mut took);
                 }
-                Ok(None) => self.writable = false,
-                Err(e) if socket::reads_no_more(socket, e) => self.unread = true,
+                Ok(None) => self.local.writable = false,
+                Err(e) if socket::reads_no_more(socket, e) => self.local.unread = true,
                 // What it has sent before is still read, for which no other event comes.
                 Err(_) => {
-                    (self.deaf, self.readable) = (true, true);
+                    (self.local.deaf, self.local.readable) = (true, true);
                     result = Ok(true);
                 }
             }
         }
-        if self.deaf {
+        if self.local.deaf {
             self.down.discard(engine);
         }
-        self.down.set_stalled(!self.writable);
+        self.down.set_stalled(!self.local.writable);
         self.down.count(engine);
         if let Some(session) = session {
             if took > 0 {
@@ -338,15 +341,15 @@ impl Conn {
             }
             session.delivered(self.flow, self.down.delivered(), now_ns);
         }
-        if result == Ok(false) && !self.shut && !self.deaf && self.down.is_over() {
+        if result == Ok(false) && !self.local.shut && !self.local.deaf && self.down.is_over() {
             socket::finish(socket);
-            self.shut = true;
+            self.local.shut = true;
         }
         result
     }
 
     /// When it is to be advanced although nothing happens to it.
-    fn next_wakeup_ns(&self, session: Option<&Session>, now_ns: u64) -> Option<u64> {
+    pub(super) fn next_wakeup_ns(&self, session: Option<&Session>, now_ns: u64) -> Option<u64> {
         let up_ns = session.and_then(|session| self.up.next_wakeup_ns(session.queued(self.flow) > 0));
         let settles = self.rest == Some(Rest::Breaks) && self.down.is_exhausted();
         let settling_ns = settles.then_some(now_ns + SETTLING_NS);
@@ -354,335 +357,7 @@ impl Conn {
         let report_ns = session.and_then(|session| session.report_ns(self.flow, self.down.delivered()));
         [up_ns, settling_ns, report_ns, self.until_ns, stuck_ns].into_iter().flatten().min()
     }
-}
 
-impl Pump {
-    /// Whether the rate of its host allows one more connection of a session, be it to be refused.
-    pub(super) fn is_within_rate(&mut self, session: usize) -> bool {
-        let host = self.sessions[session].as_ref().and_then(|place| place.host);
-        let Some(host) = host.filter(|_| self.settings.limits.flows_per_s > 0) else { return true };
-        let allowed = self.flow_rates.allow(host, self.now_ns);
-        self.counters.flows_over_rate.add(u64::from(!allowed));
-        allowed
-    }
-
-    /// Takes a place for one more connection of a session.
-    pub(super) fn place_for(&mut self, session: usize) -> Option<Option<Share>> {
-        let host = self.sessions[session].as_ref()?.host;
-        let share = host.map(|host| {
-            let mut share = self.hosts.of(host);
-            share.grow(1).then_some(share)
-        });
-        // A dialer has one peer, with which it shares nothing.
-        let share = match share {
-            None => Some(None),
-            Some(share) => share.map(Some),
-        };
-        let share = share.filter(|_| self.flows < self.settings.flows_max);
-        if share.is_none() {
-            self.counters.flows_over_limit.add(1);
-        }
-        share
-    }
-
-    /// Carries a connection that was accepted here, and has been read from as `early` says.
-    pub(super) fn carry(&mut self, session: usize, socket: OwnedFd, target: &Target, early: Early) {
-        if !self.is_within_rate(session) {
-            return socket::abort(socket);
-        }
-        let share = self.place_for(session);
-        let about = self.about(&target.client, target.to_string());
-        let place = self.sessions[session].as_mut().filter(|_| share.is_some());
-        let Some((flow, share)) = place.and_then(|place| place.session.open(target)).zip(share) else {
-            return socket::abort(socket);
-        };
-        self.counters.flows_opened.add(1);
-        socket::break_on_close(&socket);
-        let mut conn = Conn::new(session, flow, Stage::Open(socket), share, about);
-        match early {
-            Early::Nothing => drop(self.begin(conn)),
-            Early::Socks(bytes) => {
-                conn.socks = Some(bytes);
-                self.begin(conn);
-            }
-            Early::Bytes(bytes) => {
-                let key = self.begin(conn);
-                self.push_early(key, bytes);
-            }
-        }
-    }
-
-    pub(super) fn begin(&mut self, conn: Conn) -> Key {
-        let (session, flow) = (conn.session, conn.flow);
-        let key = self.add(Kind::Conn(Box::new(conn)));
-        if let Some(place) = &mut self.sessions[session] {
-            place.flows.insert(flow, key);
-        }
-        self.flows += 1;
-        self.counters.flows_now.set(self.flows as u64);
-        self.watch_conn(key);
-        self.queue(key);
-        self.touch(session);
-        key
-    }
-
-    /// Watches the socket of a connection, which may have been watched as something else.
-    pub(super) fn watch_conn(&mut self, key: Key) {
-        let Self { places, watch, .. } = self;
-        let Some(Kind::Conn(conn)) = &places[key as u32 as usize].kind else { return };
-        let (Stage::Open(socket) | Stage::Connecting { socket, .. }) = &conn.stage else { return };
-        super::watch(watch, socket, key);
-    }
-
-    // --- course ---
-
-    /// Gives a connection its turn.
-    pub(super) fn advance(&mut self, key: Key) {
-        match self.kind(key) {
-            Some(Kind::Conn(conn)) => match conn.stage {
-                Stage::Connecting { .. } => return self.connecting(key, false),
-                Stage::Finding { .. } | Stage::Knocking { .. } => return,
-                Stage::Open(_) | Stage::Closed => {}
-            },
-            Some(Kind::Carrier(_)) => return self.carrier_ready(key),
-            Some(Kind::Listener(_)) => return self.listener_ready(key),
-            _ => return,
-        }
-        let Self { places, sessions, engine, now_ns, counters, .. } = self;
-        let Some(Kind::Conn(conn)) = places[key as u32 as usize].kind.as_mut() else { return };
-        let (next, due_ns) = if let Some(rest) = conn.rest {
-            (conn.advance_rest(rest, engine, key, *now_ns), conn.next_wakeup_ns(None, *now_ns))
-        } else {
-            let Some(place) = &mut sessions[conn.session] else { return };
-            let next = conn.advance(engine, &mut place.session, key, *now_ns);
-            (next, conn.next_wakeup_ns(Some(&place.session), *now_ns))
-        };
-        conn.count(counters);
-        let session = conn.session;
-        self.touch(session);
-        match next {
-            Next::Wait => self.set_timer(key, due_ns),
-            Next::Again => {
-                self.set_timer(key, due_ns);
-                self.queue(key);
-            }
-            Next::Over => self.end(key, None),
-            Next::Broken(reason) => self.end(key, Some(reason)),
-        }
-    }
-
-    /// Ends a connection of this host, with a reset if there is a reason.
-    fn end(&mut self, key: Key, reason: Option<Reason>) {
-        let Some(Kind::Conn(mut conn)) = self.take(key) else { return };
-        self.count_off(key, &mut conn, reason);
-        let Some(reason) = reason else { return };
-        if reason == Reason::Damaged {
-            self.counters.flows_damaged.add(1);
-            let name = conn.about.name();
-            self.report_flow(conn.session, format!("{name}: the data was damaged on its way"));
-        }
-        if conn.rest.is_none() {
-            self.counters.flows_reset.add(1);
-            if let Some(place) = &mut self.sessions[conn.session] {
-                place.session.reset(conn.flow, reason);
-            }
-        }
-        conn.abort();
-    }
-
-    /// A connection is over; for a reason, if it did not end by itself.
-    pub(super) fn count_off(&mut self, key: Key, conn: &mut Conn, reason: Option<Reason>) {
-        self.flows -= 1;
-        conn.count(&self.counters);
-        self.counters.flows_now.set(self.flows as u64);
-        self.tell_end(conn, reason);
-        self.forget_flow(key, conn.session, conn.flow);
-    }
-
-    /// The session has nothing to do with a connection any more.
-    fn forget_flow(&mut self, key: Key, session: usize, flow: FlowId) {
-        if let Some(place) = &mut self.sessions[session]
-            && place.flows.get(&flow) == Some(&key)
-        {
-            place.flows.remove(&flow);
-        }
-        self.touch(session);
-    }
-
-    /// The flow of a connection is over, but not what waits for its local connection.
-    fn outlive(&mut self, key: Key, rest: Rest) {
-        let now_ns = self.now_ns;
-        let Some(Kind::Conn(conn)) = self.kind(key) else { return };
-        let (session, flow) = (conn.session, conn.flow);
-        conn.up.abandon();
-        conn.rest = Some(rest);
-        conn.stuck = Stuck::default();
-        conn.until_ns = (rest == Rest::Breaks).then_some(now_ns + BROKEN_NS);
-        self.forget_flow(key, session, flow);
-        self.queue(key);
-    }
-
-    /// The session of a connection is over.
-    pub(super) fn outlive_session(&mut self, key: Key) {
-        let Some(Kind::Conn(conn)) = self.kind(key) else { return };
-        // Both ends have finished, but a slow client has not everything yet.
-        if matches!(conn.stage, Stage::Open(_)) && conn.finished && conn.down.has_ended() && !conn.deaf {
-            return self.outlive(key, Rest::Ends);
-        }
-        let Some(Kind::Conn(mut conn)) = self.take(key) else { return };
-        self.count_off(key, &mut conn, Some(Reason::Lost));
-        conn.abort();
-    }
-
-    /// The connection of a flow.
-    pub(super) fn conn_of(&mut self, session: usize, flow: FlowId) -> Option<(Key, &mut Conn)> {
-        let key = *self.sessions[session].as_ref()?.flows.get(&flow)?;
-        match self.kind(key) {
-            Some(Kind::Conn(conn)) => Some((key, conn)),
-            _ => None,
-        }
-    }
-
-    /// Bytes of a flow have come, or its end.
-    pub(super) fn arrived(&mut self, session: usize, flow: FlowId, bytes: Option<(bool, Block)>) {
-        let Some((key, conn)) = self.conn_of(session, flow) else { return };
-        match bytes {
-            Some((coded, bytes)) => conn.down.push(coded, bytes),
-            None => conn.down.end(),
-        }
-        self.queue(key);
-    }
-
-    /// There may be room for more bytes of a flow.
-    pub(super) fn has_room(&mut self, session: usize, flow: FlowId) {
-        if let Some((key, _)) = self.conn_of(session, flow) {
-            self.queue(key);
-        }
-    }
-
-    /// The peer has reached the target of a flow.
-    pub(super) fn reached(&mut self, session: usize, flow: FlowId) {
-        let now_ns = self.now_ns;
-        let counters = std::sync::Arc::clone(&self.counters);
-        let Some((key, conn)) = self.conn_of(session, flow) else { return };
-        conn.about.reached(&counters, now_ns);
-        self.queue(key);
-        let Some(Kind::Conn(conn)) = self.kind(key) else { return };
-        let Some(early) = conn.socks.take() else { return };
-        // Its buffer is empty, so that the answer fits. An error that this call took is told by no other
-        // one: without it the end of a client that is gone would look like that of its bytes.
-        if let Stage::Open(socket) = &conn.stage {
-            let answer = socks::answer(Ok(()));
-            conn.deaf |= !matches!(socket::write(socket, &answer), Ok(Some(len)) if len == answer.len());
-        }
-        self.push_early(key, early);
-    }
-
-    /// Passes on what was read before a connection was carried.
-    fn push_early(&mut self, key: Key, early: Vec<u8>) {
-        let now_ns = self.now_ns;
-        let Self { sessions, places, engine, .. } = self;
-        let Some(Kind::Conn(conn)) = places[key as u32 as usize].kind.as_mut() else { return };
-        let Some(place) = &mut sessions[conn.session] else { return };
-        if !early.is_empty() {
-            let mut context = Context { engine, session: &mut place.session, flow: conn.flow, key, now_ns };
-            conn.up.push(Block::from_vec(early), &mut context);
-        }
-        self.queue(key);
-    }
-
-    /// The flow is over; the session knows it already.
-    pub(super) fn gone(&mut self, session: usize, flow: FlowId, reason: Reason, text: &str) {
-        let Some((key, conn)) = self.conn_of(session, flow) else { return };
-        let said = (!text.is_empty()).then(|| format!("{}: {reason}: {text}", conn.about.name()));
-        let outlives = matches!(conn.stage, Stage::Open(_)) && conn.socks.is_none();
-        if let Some(text) = said {
-            self.report_flow(session, text);
-        }
-        if outlives {
-            // What came before the reset is delivered before it.
-            return self.outlive(key, Rest::Breaks);
-        }
-        let Some(Kind::Conn(mut conn)) = self.take(key) else { return };
-        self.count_off(key, &mut conn, Some(reason));
-        if conn.socks.is_some()
-            && let Stage::Open(socket) = std::mem::replace(&mut conn.stage, Stage::Closed)
-        {
-            let _ = socket::write(&socket, &socks::answer(Err(reason)));
-            return socket::close(socket);
-        }
-        conn.abort();
-    }
-
-    /// A worker has done a job of a connection.
-    pub(super) fn worker_done(&mut self, key: Key, result: engine::Result) {
-        let now_ns = self.now_ns;
-        if self.place_mut(key).is_none() {
-            return;
-        }
-        let Self { places, sessions, engine, .. } = self;
-        let Some(Kind::Conn(conn)) = places[key as u32 as usize].kind.as_mut() else { return };
-        let (session, flow) = (conn.session, conn.flow);
-        let failed = match result {
-            engine::Result::Encoded(done) => {
-                if let Some(place) = sessions[session].as_mut().filter(|_| conn.rest.is_none()) {
-                    conn.up.encoded(*done, &mut Context { engine, session: &mut place.session, flow, key, now_ns });
-                }
-                None
-            }
-            engine::Result::Decoded(done) => conn.down.decoded(*done, key, engine).err().map(|_| Reason::Damaged),
-            engine::Result::Failed => Some(Reason::Other),
-        };
-        self.touch(session);
-        match failed {
-            None => self.queue(key),
-            Some(reason) => self.end(key, Some(reason)),
-        }
-    }
-
-    /// A carrier has taken bytes of a flow.
-    pub(super) fn carried(
-        &mut self,
-        session: usize,
-        flow: FlowId,
-        len: usize,
-        carrier: u8,
-        look: &crate::outgoing::Look,
-    ) {
-        let now_ns = self.now_ns;
-        let Self { places, sessions, engine, .. } = self;
-        let Some(place) = &mut sessions[session] else { return };
-        let Some(key) = place.flows.get(&flow).copied() else { return };
-        let Some(Kind::Conn(conn)) = places[key as u32 as usize].kind.as_mut() else { return };
-        conn.up.on_carrier(len, carrier, look, &mut Context { engine, session: &mut place.session, flow, key, now_ns });
-        // There may be room to read more, or an end to be told.
-        self.queue(key);
-    }
-
-    pub(super) fn conn_on_time(&mut self, key: Key) {
-        let now_ns = self.now_ns;
-        let Some(Kind::Conn(conn)) = self.kind(key) else { return };
-        match &conn.stage {
-            Stage::Connecting { .. } => return self.connecting(key, true),
-            Stage::Knocking { .. } => return self.knock(key),
-            _ => {}
-        }
-        // Its time may be over.
-        self.queue(key);
-        let Some(Kind::Conn(conn)) = self.kind(key) else { return };
-        if conn.rest.is_some() || !conn.has_stream() {
-            return;
-        }
-        let (session, flow) = (conn.session, conn.flow);
-        let Some((carrier, look)) = self.look(session, flow) else { return };
-        let Self { places, sessions, engine, .. } = self;
-        let Some(Kind::Conn(conn)) = places[key as u32 as usize].kind.as_mut() else { return };
-        let Some(place) = &mut sessions[session] else { return };
-        conn.up.on_time(carrier, &look, &mut Context { engine, session: &mut place.session, flow, key, now_ns });
-    }
-}
-
-impl Conn {
     /// Adds to the counters what came since the last time: bytes for a carrier are made, and those of it
     /// come, in other turns than its own too.
     pub(super) fn count(&mut self, counters: &Counters) {
@@ -702,6 +377,19 @@ impl Conn {
     /// Whether a look at the carrier is of use.
     pub(super) fn has_stream(&self) -> bool {
         self.up.has_stream()
+    }
+
+    /// Only what waits for the local connection goes on.
+    pub(super) fn outlive(&mut self, rest: Rest, now_ns: u64) {
+        self.up.abandon();
+        self.rest = Some(rest);
+        self.stuck = Stuck::default();
+        self.until_ns = (rest == Rest::Breaks).then_some(now_ns + BROKEN_NS);
+    }
+
+    /// Both ends have finished, but a slow client has not everything yet.
+    pub(super) fn has_rest(&self) -> bool {
+        matches!(self.stage, Stage::Open(_)) && self.finished && self.down.has_ended() && !self.local.deaf
     }
 
     pub(super) fn abort(self) {

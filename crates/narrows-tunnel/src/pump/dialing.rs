@@ -18,7 +18,7 @@ const ALL_NS: u64 = 15_000_000_000;
 pub(super) struct Dialing {
     pub(super) number: u8,
     port: u16,
-    socket: Option<OwnedFd>,
+    pub(super) socket: Option<OwnedFd>,
     rest: VecDeque<SocketAddr>,
     until_ns: u64,
 }
@@ -28,8 +28,8 @@ impl Pump {
     pub(super) fn dial_host(&mut self, number: u8, host: &str, port: u16, address: Option<SocketAddr>) {
         let until_ns = self.now_ns + ALL_NS;
         let dialing = Dialing { number, port, socket: None, rest: VecDeque::new(), until_ns };
-        let key = self.add(Kind::Dialing(Box::new(dialing)));
-        self.set_timer(key, Some(until_ns));
+        let key = self.hub.add(Kind::Dialing(Box::new(dialing)));
+        self.hub.set_timer(key, Some(until_ns));
         if let Some(address) = address {
             return self.dialing_found(key, Ok(vec![address]));
         }
@@ -42,7 +42,7 @@ impl Pump {
 
     /// The name of the acceptor was looked up.
     pub(super) fn dialing_found(&mut self, key: Key, found: Found) {
-        let Some(Kind::Dialing(dialing)) = self.kind(key) else { return };
+        let Some(Kind::Dialing(dialing)) = self.hub.kind(key) else { return };
         match found {
             Ok(addresses) => {
                 dialing.rest = addresses.into();
@@ -57,7 +57,7 @@ impl Pump {
     fn dial_next(&mut self, key: Key, mut failed: Option<std::io::Error>) {
         loop {
             let now_ns = self.now_ns;
-            let Some(Kind::Dialing(dialing)) = self.kind(key) else { return };
+            let Some(Kind::Dialing(dialing)) = self.hub.kind(key) else { return };
             dialing.socket = None;
             let late = now_ns >= dialing.until_ns;
             let Some(address) = dialing.rest.pop_front().filter(|_| !late) else {
@@ -66,12 +66,10 @@ impl Pump {
             };
             match socket::connect(&address) {
                 Ok(socket) => {
-                    super::watch(&self.watch, &socket, key);
-                    if let Some(Kind::Dialing(dialing)) = self.kind(key) {
-                        dialing.socket = Some(socket);
-                    }
+                    dialing.socket = Some(socket);
+                    self.hub.watch(key);
                     let at_ns = now_ns + ADDRESS_NS;
-                    return self.set_timer(key, Some(at_ns));
+                    return self.hub.set_timer(key, Some(at_ns));
                 }
                 Err(e) => failed = Some(e),
             }
@@ -79,7 +77,7 @@ impl Pump {
     }
 
     pub(super) fn dialing_ready(&mut self, key: Key) {
-        let Some(Kind::Dialing(dialing)) = self.kind(key) else { return };
+        let Some(Kind::Dialing(dialing)) = self.hub.kind(key) else { return };
         let Some(socket) = &dialing.socket else { return };
         if let Some(e) = socket::error(socket) {
             return self.dial_next(key, Some(e.into()));
@@ -88,7 +86,7 @@ impl Pump {
         if rustix::net::getpeername(socket).is_err() {
             return;
         }
-        let Some(Kind::Dialing(dialing)) = self.take(key) else { return };
+        let Some(Kind::Dialing(dialing)) = self.hub.take(key) else { return };
         let Dialing { number, socket: Some(socket), .. } = *dialing else { return };
         self.dialed(number, socket);
     }
@@ -98,7 +96,7 @@ impl Pump {
     }
 
     fn dial_failed(&mut self, key: Key, why: &str) {
-        let Some(Kind::Dialing(dialing)) = self.take(key) else { return };
+        let Some(Kind::Dialing(dialing)) = self.hub.take(key) else { return };
         self.dial_lost(dialing.number, why);
     }
 }

@@ -6,8 +6,9 @@ use std::net::IpAddr;
 use narrows_host::shares::ALONE;
 
 use super::listeners::{ListenerPlace, Purpose};
+use super::sessions::SessionPlace;
 use super::strangers::oldest_of_most;
-use super::{Kind, Pump};
+use super::{Hub, Kind};
 use crate::engine::Key;
 use crate::hello::PROGRAM_LEN;
 use crate::limits::LISTENERS_MAX;
@@ -50,12 +51,11 @@ impl Request {
     }
 }
 
-impl Pump {
+impl Hub {
     /// The request of a session for a listener.
-    pub(super) fn request(&self, session: usize, number: u64, bind: &Endpoint) -> Request {
-        let place = self.sessions[session].as_ref();
+    pub(super) fn request(&mut self, place: Option<&SessionPlace>, number: u64, bind: &Endpoint) -> Request {
         let carriers = place.into_iter().flat_map(|place| place.carriers.into_iter().flatten());
-        let principal = carriers.into_iter().find_map(|key| match &self.places[key as u32 as usize].kind {
+        let principal = carriers.into_iter().find_map(|key| match self.kind(key) {
             Some(Kind::Carrier(carrier)) => carrier.wire.proof()?.first().map(Principal::of),
             _ => None,
         });
@@ -65,8 +65,8 @@ impl Pump {
     }
 
     /// Keeps the listeners of a session for the next one of its dialer.
-    pub(super) fn hold_listeners(&mut self, keys: impl Iterator<Item = Key>) {
-        let until_ns = self.now_ns + HELD_NS;
+    pub(super) fn hold_listeners(&mut self, keys: impl Iterator<Item = Key>, now_ns: u64) {
+        let until_ns = now_ns + HELD_NS;
         for key in keys {
             let Some(Kind::Listener(place)) = self.kind(key) else { continue };
             let Purpose::Remote { request, .. } = &place.purpose else { continue };
@@ -80,9 +80,9 @@ impl Pump {
     }
 
     fn held_places(&self) -> impl Iterator<Item = (Key, &Listener, &Request, u64)> {
-        self.places.iter().enumerate().filter_map(|(index, place)| match &place.kind {
-            Some(Kind::Listener(ListenerPlace { listener, purpose: Purpose::Held { request, until_ns }, .. })) => {
-                Some((u64::from(place.generation) << 32 | index as u64, listener, request.as_ref(), *until_ns))
+        self.iter().filter_map(|(key, kind)| match kind {
+            Kind::Listener(ListenerPlace { listener, purpose: Purpose::Held { request, until_ns }, .. }) => {
+                Some((key, listener, request.as_ref(), *until_ns))
             }
             _ => None,
         })

@@ -7,13 +7,14 @@ use narrows::upgrade::host_of;
 use narrows_host::bound::Bound;
 use narrows_host::shares::{ALONE, Share};
 
-use super::conn::Early;
+use super::flows::Early;
 use super::held::Request;
 use super::strangers::oldest_of_most;
-use super::{Kind, Pump};
+use super::{Hub, Kind, Pump};
 use crate::engine::Key;
 use crate::proxy;
 use crate::reason::Reason;
+use crate::rules::Rules;
 use crate::settings::Report;
 use crate::socket::{self, Accepted, Listener};
 use crate::socks::{self, Conversation, Next};
@@ -51,7 +52,7 @@ pub(super) enum Purpose {
 
 /// A connection that has not said where to, or whose it is.
 pub(super) struct Undecided {
-    socket: OwnedFd,
+    pub(super) socket: OwnedFd,
     client: String,
     awaits: Awaits,
 }
@@ -72,6 +73,22 @@ enum Decided {
     To(Target, Early),
 }
 
+impl Hub {
+    /// Takes no new connections any more.
+    pub(super) fn close_listeners(&mut self) {
+        self.listeners().into_iter().for_each(|key| drop(self.take(key)));
+    }
+
+    /// Listeners of this end look again: there is a session, or there will be none soon.
+    pub(super) fn wake_listeners(&mut self) {
+        self.listeners().into_iter().for_each(|key| self.queue(key));
+    }
+
+    fn listeners(&self) -> Vec<Key> {
+        self.iter().filter(|(_, kind)| matches!(kind, Kind::Listener(_))).map(|(key, _)| key).collect()
+    }
+}
+
 impl Pump {
     /// Opens what the settings say.
     pub(super) fn open(&mut self) -> std::io::Result<()> {
@@ -87,7 +104,7 @@ impl Pump {
         self.settings.before_listening.take().map_or(Ok(()), |before| before())?;
         for (i, (address, bound)) in bound.into_iter().enumerate() {
             let listener = Listener::bound(bound).map_err(|e| named(&address.to_string(), e))?;
-            self.report(Report::Serving { address: listener.address() });
+            self.reports.tell(Report::Serving { address: listener.address() });
             self.add_listener(listener, Purpose::Carriers(i), None);
         }
         let local = self.settings.local.iter().map(|f| (f.from.clone(), Some(f.to.clone())));
@@ -95,7 +112,7 @@ impl Pump {
         for (from, to) in local.chain(dynamic).collect::<Vec<_>>() {
             let listener = open_listener(&from).map_err(|e| named(&from.to_string(), e))?;
             let shown = to.as_ref().map_or_else(|| "SOCKS".to_owned(), ToString::to_string);
-            self.report(Report::Listening { from: listener.address(), to: shown });
+            self.reports.tell(Report::Listening { from: listener.address(), to: shown });
             self.add_listener(listener, to.map_or(Purpose::Socks, Purpose::Forward), None);
         }
         self.open_stdio();
@@ -103,44 +120,17 @@ impl Pump {
     }
 
     fn add_listener(&mut self, listener: Listener, purpose: Purpose, share: Option<Share>) -> Key {
-        let key = self.add(Kind::Listener(ListenerPlace { listener, purpose, _share: share }));
-        let Self { places, watch, .. } = self;
-        if let Some(Kind::Listener(place)) = &places[key as u32 as usize].kind {
-            super::watch(watch, &place.listener, key);
-        }
-        key
-    }
-
-    /// Takes no new connections any more.
-    pub(super) fn close_listeners(&mut self) {
-        for index in 0..self.places.len() {
-            let place = &self.places[index];
-            if matches!(place.kind, Some(Kind::Listener(_))) {
-                let key = u64::from(place.generation) << 32 | index as u64;
-                self.take(key);
-            }
-        }
-    }
-
-    /// Listeners of this end look again: there is a session, or there will be none soon.
-    pub(super) fn wake_listeners(&mut self) {
-        for index in 0..self.places.len() {
-            let place = &self.places[index];
-            if matches!(place.kind, Some(Kind::Listener(_))) {
-                let key = u64::from(place.generation) << 32 | index as u64;
-                self.queue(key);
-            }
-        }
+        self.hub.add(Kind::Listener(ListenerPlace { listener, purpose, _share: share }))
     }
 
     /// Accepts what waits.
     pub(super) fn listener_ready(&mut self, key: Key) {
         for _ in 0..ACCEPTS {
             let (may_accept, now_ns) = (self.may_accept(), self.now_ns);
-            let Some(Kind::Listener(place)) = self.kind(key) else { return };
+            let Some(Kind::Listener(place)) = self.hub.kind(key) else { return };
             match place.purpose {
                 Purpose::Forward(_) | Purpose::Socks if !may_accept => return,
-                Purpose::Held { until_ns, .. } if until_ns <= now_ns => return drop(self.take(key)),
+                Purpose::Held { until_ns, .. } if until_ns <= now_ns => return drop(self.hub.take(key)),
                 Purpose::Held { .. } => return,
                 _ => {}
             }
@@ -151,15 +141,15 @@ impl Pump {
                 Err(_) => {
                     self.counters.accepts_failed.add(1);
                     let at_ns = self.now_ns + BREATH_NS;
-                    return self.set_timer(key, Some(at_ns));
+                    return self.hub.set_timer(key, Some(at_ns));
                 }
             }
         }
-        self.queue(key);
+        self.hub.queue(key);
     }
 
     fn accepted(&mut self, key: Key, accepted: Accepted) {
-        let Some(Kind::Listener(place)) = self.kind(key) else { return };
+        let Some(Kind::Listener(place)) = self.hub.kind(key) else { return };
         let Accepted { socket, peer } = accepted;
         let client = peer.map_or_else(String::new, |peer| peer.to_string());
         match &place.purpose {
@@ -198,29 +188,25 @@ impl Pump {
 
     /// Waits for what a connection says first.
     fn ask(&mut self, socket: OwnedFd, client: String, host: IpAddr, awaits: Awaits) {
-        while self.undecided.len() >= self.settings.limits.undecided.min(self.settings.flows_max / 8).max(1) {
-            let Some(oldest) = oldest_of_most(&self.undecided) else { break };
+        while self.flows.undecided.len() >= self.settings.limits.undecided.min(self.settings.flows_max / 8).max(1) {
+            let Some(oldest) = oldest_of_most(&self.flows.undecided) else { break };
             self.counters.undecided_over_limit.add(1);
             if let Some(undecided) = self.take_undecided(oldest) {
                 socket::abort(undecided.socket);
             }
         }
-        let key = self.add(Kind::Undecided(Box::new(Undecided { socket, client, awaits })));
-        let Self { places, watch, .. } = self;
-        if let Some(Kind::Undecided(u)) = &places[key as u32 as usize].kind {
-            super::watch(watch, &u.socket, key);
-        }
-        self.undecided.push_back((key, host));
-        self.counters.undecided_now.set(self.undecided.len() as u64);
+        let key = self.hub.add(Kind::Undecided(Box::new(Undecided { socket, client, awaits })));
+        self.flows.undecided.push_back((key, host));
+        self.counters.undecided_now.set(self.flows.undecided.len() as u64);
         let at_ns = self.now_ns + UNDECIDED_NS;
-        self.set_timer(key, Some(at_ns));
+        self.hub.set_timer(key, Some(at_ns));
         self.undecided_ready(key);
     }
 
     /// Reads what an undecided connection says.
     pub(super) fn undecided_ready(&mut self, key: Key) {
         loop {
-            let Some(Kind::Undecided(undecided)) = self.kind(key) else { return };
+            let Some(Kind::Undecided(undecided)) = self.hub.kind(key) else { return };
             let mut buffer = [0; socks::REQUEST_MAX];
             let decided = match socket::read(&undecided.socket, &mut buffer) {
                 Ok(None) => return,
@@ -253,9 +239,9 @@ impl Pump {
     }
 
     fn take_undecided(&mut self, key: Key) -> Option<Box<Undecided>> {
-        self.undecided.retain(|(other, _)| *other != key);
-        self.counters.undecided_now.set(self.undecided.len() as u64);
-        match self.take(key) {
+        self.flows.undecided.retain(|(other, _)| *other != key);
+        self.counters.undecided_now.set(self.flows.undecided.len() as u64);
+        match self.hub.take(key) {
             Some(Kind::Undecided(undecided)) => Some(undecided),
             _ => None,
         }
@@ -264,31 +250,31 @@ impl Pump {
     /// A dialer asks for a listener.
     pub(super) fn listen_for(&mut self, session: usize, number: u64, bind: &Endpoint) {
         if let Some(address) = self.present_listener(session, number, bind) {
-            if let Some(place) = &mut self.sessions[session] {
+            if let Some(place) = self.sessions.get_mut(session) {
                 place.session.listens_already();
                 place.session.listening(number, Ok(&address));
             }
-            return self.touch(session);
+            return self.sessions.touch(session);
         }
         let answer = self.open_remote(session, number, bind).map(|(key, address)| {
-            self.report(Report::Peer { text: format!("listening on {address} for a client") });
-            let old = self.sessions[session].as_mut().and_then(|s| s.listeners.insert(number, key));
+            self.reports.tell(Report::Peer { text: format!("listening on {address} for a client") });
+            let old = self.sessions.get_mut(session).and_then(|s| s.listeners.insert(number, key));
             if let Some(old) = old {
-                self.take(old);
-                self.sessions[session].iter_mut().for_each(|place| place.session.listens_already());
+                self.hub.take(old);
+                self.sessions.get_mut(session).into_iter().for_each(|place| place.session.listens_already());
             }
             address
         });
-        if let Some(place) = &mut self.sessions[session] {
+        if let Some(place) = self.sessions.get_mut(session) {
             place.session.listening(number, answer.as_deref().map_err(|(reason, text)| (*reason, text.as_str())));
         }
-        self.touch(session);
+        self.sessions.touch(session);
     }
 
     /// Where the dialer of a session has what it asks for: it did not hear the answer.
     fn present_listener(&mut self, session: usize, number: u64, bind: &Endpoint) -> Option<String> {
-        let key = *self.sessions[session].as_ref()?.listeners.get(&number)?;
-        match self.kind(key)? {
+        let key = *self.sessions.get(session)?.listeners.get(&number)?;
+        match self.hub.kind(key)? {
             Kind::Listener(place) => match &place.purpose {
                 Purpose::Remote { request, .. } if request.bind == *bind => Some(place.listener.address()),
                 _ => None,
@@ -297,42 +283,21 @@ impl Pump {
         }
     }
 
-    /// Whether a dialer may have a listener there.
-    fn may_listen(&self, bind: &Endpoint) -> Result<(), (Reason, String)> {
-        let forbidden = || (Reason::Forbidden, "not allowed (--allow-listen)".to_owned());
-        let rules = &self.settings.allow_listen;
-        if !rules.may_allow(bind) {
-            return Err(forbidden());
-        }
-        if let Endpoint::Tcp { host, port } = bind {
-            // A name would be looked up, for which everybody would wait.
-            let is_address = host.is_empty() || host == "*" || host.parse::<std::net::IpAddr>().is_ok();
-            if !is_address {
-                return Err((Reason::Other, "name an address to listen on, not a host".into()));
-            }
-            let addresses = socket::bind_addresses(host, *port).unwrap_or_default();
-            if !addresses.iter().all(|a| rules.allow_address(host, a.ip(), *port)) {
-                return Err(forbidden());
-            }
-        }
-        Ok(())
-    }
-
     fn open_remote(&mut self, session: usize, number: u64, bind: &Endpoint) -> Result<(Key, String), (Reason, String)> {
-        self.may_listen(bind)?;
-        let request = Box::new(self.request(session, number, bind));
-        let held = self.held_listener(&request);
+        may_listen(&self.settings.allow_listen, bind)?;
+        let request = Box::new(self.hub.request(self.sessions.get(session), number, bind));
+        let held = self.hub.held_listener(&request);
         let purpose = Purpose::Remote { session, request };
         if let Some((key, address)) = held {
-            if let Some(Kind::Listener(place)) = self.kind(key) {
+            if let Some(Kind::Listener(place)) = self.hub.kind(key) {
                 place.purpose = purpose;
             }
-            self.set_timer(key, None);
-            self.queue(key);
+            self.hub.set_timer(key, None);
+            self.hub.queue(key);
             return Ok((key, address));
         }
-        let host = self.sessions[session].as_ref().and_then(|place| place.host);
-        let mut share = host.map(|host| self.attached.of(host));
+        let host = self.sessions.host(session);
+        let mut share = host.map(|host| self.carriers.attached.of(host));
         if share.as_mut().is_some_and(|share| !share.grow(1)) {
             self.counters.attached_over_limit.add(1);
             return Err((Reason::Busy, "too many listeners".into()));
@@ -346,30 +311,27 @@ impl Pump {
             Err(e) => Err((Reason::Other, narrows_host::words::e_text(&e))),
         }
     }
-}
 
-impl Pump {
     /// Closes listeners of dialers that are not allowed any more. Connections that came by them go on.
     pub(super) fn judge_listeners(&mut self) {
-        for index in 0..self.places.len() {
-            let place = &self.places[index];
-            let Some(Kind::Listener(ListenerPlace { purpose, listener, .. })) = &place.kind else { continue };
+        for key in self.hub.listeners() {
+            let Some(Kind::Listener(place)) = self.hub.kind(key) else { continue };
+            let ListenerPlace { purpose, listener, .. } = &*place;
             let (Purpose::Remote { request, .. } | Purpose::Held { request, .. }) = purpose else { continue };
-            let Err((reason, why)) = self.may_listen(&request.bind) else { continue };
+            let Err((reason, why)) = may_listen(&self.settings.allow_listen, &request.bind) else { continue };
             let of_session = match purpose {
                 Purpose::Remote { session, .. } => Some((*session, request.number)),
                 _ => None,
             };
             let text = format!("not listening on {} for a client any more: {why}", listener.address());
-            let key = u64::from(place.generation) << 32 | index as u64;
-            self.report(Report::Peer { text });
-            self.take(key);
+            self.reports.tell(Report::Peer { text });
+            self.hub.take(key);
             let Some((session, number)) = of_session else { continue };
-            if let Some(place) = &mut self.sessions[session] {
+            if let Some(place) = self.sessions.get_mut(session) {
                 place.listeners.remove(&number);
                 place.session.listening(number, Err((reason, &why)));
             }
-            self.touch(session);
+            self.sessions.touch(session);
         }
     }
 }
@@ -407,6 +369,26 @@ impl Undecided {
             }
         }
     }
+}
+
+/// Whether a dialer may have a listener there.
+fn may_listen(rules: &Rules, bind: &Endpoint) -> Result<(), (Reason, String)> {
+    let forbidden = || (Reason::Forbidden, "not allowed (--allow-listen)".to_owned());
+    if !rules.may_allow(bind) {
+        return Err(forbidden());
+    }
+    if let Endpoint::Tcp { host, port } = bind {
+        // A name would be looked up, for which everybody would wait.
+        let is_address = host.is_empty() || host == "*" || host.parse::<std::net::IpAddr>().is_ok();
+        if !is_address {
+            return Err((Reason::Other, "name an address to listen on, not a host".into()));
+        }
+        let addresses = socket::bind_addresses(host, *port).unwrap_or_default();
+        if !addresses.iter().all(|a| rules.allow_address(host, a.ip(), *port)) {
+            return Err(forbidden());
+        }
+    }
+    Ok(())
 }
 
 /// Listens at the first address that is possible.

@@ -13,7 +13,9 @@ use super::{Kind, Pump};
 use crate::engine::Key;
 use crate::frame::{NOISE_MAX, Parser};
 use crate::hello::Hello;
+use crate::limits::{ALL_GREETINGS_BURST, ALL_GREETINGS_PER_S};
 use crate::lines::Subject;
+use crate::rate::{Greetings, Rates};
 use crate::reason::Reason;
 use crate::session::Role;
 use crate::settings::Report;
@@ -54,11 +56,50 @@ enum Admission {
     OverRate,
 }
 
+/// What all strangers have together.
+pub(super) struct Strangers {
+    /// The oldest one first.
+    all: VecDeque<(Key, IpAddr)>,
+    /// Connections of each host.
+    pub(super) rates: Rates,
+    /// Handshakes of all hosts.
+    greetings: Greetings,
+    /// When a refused one may be told of again.
+    complains_ns: u64,
+}
+
+impl Strangers {
+    pub(super) fn new(greetings_per_s: u32) -> Self {
+        let rates = Rates::new(greetings_per_s, greetings_per_s);
+        let greetings = Greetings::new(ALL_GREETINGS_BURST, ALL_GREETINGS_PER_S);
+        Self { all: VecDeque::new(), rates, greetings, complains_ns: 0 }
+    }
+
+    /// What becomes of a stranger: a handshake is what it can ask for at others' cost, and it begins with
+    /// the first byte.
+    fn admit(&mut self, stranger: &mut Stranger, now_ns: u64) -> Admission {
+        if stranger.is_admitted {
+            return Admission::Granted;
+        }
+        let first = socket::peek(&stranger.wire.socket);
+        if first == Ok(None) {
+            return Admission::Silent;
+        }
+        stranger.is_admitted = true;
+        match first {
+            // TLS lets other records, such as alerts, come before a handshake: it could follow uncounted.
+            Ok(Some(byte)) if byte != HANDSHAKE => Admission::NoTunnel,
+            Ok(_) if !self.greetings.allow(stranger.host, now_ns) => Admission::OverRate,
+            _ => Admission::Granted,
+        }
+    }
+}
+
 impl Pump {
     /// The carrier that is there already.
     pub(super) fn open_stdio(&mut self) {
         if let Some(socket) = self.settings.stdio.take() {
-            self.is_stdio = true;
+            self.end.is_stdio = true;
             self.add_stranger(Wire::plain(socket), ALONE, true);
         }
     }
@@ -66,7 +107,7 @@ impl Pump {
     /// Somebody has connected to listener `i`.
     pub(super) fn meet(&mut self, i: usize, socket: OwnedFd, address: IpAddr) {
         let host = host_of(address);
-        if !self.rates.allow(host, self.now_ns) {
+        if !self.strangers.rates.allow(host, self.now_ns) {
             self.counters.strangers_over_rate.add(1);
             return socket::abort(socket);
         }
@@ -77,82 +118,53 @@ impl Pump {
 
     fn add_stranger(&mut self, wire: Wire, host: IpAddr, is_admitted: bool) {
         // Without a limit for the process, connections would lack the descriptors.
-        while self.strangers.len() >= self.settings.limits.strangers.min(self.settings.flows_max / 8).max(1) {
+        while self.strangers.all.len() >= self.settings.limits.strangers.min(self.settings.flows_max / 8).max(1) {
             self.turn_one_away();
         }
         let stranger = Stranger { wire, parser: Parser::new(0), host, heard: 0, leaving: false, is_admitted };
-        let key = self.add(Kind::Stranger(Box::new(stranger)));
-        self.strangers.push_back((key, host));
-        self.counters.strangers_now.set(self.strangers.len() as u64);
-        let Self { places, watch, .. } = self;
-        if let Some(Kind::Stranger(stranger)) = &places[key as u32 as usize].kind {
-            super::watch(watch, &stranger.wire.socket, key);
-        }
+        let key = self.hub.add(Kind::Stranger(Box::new(stranger)));
+        self.strangers.all.push_back((key, host));
+        self.counters.strangers_now.set(self.strangers.all.len() as u64);
         let at_ns = self.now_ns + self.settings.timing.hello_within_ns;
         // Who reaches the standard streams is known, and may be asked for a password first.
-        if !self.is_stdio {
-            self.set_timer(key, Some(at_ns));
+        if !self.end.is_stdio {
+            self.hub.set_timer(key, Some(at_ns));
         }
-        self.queue(key);
+        self.hub.queue(key);
     }
 
     fn turn_one_away(&mut self) {
-        if let Some(key) = oldest_of_most(&self.strangers) {
+        if let Some(key) = oldest_of_most(&self.strangers.all) {
             self.counters.strangers_over_limit.add(1);
             self.close(key);
-        }
-    }
-
-    /// What becomes of a stranger: a handshake is what it can ask for at others' cost, and it begins with
-    /// the first byte.
-    fn admit(&mut self, key: Key) -> Admission {
-        let Some(Kind::Stranger(stranger)) = self.kind(key) else { return Admission::Granted };
-        if stranger.is_admitted {
-            return Admission::Granted;
-        }
-        let first = socket::peek(&stranger.wire.socket);
-        if first == Ok(None) {
-            return Admission::Silent;
-        }
-        stranger.is_admitted = true;
-        let host = stranger.host;
-        match first {
-            // TLS lets other records, such as alerts, come before a handshake: it could follow uncounted.
-            Ok(Some(byte)) if byte != HANDSHAKE => Admission::NoTunnel,
-            Ok(_) if !self.greetings.allow(host, self.now_ns) => Admission::OverRate,
-            _ => Admission::Granted,
         }
     }
 
     /// Moves the handshake of a stranger.
     pub(super) fn stranger_ready(&mut self, key: Key) {
         let now_ns = self.now_ns;
-        match self.admit(key) {
+        let Some(Kind::Stranger(stranger)) = self.hub.kind(key) else { return };
+        match self.strangers.admit(stranger, now_ns) {
             Admission::Silent => return,
             Admission::Granted => {}
             Admission::NoTunnel => {
+                let host = stranger.host;
                 self.counters.strangers_broken.add(1);
-                if let Some(Kind::Stranger(stranger)) = self.kind(key) {
-                    let host = stranger.host;
-                    self.report_refusal(Some(host), Subject::Peers, format!("{host}: {NO_TUNNEL}"));
-                }
+                self.reports.tell_refusal(Some(host), Subject::Peers, format!("{host}: {NO_TUNNEL}"), now_ns);
                 return self.close(key);
             }
             Admission::OverRate => {
                 self.counters.strangers_over_rate.add(1);
-                if let Some(Kind::Stranger(stranger)) = self.kind(key) {
-                    socket::break_on_close(&stranger.wire.socket);
-                }
+                socket::break_on_close(&stranger.wire.socket);
                 return self.close(key);
             }
         }
         let mut moved = 0;
         while moved < TURN {
-            let Self { places, engine, .. } = self;
-            let Some(Kind::Stranger(stranger)) = places[key as u32 as usize].kind.as_mut() else { return };
+            let Some(Kind::Stranger(stranger)) = self.hub.kind(key) else { return };
             if stranger.leaving {
                 // Read and thrown away, so that closing does not take the last words back.
-                match stranger.wire.read(&engine.buffers) {
+                match stranger.wire.read(&self.work.engine.buffers) {
                     Ok(None) => return,
                     Ok(Some(bytes)) if !bytes.is_empty() && stranger.heard < FAREWELL_BYTES => {
                         moved += bytes.len();
@@ -162,7 +174,7 @@ impl Pump {
                 }
                 continue;
             }
-            let read = stranger.wire.read(&engine.buffers);
+            let read = stranger.wire.read(&self.work.engine.buffers);
             let flushed = stranger.wire.flush(now_ns);
             match read.and_then(|read| flushed.map(|_| read)) {
                 Ok(None) => return,
@@ -196,17 +208,17 @@ impl Pump {
                 }
             }
         }
-        self.queue(key);
+        self.hub.queue(key);
     }
 
     /// Parts from one whose token or certificate is not accepted.
     fn turn_down(&mut self, key: Key, why: &str) {
         self.counters.strangers_refused.add(1);
-        if self.now_ns >= self.complains_ns {
-            self.complains_ns = self.now_ns + COMPLAINT_NS;
-            if let Some(Kind::Stranger(stranger)) = self.kind(key) {
+        if self.now_ns >= self.strangers.complains_ns {
+            self.strangers.complains_ns = self.now_ns + COMPLAINT_NS;
+            if let Some(Kind::Stranger(stranger)) = self.hub.kind(key) {
                 let text = format!("{}: {why}", stranger.host);
-                self.report(Report::Refused { text });
+                self.reports.tell(Report::Refused { text });
             }
         }
         self.part(key, why);
@@ -215,19 +227,19 @@ impl Pump {
     /// Says good-bye, and waits a little for it to be read.
     fn part(&mut self, key: Key, why: &str) {
         let now_ns = self.now_ns;
-        let Some(Kind::Stranger(stranger)) = self.kind(key) else { return };
+        let Some(Kind::Stranger(stranger)) = self.hub.kind(key) else { return };
         stranger.wire.farewell(now_ns);
         stranger.leaving = true;
         let host = stranger.host;
-        self.report_refusal(Some(host), Subject::Peers, format!("{host}: {why}"));
-        self.set_timer(key, Some(now_ns + FAREWELL_NS));
-        if self.is_stdio {
-            self.over = Some(Some(why.to_owned()));
+        self.reports.tell_refusal(Some(host), Subject::Peers, format!("{host}: {why}"), self.now_ns);
+        self.hub.set_timer(key, Some(now_ns + FAREWELL_NS));
+        if self.end.is_stdio {
+            self.end.over = Some(Some(why.to_owned()));
         }
     }
 
     pub(super) fn stranger_on_time(&mut self, key: Key) {
-        if let Some(Kind::Stranger(stranger)) = self.kind(key)
+        if let Some(Kind::Stranger(stranger)) = self.hub.kind(key)
             && !stranger.leaving
         {
             self.counters.strangers_late.add(1);
@@ -237,27 +249,27 @@ impl Pump {
 
     /// Closes a place without a word.
     pub(super) fn close(&mut self, key: Key) {
-        self.take(key);
+        self.hub.take(key);
         self.forget_stranger(key);
-        if self.is_stdio && self.sessions.iter().all(Option::is_none) {
-            self.over.get_or_insert(None);
+        if self.end.is_stdio && self.sessions.is_empty() {
+            self.end.over.get_or_insert(None);
         }
     }
 
     fn forget_stranger(&mut self, key: Key) {
-        self.strangers.retain(|(other, _)| *other != key);
-        self.counters.strangers_now.set(self.strangers.len() as u64);
+        self.strangers.all.retain(|(other, _)| *other != key);
+        self.counters.strangers_now.set(self.strangers.all.len() as u64);
     }
 
     /// A stranger has proved itself: its connection becomes a carrier of its session.
     fn join(&mut self, key: Key, hello: Hello) {
-        let known = self.dialers.get(&hello.dialer).copied();
-        let present = known.and_then(|at| self.sessions[at].as_ref()).map(|s| s.hello.session);
-        let Some(Kind::Stranger(stranger)) = self.kind(key) else { return };
+        let known = self.sessions.of_dialers.get(&hello.dialer).copied();
+        let present = known.and_then(|at| self.sessions.get(at)).map(|s| s.hello.session);
+        let Some(Kind::Stranger(stranger)) = self.hub.kind(key) else { return };
         let host = stranger.host;
         // Its handshake may have been before the present trust.
         if let Some(why) = self.refusal(Role::Acceptor, key) {
-            if let Some(Kind::Stranger(stranger)) = self.kind(key) {
+            if let Some(Kind::Stranger(stranger)) = self.hub.kind(key) {
                 let mut words = hello.greet();
                 let body = Reason::Forbidden.to_bytes(&as_told(&why));
                 crate::frame::put(&mut words, crate::frame::Kind::Goaway, 0, &body);
@@ -266,7 +278,7 @@ impl Pump {
             return self.turn_down(key, &why);
         }
         let refuse = |pump: &mut Self, reason: Reason| {
-            if let Some(Kind::Stranger(stranger)) = pump.kind(key) {
+            if let Some(Kind::Stranger(stranger)) = pump.hub.kind(key) {
                 let mut words = hello.greet();
                 crate::frame::put(&mut words, crate::frame::Kind::Goaway, 0, &reason.to_bytes(""));
                 let _ = stranger.wire.push(&words);
@@ -276,13 +288,13 @@ impl Pump {
         if present.is_some_and(|present| present > hello.session) {
             return refuse(self, Reason::Replaced);
         }
-        if self.draining_until_ns.is_some() {
+        if self.end.draining_until_ns.is_some() {
             return refuse(self, Reason::Leaving);
         }
-        self.greetings.note(host, self.now_ns);
-        let mut attached = self.attached.of(host);
+        self.strangers.greetings.note(host, self.now_ns);
+        let mut attached = self.carriers.attached.of(host);
         let is_further = present == Some(hello.session);
-        if !self.is_stdio && !attached.grow(1) {
+        if !self.end.is_stdio && !attached.grow(1) {
             self.counters.attached_over_limit.add(1);
             // The session goes on without it, which a goaway would end.
             return if is_further { self.part(key, &Reason::Busy.to_string()) } else { refuse(self, Reason::Busy) };
@@ -294,7 +306,7 @@ impl Pump {
                     // The dialer has noticed its loss before this end did.
                     self.drop_session(at, Reason::Replaced);
                 }
-                let mut share = self.session_hosts.of(host);
+                let mut share = self.sessions.hosts.of(host);
                 if !share.grow(1) {
                     self.counters.sessions_over_limit.add(1);
                     return refuse(self, Reason::Busy);
@@ -303,13 +315,13 @@ impl Pump {
                 let _ = rustix::rand::getrandom(&mut instance, rustix::rand::GetRandomFlags::empty());
                 let hello = Hello { instance: u64::from_le_bytes(instance), ..hello };
                 let at = self.begin_session(Role::Acceptor, hello, Some(host), Some(share));
-                self.dialers.insert(hello.dialer, at);
-                self.report(Report::Peer { text: format!("{host}: a client is connected") });
+                self.sessions.of_dialers.insert(hello.dialer, at);
+                self.reports.tell(Report::Peer { text: format!("{host}: a client is connected") });
                 at
             }
         };
         self.forget_stranger(key);
-        let Some(Kind::Stranger(stranger)) = self.take(key) else { return };
+        let Some(Kind::Stranger(stranger)) = self.hub.take(key) else { return };
         let Stranger { wire, parser, .. } = *stranger;
         self.add_carrier(at, hello.place(), wire, None, parser, Some(attached));
     }

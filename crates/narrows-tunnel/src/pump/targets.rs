@@ -7,7 +7,7 @@ use narrows_host::shares::ALONE;
 use narrows_host::words::e_text;
 use rustix::io::Errno;
 
-use super::conn::{Conn, Stage};
+use super::conn::{Conn, Local, Stage};
 use super::watched::named;
 use super::{Kind, Pump};
 use crate::engine::Key;
@@ -31,7 +31,7 @@ pub(super) const UNHEARD_NS: u64 = 2_000_000_000;
 impl Pump {
     /// The peer opened a flow: its target is connected to.
     pub(super) fn incoming(&mut self, session: usize, flow: FlowId, target: &Target) {
-        if let Some(place) = self.sessions[session].as_mut().filter(|place| place.flows.contains_key(&flow)) {
+        if let Some(place) = self.sessions.get_mut(session).filter(|place| place.flows.contains_key(&flow)) {
             // Its number was used before, and what is left of that flow is still here.
             return place.session.reset(flow, Reason::Other);
         }
@@ -39,25 +39,25 @@ impl Pump {
             // Whoever asks too often has no line of a log for each.
             self.counters.flows_refused.add(1);
             self.counters.flows_refused_here.add(1);
-            if let Some(place) = &mut self.sessions[session] {
+            if let Some(place) = self.sessions.get_mut(session) {
                 place.session.refuse(flow, Reason::Busy, "too many connections in a second");
             }
-            return self.touch(session);
+            return self.sessions.touch(session);
         }
         let refuse = |pump: &mut Self, reason, text: &str| {
             pump.counters.flows_refused.add(1);
             pump.counters.flows_refused_here.add(1);
             let name = named(&target.to_string(), &target.client);
             pump.report_flow(session, format!("{name}: {text}"));
-            if let Some(place) = &mut pump.sessions[session] {
+            if let Some(place) = pump.sessions.get_mut(session) {
                 place.session.refuse(flow, reason, text);
             }
-            pump.touch(session);
+            pump.sessions.touch(session);
         };
-        if self.draining_until_ns.is_some() {
+        if self.end.draining_until_ns.is_some() {
             return refuse(self, Reason::Leaving, "the other end stops");
         }
-        let distrusted_ns = self.sessions[session].as_ref().and_then(|s| s.distrusted_ns);
+        let distrusted_ns = self.sessions.get(session).and_then(|s| s.distrusted_ns);
         if distrusted_ns.is_some_and(|since_ns| self.now_ns >= since_ns + UNHEARD_NS) {
             return refuse(self, Reason::Forbidden, "this end is not trusted any more");
         }
@@ -70,7 +70,7 @@ impl Pump {
             },
         };
         let Some(share) = self.place_for(session) else { return refuse(self, Reason::Busy, "too many connections") };
-        let about = self.about(&target.client, endpoint.to_string());
+        let about = self.flows.about(&target.client, endpoint.to_string(), self.now_ns);
         let preamble = if self.settings.send_proxy {
             let server = match &endpoint {
                 Endpoint::Tcp { host, port } => host.parse().ok().map(|ip| SocketAddr::new(ip, *port)),
@@ -90,7 +90,7 @@ impl Pump {
             Endpoint::Tcp { host, port } => {
                 let conn = Conn::new(session, flow, Stage::Finding { host: host.clone(), port }, share, about);
                 let key = self.begin(conn.behind(preamble));
-                let asker = self.sessions[session].as_ref().and_then(|s| s.host).unwrap_or(ALONE);
+                let asker = self.sessions.host(session).unwrap_or(ALONE);
                 match self.lookups.ask(&host, asker, key, self.now_ns) {
                     Answer::Now(found) => self.found(key, found),
                     Answer::Later => {}
@@ -107,22 +107,22 @@ impl Pump {
     pub(super) fn knock(&mut self, key: Key) {
         let now_ns = self.now_ns;
         let counters = std::sync::Arc::clone(&self.counters);
-        let Some(Kind::Conn(conn)) = self.kind(key) else { return };
+        let Some(Kind::Conn(conn)) = self.hub.kind(key) else { return };
         let Stage::Knocking { path, wait_ns, until_ns } = &mut conn.stage else { return };
         match socket::connect_unix(path) {
             Ok(socket) => {
                 conn.stage = Stage::Open(socket);
                 conn.about.reached(&counters, now_ns);
                 let (session, flow) = (conn.session, conn.flow);
-                self.watch_conn(key);
+                self.hub.watch(key);
                 self.opened_here(session, flow);
-                self.queue(key);
+                self.hub.queue(key);
             }
             // Its queue is full, which a burst does to many servers.
             Err(e) if e.kind() == std::io::ErrorKind::WouldBlock && now_ns < *until_ns => {
                 let at_ns = now_ns + *wait_ns;
                 *wait_ns = (*wait_ns * 2).min(KNOCK_MOST_NS);
-                self.set_timer(key, Some(at_ns));
+                self.hub.set_timer(key, Some(at_ns));
             }
             Err(e) => self.refuse_conn(key, reason_of(&e), &e_text(&e)),
         }
@@ -130,18 +130,18 @@ impl Pump {
 
     fn opened_here(&mut self, session: usize, flow: FlowId) {
         self.counters.flows_opened.add(1);
-        if let Some(place) = &mut self.sessions[session] {
+        if let Some(place) = self.sessions.get_mut(session) {
             place.session.opened(flow);
         }
-        self.touch(session);
+        self.sessions.touch(session);
     }
 
     /// A name was looked up.
     pub(super) fn found(&mut self, key: Key, found: Found) {
-        if matches!(self.kind(key), Some(Kind::Dialing(_))) {
+        if matches!(self.hub.kind(key), Some(Kind::Dialing(_))) {
             return self.dialing_found(key, found);
         }
-        let Some(Kind::Conn(conn)) = self.kind(key) else { return };
+        let Some(Kind::Conn(conn)) = self.hub.kind(key) else { return };
         let Stage::Finding { host, port } = &conn.stage else { return };
         let (host, port, by_dialer) = (host.clone(), *port, is_of_dialer(conn.flow));
         let addresses = match found {
@@ -173,17 +173,17 @@ impl Pump {
                 Ok(socket) => {
                     // On this host it is usually there already, and no event need be waited for.
                     let at_once = address.ip().is_loopback() && socket::is_connected(&socket);
-                    if let Some(Kind::Conn(conn)) = self.kind(key) {
+                    if let Some(Kind::Conn(conn)) = self.hub.kind(key) {
                         // Of an address before, nothing counts.
-                        (conn.readable, conn.writable, conn.broken, conn.hung_up) = (false, at_once, false, false);
+                        conn.local = Local::new(false, at_once);
                         conn.stage = Stage::Connecting { socket, rest, until_ns };
                     }
-                    self.watch_conn(key);
+                    self.hub.watch(key);
                     if at_once {
                         return self.connecting(key, false);
                     }
                     let at_ns = until_ns.min(self.now_ns + ADDRESS_NS);
-                    return self.set_timer(key, Some(at_ns));
+                    return self.hub.set_timer(key, Some(at_ns));
                 }
                 Err(e) => failed = Some(worse(failed, e)),
             }
@@ -195,10 +195,10 @@ impl Pump {
     /// A connection attempt has made progress, or its time is over.
     pub(super) fn connecting(&mut self, key: Key, late: bool) {
         let now_ns = self.now_ns;
-        let Some(Kind::Conn(conn)) = self.kind(key) else { return };
+        let Some(Kind::Conn(conn)) = self.hub.kind(key) else { return };
         let Stage::Connecting { socket, rest, until_ns } = &mut conn.stage else { return };
         let failed = match socket::error(socket) {
-            None if conn.writable && !late => None,
+            None if conn.local.writable && !late => None,
             None if late => Some(std::io::Error::from(std::io::ErrorKind::TimedOut)),
             None => return,
             Some(e) => Some(e.into()),
@@ -214,24 +214,24 @@ impl Pump {
         let Stage::Connecting { socket, .. } = stage else { return };
         socket::break_on_close(&socket);
         conn.stage = Stage::Open(socket);
-        conn.readable = true;
+        conn.local.readable = true;
         let (session, flow) = (conn.session, conn.flow);
         let counters = std::sync::Arc::clone(&self.counters);
-        if let Some(Kind::Conn(conn)) = self.kind(key) {
+        if let Some(Kind::Conn(conn)) = self.hub.kind(key) {
             conn.about.reached(&counters, now_ns);
         }
-        self.set_timer(key, None);
+        self.hub.set_timer(key, None);
         self.opened_here(session, flow);
-        self.queue(key);
+        self.hub.queue(key);
     }
 
     pub(super) fn refuse_conn(&mut self, key: Key, reason: Reason, text: &str) {
-        let Some(Kind::Conn(mut conn)) = self.take(key) else { return };
+        let Some(Kind::Conn(mut conn)) = self.hub.take(key) else { return };
         self.counters.flows_refused.add(1);
         self.counters.flows_refused_here.add(1);
         self.report_unreached(conn.session, conn.about.target().to_owned(), reason, text);
         self.report_flow(conn.session, format!("{}: {text}", conn.about.name()));
-        if let Some(place) = &mut self.sessions[conn.session] {
+        if let Some(place) = self.sessions.get_mut(conn.session) {
             place.session.refuse(conn.flow, reason, text);
         }
         self.count_off(key, &mut conn, Some(reason));

@@ -75,6 +75,35 @@ impl UplinkState {
         self.slots.iter().any(|slot| matches!(slot, Slot::Up(_)))
     }
 
+    /// Further carriers prove themselves so, and expect this name of the acceptor.
+    pub(super) fn expect(&mut self, client: Arc<ClientConfig>, expected: Option<ServerName<'static>>, now_ns: u64) {
+        if let Uplink::Tls { config, name, .. } = &mut self.to {
+            *config = client;
+            *name = expected.unwrap_or_else(|| name.clone());
+        }
+        self.begin_anew(now_ns);
+    }
+
+    /// The next session is not to be taken for one that ends the present one: the acceptor may hear of
+    /// it before it hears that this end leaves.
+    pub(super) fn rename(&mut self) {
+        let mut fresh = [0; 16 - PROGRAM_LEN];
+        // With the old name, open connections would be reset. Listeners stay with the program.
+        if rustix::rand::getrandom(&mut fresh, rustix::rand::GetRandomFlags::empty()).is_ok() {
+            self.dialer[PROGRAM_LEN..].copy_from_slice(&fresh);
+        }
+    }
+
+    /// A session has no carrier any more. If it was the present one, the next carrier begins another.
+    pub(super) fn ended(&mut self, at: usize) {
+        if self.session == Some(at) {
+            self.session = None;
+            // Further carriers are wanted again when the first one is there.
+            let waiting = self.slots[1..].iter_mut().filter(|slot| matches!(slot, Slot::Waiting(_)));
+            waiting.for_each(|slot| *slot = Slot::Idle);
+        }
+    }
+
     /// Tries at once what waits, and from the beginning: what was wrong at this end may be right now.
     fn begin_anew(&mut self, now_ns: u64) {
         self.backoffs = Default::default();
@@ -117,17 +146,6 @@ impl Pump {
         Ok(())
     }
 
-    /// Further carriers prove themselves so, and expect this name of the acceptor.
-    pub(super) fn expect(&mut self, client: Option<Arc<ClientConfig>>, expected: Option<ServerName<'static>>) {
-        let now_ns = self.now_ns;
-        let Some(uplink) = self.uplink.as_mut().filter(|_| client.is_some()) else { return };
-        if let Uplink::Tls { config, name, .. } = &mut uplink.to {
-            *config = client.unwrap_or_else(|| Arc::clone(config));
-            *name = expected.unwrap_or_else(|| name.clone());
-        }
-        uplink.begin_anew(now_ns);
-    }
-
     pub(super) fn is_uplink(&self, at: usize) -> bool {
         self.uplink.as_ref().is_some_and(|uplink| uplink.session == Some(at))
     }
@@ -135,7 +153,7 @@ impl Pump {
     /// The session that connections of this end are carried by.
     pub(super) fn uplink_session(&self) -> Option<usize> {
         let uplink = self.uplink.as_ref().filter(|uplink| uplink.is_up())?;
-        uplink.session.filter(|at| self.sessions[*at].as_ref().is_some_and(|s| !s.session.is_leaving()))
+        uplink.session.filter(|at| self.sessions.get(*at).is_some_and(|s| !s.session.is_leaving()))
     }
 
     /// Whether a connection of this end is accepted now, be it to be reset.
@@ -148,7 +166,7 @@ impl Pump {
         let Some(uplink) = &mut self.uplink else { return };
         if !uplink.is_up() && !uplink.gave_up && now_ns >= uplink.hold_until_ns {
             uplink.gave_up = true;
-            self.wake_listeners();
+            self.hub.wake_listeners();
         }
         self.listen_again();
         self.tend_uplink();
@@ -157,7 +175,7 @@ impl Pump {
     /// Asks again for listeners that were refused or not answered, when it is time.
     fn listen_again(&mut self) {
         let now_ns = self.now_ns;
-        let session = self.uplink_session().filter(|_| self.draining_until_ns.is_none());
+        let session = self.uplink_session().filter(|_| self.end.draining_until_ns.is_none());
         let Some(uplink) = &mut self.uplink else { return };
         let due = uplink.remotes.iter_mut().enumerate();
         let due: Vec<usize> = due.filter_map(|(i, remote)| remote.is_due(now_ns).then_some(i)).collect();
@@ -168,24 +186,23 @@ impl Pump {
             let Some(remote) = self.uplink.as_mut().and_then(|uplink| uplink.remotes.get_mut(i)) else { return };
             let lacks_answer = remote.lacks_answer();
             remote.is_asked(now_ns);
-            if let Some(place) = &mut self.sessions[at] {
+            if let Some(place) = self.sessions.get_mut(at) {
                 place.session.listen(i as u64, from);
             }
             if lacks_answer {
                 let from = from.to_string();
                 self.counters.standing().refused.insert(i, format!("{from}: {NO_ANSWER}"));
-                self.report(Report::RemoteRefused { from, why: NO_ANSWER.into() });
+                self.reports.tell(Report::RemoteRefused { from, why: NO_ANSWER.into() });
             }
         }
-        self.touch(at);
+        self.sessions.touch(at);
     }
 
     /// Opens carriers that are wanted and not there.
     fn tend_uplink(&mut self) {
         let now_ns = self.now_ns;
         let Some(uplink) = &mut self.uplink else { return };
-        let of_session =
-            uplink.session.and_then(|at| self.sessions[at].as_ref()).map_or(1, |s| s.session.carriers_wanted());
+        let of_session = uplink.session.and_then(|at| self.sessions.get(at)).map_or(1, |s| s.session.carriers_wanted());
         // Until the first one is there, others would only fail as it does. A remote shell may ask for
         // a password each time.
         let alone = !uplink.is_up() || matches!(uplink.to, Uplink::Shell { .. });
@@ -198,7 +215,7 @@ impl Pump {
                 Slot::Waiting(at_ns) => at_ns <= now_ns,
                 Slot::Dialing | Slot::Up(_) => false,
             };
-            if due && self.draining_until_ns.is_none() {
+            if due && self.end.draining_until_ns.is_none() {
                 uplink.slots[number] = Slot::Dialing;
                 self.dial(number as u8);
             }
@@ -258,7 +275,7 @@ impl Pump {
     /// The acceptor has answered on a carrier.
     pub(super) fn uplink_up(&mut self, at: usize, number: u8) {
         // One that says at once that it wants no flows is a failure, and the next event.
-        let leaves = self.sessions[at].as_ref().is_none_or(|s| s.session.is_leaving());
+        let leaves = self.sessions.get(at).is_none_or(|s| s.session.is_leaving());
         if !self.is_uplink(at) || leaves {
             return;
         }
@@ -280,11 +297,11 @@ impl Pump {
                 standing.refused = asked.map(|(i, forward)| (i, format!("{}: no answer yet", forward.from))).collect();
             }
             let binds: Vec<Endpoint> = self.settings.remote.iter().map(|f| f.from.clone()).collect();
-            if let Some(place) = &mut self.sessions[at] {
+            if let Some(place) = self.sessions.get_mut(at) {
                 binds.iter().enumerate().for_each(|(i, bind)| place.session.listen(i as u64, bind));
             }
-            self.report(Report::Up);
-            self.wake_listeners();
+            self.reports.tell(Report::Up);
+            self.hub.wake_listeners();
         }
         self.tend_uplink();
     }
@@ -300,7 +317,7 @@ impl Pump {
     pub(super) fn dial_lost(&mut self, number: u8, why: &str) {
         let now_ns = self.now_ns;
         // All end, and nobody is to come back.
-        let drains = self.draining_until_ns.is_some();
+        let drains = self.end.draining_until_ns.is_some();
         let Some(uplink) = &mut self.uplink else { return };
         let was_up = matches!(uplink.slots[usize::from(number)], Slot::Up(_));
         let backoff = &mut uplink.backoffs[usize::from(number)];
@@ -326,11 +343,11 @@ impl Pump {
             return;
         }
         if !uplink.was_up && !self.settings.keeps_trying {
-            self.over.get_or_insert(Some(why));
+            self.end.over.get_or_insert(Some(why));
         } else if !uplink.is_up() {
             self.counters.standing().link = Link::Lost(why.clone());
             if !std::mem::replace(&mut uplink.is_lost, true) {
-                self.report(Report::Lost { why });
+                self.reports.tell(Report::Lost { why });
             }
         }
     }
@@ -338,7 +355,7 @@ impl Pump {
     /// The acceptor opens nothing more: its session goes on for what is open, and another is begun.
     pub(super) fn leave_uplink(&mut self, at: usize, why: &str) {
         let now_ns = self.now_ns;
-        let Some(place) = &self.sessions[at] else { return };
+        let Some(place) = self.sessions.get(at) else { return };
         let Some(uplink) = &mut self.uplink else { return };
         // One that is full says so to each attempt: these are failures, of which nobody is to wait for
         // the end.
@@ -356,28 +373,6 @@ impl Pump {
             uplink.gave_up = false;
         }
         self.dial_lost(number as u8, why);
-    }
-
-    /// The next session is not to be taken for one that ends the present one: the acceptor may hear of
-    /// it before it hears that this end leaves.
-    pub(super) fn rename_dialer(&mut self) {
-        let mut fresh = [0; 16 - PROGRAM_LEN];
-        // With the old name, open connections would be reset. Listeners stay with the program.
-        if rustix::rand::getrandom(&mut fresh, rustix::rand::GetRandomFlags::empty()).is_ok()
-            && let Some(uplink) = &mut self.uplink
-        {
-            uplink.dialer[PROGRAM_LEN..].copy_from_slice(&fresh);
-        }
-    }
-
-    /// The session of the uplink has no carrier any more; the next carrier begins another.
-    pub(super) fn uplink_ended(&mut self, at: usize) {
-        if let Some(uplink) = self.uplink.as_mut().filter(|uplink| uplink.session == Some(at)) {
-            uplink.session = None;
-            // Further carriers are wanted again when the first one is there.
-            let waiting = uplink.slots[1..].iter_mut().filter(|slot| matches!(slot, Slot::Waiting(_)));
-            waiting.for_each(|slot| *slot = Slot::Idle);
-        }
     }
 
     /// Where the connections of an own listener at the acceptor go.
@@ -398,7 +393,7 @@ impl Pump {
             Ok(address) => {
                 self.counters.standing().refused.remove(&i);
                 if remote.stands(now_ns) {
-                    self.report(Report::RemoteListening { from: shown(&address), to: forward.to.to_string() });
+                    self.reports.tell(Report::RemoteListening { from: shown(&address), to: forward.to.to_string() });
                 }
             }
             Err((reason, text)) => {
@@ -406,7 +401,7 @@ impl Pump {
                 let from = forward.from.to_string();
                 self.counters.standing().refused.insert(i, format!("{from}: {why}"));
                 if remote.fails(&why, now_ns, random) {
-                    self.report(Report::RemoteRefused { from, why });
+                    self.reports.tell(Report::RemoteRefused { from, why });
                 }
             }
         }

@@ -9,7 +9,7 @@ use narrows_watch::status::{Connection, Traffic};
 use serde_json::json;
 
 use super::conn::{Conn, Stage};
-use super::{Kind, Pump};
+use super::{Flows, Hub, Kind, Pump};
 use crate::counters::Counters;
 use crate::engine::Key;
 use crate::limits::CARRIERS_MAX;
@@ -54,27 +54,6 @@ pub(super) fn named(to: &str, client: &str) -> String {
     if client.is_empty() { to.to_owned() } else { format!("{to} (for {client})") }
 }
 
-/// The same report, whose texts steer no terminal and have one line each: what a peer has chosen may be
-/// a part of any of them.
-pub(super) fn escaped(report: Report) -> Report {
-    let text = |text: String| shown(text.as_bytes());
-    match report {
-        Report::Serving { address } => Report::Serving { address: text(address) },
-        Report::Listening { from, to } => Report::Listening { from: text(from), to: text(to) },
-        Report::RemoteListening { from, to } => Report::RemoteListening { from: text(from), to: text(to) },
-        Report::RemoteRefused { from, why } => Report::RemoteRefused { from: text(from), why: text(why) },
-        Report::Lost { why } => Report::Lost { why: text(why) },
-        Report::Flow { text: said } => Report::Flow { text: text(said) },
-        Report::Unreached { to, reason, text: said } => Report::Unreached { to: text(to), reason, text: text(said) },
-        Report::Missed { count } => Report::Missed { count },
-        Report::Peer { text: said } => Report::Peer { text: text(said) },
-        Report::Refused { text: said } => Report::Refused { text: text(said) },
-        Report::Over { error } => Report::Over { error: error.map(text) },
-        // Its texts were escaped when the connection began.
-        report @ (Report::Up | Report::Ended(_)) => report,
-    }
-}
-
 /// A tunnel at one moment.
 #[derive(Default)]
 pub(crate) struct Snapshot {
@@ -94,15 +73,58 @@ pub(super) struct Tracing {
     lines: SyncSender<String>,
 }
 
-impl Pump {
+impl Flows {
     /// What will be told of a new connection. Both texts may be those of a peer.
-    pub(super) fn about(&mut self, from: &str, to: String) -> Box<About> {
+    pub(super) fn about(&mut self, from: &str, to: String, now_ns: u64) -> Box<About> {
         self.numbered += 1;
         let text = |text: &str| shown(text.as_bytes()).into_boxed_str();
         let (from, to) = (text(from), text(&to));
-        Box::new(About { id: self.numbered, from, to, begun_ns: self.now_ns, is_open: false })
+        Box::new(About { id: self.numbered, from, to, begun_ns: now_ns, is_open: false })
     }
 
+    /// Sends every decision about a connection to `lines`, beginning with what it is.
+    pub(super) fn begin_trace(&mut self, hub: &mut Hub, id: u64, until_ns: u64, lines: SyncSender<String>) {
+        let is_it = |kind: &Kind| matches!(kind, Kind::Conn(conn) if conn.about.id == id);
+        let key = hub.iter().find_map(|(key, kind)| is_it(kind).then_some(key));
+        // Without it, the end of `lines` tells that there is none.
+        let Some((key, Kind::Conn(conn))) = key.and_then(|key| Some((key, hub.kind(key)?))) else { return };
+        let first = json!({ "event": "flow", "id": id, "from": &*conn.about.from, "to": &*conn.about.to });
+        if lines.try_send(first.to_string()).is_ok() {
+            conn.up.set_trace(true);
+            self.traces.push(Tracing { key, until_ns, lines });
+        }
+    }
+
+    /// Passes on what traced connections have decided.
+    pub(super) fn send_traces(&mut self, hub: &mut Hub, now_ns: u64) {
+        for at in (0..self.traces.len()).rev() {
+            let Tracing { key, until_ns, .. } = self.traces[at];
+            let is_over = now_ns >= until_ns;
+            let lines = match hub.kind(key) {
+                Some(Kind::Conn(conn)) => Some(conn.up.take_trace()),
+                _ => None,
+            };
+            let lines = lines.filter(|_| !is_over);
+            let goes_on = lines.is_some_and(|lines| {
+                // Observations of the link come after every write, and are no decisions.
+                let mut lines = lines.lines().filter(|line| !line.starts_with("{\"event\":\"link\""));
+                // Who reads too slowly misses some.
+                lines.all(|line| {
+                    !matches!(self.traces[at].lines.try_send(line.to_owned()), Err(TrySendError::Disconnected(_)))
+                })
+            });
+            if !goes_on {
+                self.traces.swap_remove(at);
+                let others = self.traces.iter().any(|trace| trace.key == key);
+                if let (Some(Kind::Conn(conn)), false) = (hub.kind(key), others) {
+                    conn.up.set_trace(false);
+                }
+            }
+        }
+    }
+}
+
+impl Pump {
     /// A connection is over.
     pub(super) fn tell_end(&mut self, conn: &Conn, reason: Option<Reason>) {
         let about = &conn.about;
@@ -121,26 +143,26 @@ impl Pump {
                 back: [back_raw, back_wire],
                 reason,
             }));
-            let host = self.sessions[conn.session].as_ref().and_then(|place| place.host);
+            let host = self.sessions.host(conn.session);
             if about.is_open {
                 self.reports.tell_end(ended);
-            } else if self.may_tell(host, Subject::Flows) {
-                self.report(ended);
+            } else if self.reports.may_tell(host, Subject::Flows, self.now_ns) {
+                self.reports.tell(ended);
             }
         }
     }
 
     /// Answers how everything is.
     pub(super) fn tell_state(&mut self, answer: &Sender<Snapshot>) {
-        let mut account = self.engine.account().borrow().clone();
-        let mut connections = Vec::with_capacity(self.flows);
-        for place in &self.places {
-            let Some(Kind::Conn(conn)) = &place.kind else { continue };
+        let mut account = self.work.engine.account().borrow().clone();
+        let mut connections = Vec::with_capacity(self.flows.open);
+        for (_, kind) in self.hub.iter() {
+            let Kind::Conn(conn) = kind else { continue };
             conn.up.live().into_iter().for_each(|summary| account.add(summary));
             account.times.decode_cpu_ns += conn.down.live_decode_cpu_ns();
             connections.push(self.connection(conn));
         }
-        let session = self.uplink_session().and_then(|at| self.sessions[at].as_ref());
+        let session = self.uplink_session().and_then(|at| self.sessions.get(at));
         let carriers = session.into_iter().flat_map(|place| {
             let up = (0..CARRIERS_MAX as u8).filter(|n| place.session.is_up(*n));
             up.map(|n| (n, place.session.rtt_ns(n)))
@@ -166,7 +188,7 @@ impl Pump {
         };
         // Flows of a dialer were accepted at its end, those of an acceptor's listeners there.
         let role = if is_of_dialer(conn.flow) { Role::Dialer } else { Role::Acceptor };
-        let here = self.sessions[conn.session].as_ref().map(|place| place.role);
+        let here = self.sessions.get(conn.session).map(|place| place.role);
         Connection {
             id: about.id,
             peer: about.from.to_string(),
@@ -180,55 +202,6 @@ impl Pump {
             out,
             back,
             progress: None,
-        }
-    }
-
-    // --- traces ---
-
-    /// Sends every decision about a connection to `lines`, beginning with what it is.
-    pub(super) fn begin_trace(&mut self, id: u64, limit: Duration, lines: SyncSender<String>) {
-        let limit_ns = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
-        let until_ns = self.now_ns.saturating_add(limit_ns);
-        let found = self.places.iter_mut().enumerate().find_map(|(index, place)| match &mut place.kind {
-            Some(Kind::Conn(conn)) if conn.about.id == id => {
-                Some((u64::from(place.generation) << 32 | index as u64, conn))
-            }
-            _ => None,
-        });
-        // Without it, the end of `lines` tells that there is none.
-        let Some((key, conn)) = found else { return };
-        let first = json!({ "event": "flow", "id": id, "from": &*conn.about.from, "to": &*conn.about.to });
-        if lines.try_send(first.to_string()).is_ok() {
-            conn.up.set_trace(true);
-            self.traces.push(Tracing { key, until_ns, lines });
-        }
-    }
-
-    /// Passes on what traced connections have decided.
-    pub(super) fn send_traces(&mut self) {
-        for at in (0..self.traces.len()).rev() {
-            let Tracing { key, until_ns, .. } = self.traces[at];
-            let is_over = self.now_ns >= until_ns;
-            let lines = match self.kind(key) {
-                Some(Kind::Conn(conn)) => Some(conn.up.take_trace()),
-                _ => None,
-            };
-            let lines = lines.filter(|_| !is_over);
-            let goes_on = lines.is_some_and(|lines| {
-                // Observations of the link come after every write, and are no decisions.
-                let mut lines = lines.lines().filter(|line| !line.starts_with("{\"event\":\"link\""));
-                // Who reads too slowly misses some.
-                lines.all(|line| {
-                    !matches!(self.traces[at].lines.try_send(line.to_owned()), Err(TrySendError::Disconnected(_)))
-                })
-            });
-            if !goes_on {
-                self.traces.swap_remove(at);
-                let others = self.traces.iter().any(|trace| trace.key == key);
-                if let (Some(Kind::Conn(conn)), false) = (self.kind(key), others) {
-                    conn.up.set_trace(false);
-                }
-            }
         }
     }
 }

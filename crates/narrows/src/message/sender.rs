@@ -98,28 +98,51 @@ pub struct MessageSender {
     generation: u64,
     number: u64,
     raw_offset: u64,
-    preface_due: bool,
-    /// A reset is due; `true` if messages may be lost.
-    reset_due: Option<bool>,
     /// The history begins with the seed at each reset.
     seeded: bool,
-    /// Pins to send, in the order of their requests.
-    due: VecDeque<Control>,
+    due: Due,
     slots: SenderSlots,
     comparison: Comparison,
-    /// A message was sent since the history began.
+    begun: Begun,
+    recovery: Recovery,
+    last: Option<Outcome>,
+    last_ns: u64,
+    pace: Pace,
+    trace: Option<String>,
+}
+
+/// Control frames that go before the next message.
+struct Due {
+    preface: bool,
+    /// A reset; `true` if messages may be lost.
+    reset: Option<bool>,
+    /// Pins, in the order of their requests.
+    pins: VecDeque<Control>,
+}
+
+/// What was done since the history began.
+#[derive(Default)]
+struct Begun {
+    /// A message was sent.
     spoken: bool,
-    /// A table was filled since the history began, so also from its seed.
+    /// A table was filled, so also from its seed.
     filled: bool,
+}
+
+/// What lost messages are sent again by.
+#[derive(Default)]
+struct Recovery {
     /// Number of the last message that the reader lost, and how many times in a row.
     lost: (u64, u8),
     tail: VecDeque<Tail>,
     again: VecDeque<Vec<u8>>,
-    last: Option<Outcome>,
-    last_ns: u64,
+}
+
+/// How many messages were sent since a while ago.
+#[derive(Default)]
+struct Pace {
     busy_since_ns: u64,
     busy_messages: u32,
-    trace: Option<String>,
 }
 
 impl MessageSender {
@@ -141,21 +164,15 @@ impl MessageSender {
             generation: 0,
             number: 0,
             raw_offset: 0,
-            preface_due: true,
-            reset_due: ordered.then_some(false),
             seeded: ordered && config.seed.is_some() && config.history > 0,
-            due: VecDeque::new(),
+            due: Due { preface: true, reset: ordered.then_some(false), pins: VecDeque::new() },
             slots: SenderSlots::default(),
             comparison: Comparison::default(),
-            spoken: false,
-            filled: false,
-            lost: (0, 0),
-            tail: VecDeque::new(),
-            again: VecDeque::new(),
+            begun: Begun::default(),
+            recovery: Recovery::default(),
             last: None,
             last_ns: 0,
-            busy_since_ns: 0,
-            busy_messages: 0,
+            pace: Pace::default(),
             trace: None,
             config,
         };
@@ -212,7 +229,7 @@ impl MessageSender {
 
     pub(super) fn accept(&self, message: &[u8]) -> Result<()> {
         self.accept_len(message.len())?;
-        if !self.again.is_empty() {
+        if !self.recovery.again.is_empty() {
             return Err(Error::misuse("messages that were lost have to be sent again first"));
         }
         Ok(())
@@ -220,17 +237,17 @@ impl MessageSender {
 
     /// Appends the frames of the next message that has to be sent again, if any.
     pub fn send_again(&mut self, now_ns: u64, contexts: &mut Contexts, out: &mut Vec<u8>) -> Option<Sent> {
-        let message = self.again.pop_front()?;
+        let message = self.recovery.again.pop_front()?;
         Some(self.send(&message, false, now_ns, contexts, out))
     }
 
     fn send(&mut self, message: &[u8], private: bool, now_ns: u64, contexts: &mut Contexts, out: &mut Vec<u8>) -> Sent {
         self.settle();
         self.on_time(now_ns);
-        if now_ns.saturating_sub(self.busy_since_ns) > BUSY_NS {
-            (self.busy_since_ns, self.busy_messages) = (now_ns, 0);
+        if now_ns.saturating_sub(self.pace.busy_since_ns) > BUSY_NS {
+            (self.pace.busy_since_ns, self.pace.busy_messages) = (now_ns, 0);
         }
-        (self.last_ns, self.busy_messages) = (now_ns, self.busy_messages.saturating_add(1));
+        (self.last_ns, self.pace.busy_messages) = (now_ns, self.pace.busy_messages.saturating_add(1));
         let start = out.len();
         self.put_control(out);
         let control_len = out.len() - start;
@@ -241,13 +258,13 @@ impl MessageSender {
         let at = out.len();
         self.put_frame(message, &encoded, contexts, out);
         if self.is_ordered() && self.config.duplex {
-            if self.tail.len() >= TAIL_MAX {
-                self.tail.pop_front();
+            if self.recovery.tail.len() >= TAIL_MAX {
+                self.recovery.tail.pop_front();
             }
-            self.tail.push_back(Tail { len: message.len(), before, private });
+            self.recovery.tail.push_back(Tail { len: message.len(), before, private });
         }
         let (seq, raw_len, wire_len) = (self.number, message.len(), out.len() - at);
-        (self.number, self.spoken) = (self.number + 1, true);
+        (self.number, self.begun.spoken) = (self.number + 1, true);
         self.raw_offset += raw_len as u64;
         if asks {
             // The method that was tried counts, even if the message was stored.
@@ -312,7 +329,7 @@ impl MessageSender {
     /// Announces. Dictionaries for which `pays` is false are put aside until they have been
     /// announced twice again.
     pub(super) fn put_announcement(&mut self, pays: &dyn Fn(&Dictionary) -> bool, out: &mut Vec<u8>) {
-        self.preface_due = false;
+        self.due.preface = false;
         Control::Preface(Preface::of(&self.config)).put(out);
         let before = self.slots.current().map(|c| c.0);
         self.slots.put_announcement(pays, out);
@@ -323,13 +340,13 @@ impl MessageSender {
 
     /// When [`MessageSender::on_time`] must be called.
     pub fn next_wakeup_ns(&self) -> Option<u64> {
-        (self.spoken && self.is_ordered()).then(|| self.last_ns.saturating_add(IDLE_NS))
+        (self.begun.spoken && self.is_ordered()).then(|| self.last_ns.saturating_add(IDLE_NS))
     }
 
     /// Frees the history if the flow is idle. The reset frame that tells the peer goes with the
     /// next message, or with [`MessageSender::control`].
     pub fn on_time(&mut self, now_ns: u64) {
-        if self.spoken && now_ns.saturating_sub(self.last_ns) >= IDLE_NS {
+        if self.begun.spoken && now_ns.saturating_sub(self.last_ns) >= IDLE_NS {
             self.drop_history();
         }
     }
@@ -338,11 +355,11 @@ impl MessageSender {
     /// handling them is up to the caller.
     pub fn reconnect(&mut self, epoch: u64) {
         self.settle();
-        (self.config.epoch, self.peer, self.preface_due) = (epoch, Peer::default(), true);
+        (self.config.epoch, self.peer, self.due.preface) = (epoch, Peer::default(), true);
         (self.generation, self.number, self.raw_offset) = (0, 0, 0);
-        self.again.clear();
+        self.recovery.again.clear();
         self.seeded = self.is_ordered() && self.config.seed.is_some() && self.config.history > 0;
-        self.lost = (0, 0);
+        self.recovery.lost = (0, 0);
         self.slots.begin_again();
         self.offer_seed();
         self.drop_history();
@@ -374,13 +391,13 @@ impl MessageSender {
     pub fn pin(&mut self, len: usize) -> bool {
         let history = self.history.bytes();
         let len = len.min(history.len()).min(self.peer.dictionary_max);
-        if !self.is_ordered() || self.reset_due.is_some() || len < DICTIONARY_MIN {
+        if !self.is_ordered() || self.due.reset.is_some() || len < DICTIONARY_MIN {
             return false;
         }
         let Some(dictionary) = Dictionary::new(history[history.len() - len..].to_vec()) else { return false };
         let digest = dictionary.digest();
         let Some(slot) = self.slots.add_pinned(Arc::new(dictionary), self.peer.slots) else { return false };
-        self.due.push_back(Control::Pin { slot, len, digest });
+        self.due.pins.push_back(Control::Pin { slot, len, digest });
         self.comparison = Comparison::default();
         true
     }
@@ -453,34 +470,34 @@ impl MessageSender {
     /// Drops the history and makes a reset due.
     fn drop_history(&mut self) {
         if self.is_ordered() {
-            self.reset_due = Some(self.reset_due.unwrap_or(false));
+            self.due.reset = Some(self.due.reset.unwrap_or(false));
         }
         self.restart_history();
     }
 
     fn restart_history(&mut self) {
-        if !self.due.is_empty() {
+        if !self.due.pins.is_empty() {
             // Unsent pins refer to a history that is about to be dropped: the peer gets their
             // content instead.
-            self.due.clear();
+            self.due.pins.clear();
             self.slots.offer_again(false, self.number);
         }
-        (self.spoken, self.filled) = (false, false);
-        self.tail.clear();
+        (self.begun.spoken, self.begun.filled) = (false, false);
+        self.recovery.tail.clear();
         self.history.reset(self.window());
     }
 
     fn put_control(&mut self, out: &mut Vec<u8>) {
-        if mem::take(&mut self.preface_due) {
+        if mem::take(&mut self.due.preface) {
             Control::Preface(Preface::of(&self.config)).put(out);
         }
-        if let Some(gap) = self.reset_due.take() {
+        if let Some(gap) = self.due.reset.take() {
             self.generation += 1;
             let seed = self.config.seed.as_ref().filter(|_| self.seeded && self.window() > 0);
             let seed_digest = seed.map_or(0, |s| s.digest());
             let (generation, number, window) = (self.generation, self.number, self.window());
             self.history.reset(window);
-            self.filled = false;
+            self.begun.filled = false;
             if let Some(seed) = seed {
                 self.history.seed(seed.content(), window);
             }
@@ -488,7 +505,7 @@ impl MessageSender {
             self.chain = Chain::at_reset(self.config.epoch, generation, number, seed_digest);
             Control::Reset { generation, number, window, gap, seed_digest }.put(out);
         }
-        while let Some(control) = self.due.pop_front() {
+        while let Some(control) = self.due.pins.pop_front() {
             control.put(out);
         }
         if self.config.carrier.delivery != Delivery::Fanout {

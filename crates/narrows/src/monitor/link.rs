@@ -65,9 +65,7 @@ pub struct LinkMonitor {
     last_ns: u64,
     /// When the last bytes left, while nothing is unsent.
     dry_since_ns: u64,
-    /// Evidence gathered since the last update of the rate.
-    evidence_bytes: f64,
-    evidence_ns: f64,
+    evidence: Evidence,
     /// Decayed sums of bytes and nanoseconds of writes, until the link first pushes back.
     copied: (f64, f64),
     /// Observations since the link first pushed back.
@@ -75,17 +73,11 @@ pub struct LinkMonitor {
     /// Whether a rate was measured while the link pushed back.
     pushed_back: bool,
     /// Bytes acknowledged, for links that report it.
-    acked: u64,
-    acknowledges: bool,
-    /// Bytes accepted since the link last pushed back, and when that was.
-    absorbed: f64,
-    absorbed_since_ns: u64,
-    busy_ns: u64,
-    exact_busy_ns: u64,
+    acked: Option<u64>,
+    absorbed: Absorbed,
+    busy: BusyTime,
     /// Set if another program is between this host and the link.
     relayed: Option<Relayed>,
-    /// Of a relayed link: bytes that this host's kernel held at the last look.
-    kernel_unsent: u64,
     opening: Opening,
     trial: Trial,
     /// Of a link without acknowledgements.
@@ -94,6 +86,27 @@ pub struct LinkMonitor {
     rtt_ns: Option<u64>,
     /// What is assumed of the link before it is known.
     expected: Expected,
+}
+
+/// Evidence gathered since the last update of the rate.
+#[derive(Debug, Clone, Copy, Default)]
+struct Evidence {
+    bytes: f64,
+    ns: f64,
+}
+
+/// Time in which the link was busy, and what a transport that knows it exactly told last.
+#[derive(Debug, Clone, Copy, Default)]
+struct BusyTime {
+    ns: u64,
+    told_ns: u64,
+}
+
+/// Bytes accepted since the link last pushed back, and when that was.
+#[derive(Debug, Clone, Copy, Default)]
+struct Absorbed {
+    bytes: f64,
+    since_ns: u64,
 }
 
 /// Assumed before anything is known: 1 Gbit/s, between a LAN and a fast WAN; a wrong constant costs
@@ -162,19 +175,14 @@ impl Default for LinkMonitor {
             unsent: 0,
             last_ns: 0,
             dry_since_ns: 0,
-            evidence_bytes: 0.0,
-            evidence_ns: 0.0,
+            evidence: Evidence::default(),
             copied: (0.0, 0.0),
             seen: Busy::default(),
             pushed_back: false,
-            acked: 0,
-            acknowledges: false,
-            absorbed: 0.0,
-            absorbed_since_ns: 0,
-            busy_ns: 0,
-            exact_busy_ns: 0,
+            acked: None,
+            absorbed: Absorbed::default(),
+            busy: BusyTime::default(),
             relayed: None,
-            kernel_unsent: 0,
             opening: Opening::default(),
             trial: Trial::default(),
             drain: Drain::default(),
@@ -220,6 +228,7 @@ impl LinkMonitor {
         let Some(relayed) = &mut self.relayed else { return };
         let now_ns = now_ns.max(self.last_ns);
         let evidence = relayed.on_report(received, self.accepted, now_ns);
+        let unsent = relayed.kernel_unsent;
         self.known |= relayed.is_proven_fast();
         match evidence {
             Some(e) if e.busy => self.add_evidence(e.bytes, e.ns),
@@ -233,7 +242,6 @@ impl LinkMonitor {
             Some(e) if e.bytes / e.ns * 1e9 > 2.0 * self.rate_bytes_per_s => self.stop_expecting(),
             _ => {}
         }
-        let unsent = self.kernel_unsent;
         self.observe_relayed((now_ns, unsent), (now_ns, unsent), 0);
     }
 
@@ -247,11 +255,10 @@ impl LinkMonitor {
             // If it ran dry since the last look, assume that it did when predicted.
             let full = waiting > 0 || unsent_before > 0;
             let until_ns = if full { begin_ns } else { self.dry_at_ns().clamp(self.last_ns, begin_ns) };
-            self.busy_ns += until_ns - self.last_ns;
+            self.busy.ns += until_ns - self.last_ns;
         }
         self.accepted += accepted;
         self.last_ns = end_ns;
-        self.kernel_unsent = unsent_after;
         let rate = self.known.then_some(self.rate_bytes_per_s);
         if let Some(relayed) = &mut self.relayed {
             if accepted > 0 {
@@ -286,9 +293,9 @@ impl LinkMonitor {
         }
         if let Some(busy_ns) = s.busy_ns {
             let left = (self.unsent + s.accepted).saturating_sub(s.unsent_after);
-            let busy = busy_ns.saturating_sub(self.exact_busy_ns);
-            self.exact_busy_ns = busy_ns;
-            self.busy_ns += busy;
+            let busy = busy_ns.saturating_sub(self.busy.told_ns);
+            self.busy.told_ns = busy_ns;
+            self.busy.ns += busy;
             self.add_evidence(left as f64, busy as f64);
         } else {
             if s.unacked.is_none() {
@@ -298,7 +305,7 @@ impl LinkMonitor {
             if s.unacked.is_some() || self.drain.has_begun(end_ns) {
                 self.observe_unless_exact(begin_ns, end_ns, s);
             }
-            if !self.pushed_back && self.acked > self.expected.excused_bytes() {
+            if !self.pushed_back && self.acked() > self.expected.excused_bytes() {
                 self.stop_expecting();
             }
         }
@@ -317,7 +324,7 @@ impl LinkMonitor {
         // path is too.
         if let Some(least_ns) = self.rtt_ns {
             let dry = self.unsent == 0 && s.unsent_before == 0;
-            self.opening.observe(end_ns, self.acked, least_ns, dry);
+            self.opening.observe(end_ns, self.acked(), least_ns, dry);
         }
         if !self.pushed_back && s.unacked.is_some_and(|unacked| unacked > TRUSTED_BYTES) {
             self.distrust();
@@ -330,7 +337,7 @@ impl LinkMonitor {
     fn observe_trial(&mut self, now_ns: u64, s: &LinkSample) {
         let (Some(unacked), Some(rtt_ns)) = (s.unacked, self.rtt_ns) else { return };
         let (known, rate_bytes_per_s) = (self.known, self.rate_bytes_per_s);
-        let state = trial::State { now_ns, acked: self.acked, unacked, known, rate_bytes_per_s, rtt_ns };
+        let state = trial::State { now_ns, acked: self.acked(), unacked, known, rate_bytes_per_s, rtt_ns };
         if let Some(rate) = self.trial.observe(&state) {
             (self.pushed_back, self.known) = (false, true);
             self.set_rate(rate);
@@ -371,20 +378,24 @@ impl LinkMonitor {
             return;
         }
         let fast = s.delivery_bytes_per_s.is_some_and(|rate| rate > IN_MEMORY_ABOVE);
-        self.in_memory |= fast && self.acked >= PROVEN_BYTES;
+        self.in_memory |= fast && self.acked() >= PROVEN_BYTES;
         if self.in_memory && self.seen.total_ns > NOT_IN_MEMORY_NS && self.seen.rate_bytes_per_s() < NOT_IN_MEMORY_BELOW
         {
             self.in_memory = false;
         }
     }
 
+    fn acked(&self) -> u64 {
+        self.acked.unwrap_or(0)
+    }
+
     /// Bytes that left the host may be in a queue right behind it, which fills faster than the link
     /// drains it; acknowledged bytes have crossed the link. Returns the bytes acknowledged since
     /// the last look.
     fn acknowledge(&mut self, accepted: u64, unacked: u64) -> f64 {
-        let acked = (self.accepted + accepted).saturating_sub(unacked).max(self.acked);
-        let crossed = acked - self.acked;
-        (self.acked, self.acknowledges) = (acked, true);
+        let acked = (self.accepted + accepted).saturating_sub(unacked).max(self.acked());
+        let crossed = acked - self.acked();
+        self.acked = Some(acked);
         crossed as f64
     }
 
@@ -401,7 +412,7 @@ impl LinkMonitor {
         }
         let left = self.unsent.saturating_sub(unsent_now) as f64;
         if unsent_now > 0 {
-            self.busy_ns += gap_ns;
+            self.busy.ns += gap_ns;
             self.push_back(crossed.unwrap_or(left), gap_ns as f64, begin_ns);
             return true;
         }
@@ -410,7 +421,7 @@ impl LinkMonitor {
         // send large segments, and acknowledgements that arrive together all look like this.
         let carried = crossed.map_or(left, |crossed| crossed.max(left));
         let busy_ns = (carried / self.rate_bytes_per_s * 1e9).min(gap_ns as f64);
-        self.busy_ns += busy_ns as u64;
+        self.busy.ns += busy_ns as u64;
         if self.pushed_back && (crossed.is_some() || !self.known) {
             self.add_busy(crossed.unwrap_or(left), busy_ns);
         } else {
@@ -421,26 +432,26 @@ impl LinkMonitor {
     }
 
     fn observe_write(&mut self, begin_ns: u64, end_ns: u64, s: &LinkSample, crossed: Option<f64>) {
-        self.absorbed += crossed.unwrap_or(0.0);
+        self.absorbed.bytes += crossed.unwrap_or(0.0);
         if s.accepted == 0 {
             return;
         }
         let write_ns = (end_ns - begin_ns) as f64;
-        self.busy_ns += end_ns - begin_ns;
+        self.busy.ns += end_ns - begin_ns;
         let left = (s.unsent_before + s.accepted).saturating_sub(s.unsent_after) as f64;
         if s.unsent_before > 0 && s.unsent_after > 0 {
             // Bytes acknowledged during the write are already counted.
             return self.push_back(if crossed.is_some() { 0.0 } else { left }, write_ns, end_ns);
         }
         if crossed.is_none() {
-            self.absorbed += left;
+            self.absorbed.bytes += left;
         }
         if !self.pushed_back {
             // The cost of a system call is no evidence of the copying speed, nor is a copy that has
             // not crossed yet.
             match crossed {
                 None if left >= EVIDENCE_MIN_BYTES => self.add_evidence(left, write_ns),
-                Some(_) if left >= EVIDENCE_MIN_BYTES && self.acked >= PROVEN_BYTES => self.add_copy(left, write_ns),
+                Some(_) if left >= EVIDENCE_MIN_BYTES && self.acked() >= PROVEN_BYTES => self.add_copy(left, write_ns),
                 _ => {}
             }
             return;
@@ -450,7 +461,7 @@ impl LinkMonitor {
         }
         let held_s = if crossed.is_some() { ABSORB_ACKED_S } else { ABSORB_S };
         let held = ABSORB_BYTES.max(held_s * self.rate_bytes_per_s);
-        let bound = (self.absorbed - held) / (end_ns - self.absorbed_since_ns).max(1) as f64 * 1e9;
+        let bound = (self.absorbed.bytes - held) / (end_ns - self.absorbed.since_ns).max(1) as f64 * 1e9;
         if bound > ABSORB_SHARE * self.rate_bytes_per_s {
             self.set_rate(self.rate_bytes_per_s.max(bound) * ABSORB_GROWTH);
             self.known = true;
@@ -495,15 +506,14 @@ impl LinkMonitor {
     }
 
     fn restart_absorbing(&mut self, now_ns: u64) {
-        self.absorbed = 0.0;
-        self.absorbed_since_ns = now_ns;
+        self.absorbed = Absorbed { bytes: 0.0, since_ns: now_ns };
     }
 
     /// Adds bytes that left smoothly during busy time.
     fn add_evidence(&mut self, bytes: f64, ns: f64) {
-        self.evidence_bytes += bytes;
-        self.evidence_ns += ns;
-        let (bytes, ns) = (self.evidence_bytes, self.evidence_ns);
+        self.evidence.bytes += bytes;
+        self.evidence.ns += ns;
+        let Evidence { bytes, ns } = self.evidence;
         if ns <= 0.0 {
             return;
         }
@@ -519,7 +529,7 @@ impl LinkMonitor {
                 self.set_rate(rate);
                 self.known = true;
             }
-            (self.evidence_bytes, self.evidence_ns) = (0.0, 0.0);
+            self.evidence = Evidence::default();
         } else {
             // A drop shows as silence: a higher rate would have brought one more sample by this
             // time.
@@ -541,7 +551,7 @@ impl LinkMonitor {
             rate_bytes_per_s: self.rate_bytes_per_s(),
             opening: !self.opening.is_open(),
             rtt_ns: self.rtt_ns,
-            unanswered: self.accepted == 0 || self.acknowledges && self.acked == 0,
+            unanswered: self.accepted == 0 || self.acked == Some(0),
             known: self.known,
             left_host_bytes: self.left_host_bytes(),
             unsent_bytes: self.unsent,
@@ -589,7 +599,7 @@ impl LinkMonitor {
 
     /// Time in which the link was busy.
     pub fn busy_ns(&self) -> u64 {
-        self.busy_ns
+        self.busy.ns
     }
 
     /// When the bytes in the kernel will have left, at the estimated rate.

@@ -19,6 +19,7 @@ use crate::{base64, probe};
 mod price;
 mod small;
 
+use price::Prices;
 use small::Small;
 
 /// Classes of block lengths. Their exact bounds matter little: neighbours differ by 2 to 10 % in
@@ -108,14 +109,8 @@ const REMEMBERED: usize = 64;
 pub struct Balance {
     cores: f32,
     costs: CostModel,
-    ring: [Prediction; RING],
-    ring_len: usize,
-    ring_next: usize,
-    /// Logit of the price.
-    price: f32,
-    receiver_price: f32,
-    /// Smoothed loads by the chosen methods, in seconds per block: CPU, link, receiver.
-    loads: [f32; 3],
+    ring: Ring,
+    prices: Prices,
     /// Smoothed seconds per byte of the chosen methods. In `pace` a raw block counts with its link
     /// time.
     pace: f32,
@@ -137,6 +132,21 @@ pub struct Balance {
     /// An image was recompressed.
     has_images: bool,
     why: Why,
+}
+
+/// Predictions for the last blocks.
+struct Ring {
+    predictions: [Prediction; RING],
+    len: usize,
+    next: usize,
+}
+
+impl Ring {
+    fn push(&mut self, prediction: Prediction) {
+        self.predictions[self.next] = prediction;
+        self.next = (self.next + 1) % RING;
+        self.len = (self.len + 1).min(RING);
+    }
 }
 
 /// Predictions for a block at the time of its choice.
@@ -189,12 +199,8 @@ impl Balance {
         Self {
             cores: setup.cores.max(1) as f32,
             costs,
-            ring: [nothing; RING],
-            ring_len: 0,
-            ring_next: 0,
-            price: 0.5,
-            receiver_price: 0.0,
-            loads: [0.0; 3],
+            ring: Ring { predictions: [nothing; RING], len: 0, next: 0 },
+            prices: Prices { link: 0.5, receiver: 0.0, loads: [0.0; 3] },
             pace: 1.0 / 300e6,
             cpu_pace: 1.0 / 300e6,
             saved: 0.0,
@@ -333,7 +339,7 @@ impl Balance {
             }
             (1.0 - now.price) * costs.encode_s / self.cores
                 + now.price * (costs.wire_len / now.rate + late_s)
-                + self.receiver_price * decode_s
+                + self.prices.receiver * decode_s
         });
         (p, histories)
     }
@@ -380,7 +386,7 @@ impl Balance {
             let tail_s = (p.decode_s[m] - rest_s).max(0.0);
             let cost = (1.0 - now.price) * p.encode_s[m] / self.cores
                 + now.price * (p.wire_len[m] / now.rate + idle_s + tail_s)
-                + self.receiver_price * decode_s;
+                + self.prices.receiver * decode_s;
             if cost < best_cost {
                 (best, best_cost) = (m, cost);
             }
@@ -437,12 +443,12 @@ impl Balance {
         let raw_len = choice.block_len as f32;
         let (slowdown, receiver_slowdown) = (self.costs.slowdown(), self.costs.receiver_slowdown());
         let (encode_s, decode_s) = (costs.encode_s * slowdown, costs.decode_s * receiver_slowdown);
-        let now = Now { rate, decoders, backlog_s, price: price::sigmoid(self.price) };
+        let now = Now { rate, decoders, backlog_s, price: price::sigmoid(self.prices.link) };
         let (raw_s, wire_s, on_receiver_s) = (raw_len / rate, costs.wire_len / rate, now.decode_s(decode_s, 0));
         let idle_s = (late * encode_s - backlog_s).max(0.0);
         let cost = (1.0 - now.price) * encode_s / self.cores
             + now.price * (wire_s + idle_s)
-            + self.receiver_price * on_receiver_s;
+            + self.prices.receiver * on_receiver_s;
         if cost >= now.price * raw_s || on_receiver_s > raw_s || idle_s >= raw_s - wire_s {
             return None;
         }
@@ -457,7 +463,7 @@ impl Balance {
             ..Info::NONE
         };
         self.has_images = true;
-        self.price_receiver(encode_s / self.cores, wire_s, on_receiver_s);
+        self.prices.load(encode_s / self.cores, wire_s, on_receiver_s);
         self.remember(view, info);
         Some(Choice { encode_ns: (encode_s * 1e9) as u64, ..choice })
     }
@@ -470,7 +476,7 @@ impl Balance {
         let waiting = view.receiver.backlog_bytes as f32 / info.wire_len.max(1.0);
         let is_behind = view.receiver.reports && waiting > BEHIND_BLOCKS * now.decoders;
         let link_s = if is_behind { 0.0 } else { info.wire_len / now.rate };
-        self.price_receiver(info.encode_s / self.cores, link_s, decode_s);
+        self.prices.load(info.encode_s / self.cores, link_s, decode_s);
         self.remember(view, info);
         self.choice(m, len, info.encode_s)
     }
@@ -613,12 +619,10 @@ impl Policy for Balance {
         self.notice_invited(view, context, len, rate);
         // Whether linking pays depends on the price, and the price on the costs: the ring gets the
         // costs at the price of the block before.
-        let before = Now { rate, decoders, backlog_s, price: price::sigmoid(self.price) };
+        let before = Now { rate, decoders, backlog_s, price: price::sigmoid(self.prices.link) };
         let (mut p, mut histories) = self.predict(view, context, &features, len, &before);
-        if len >= CLASSES[1] || self.ring_len < 4 {
-            self.ring[self.ring_next] = p;
-            self.ring_next = (self.ring_next + 1) % RING;
-            self.ring_len = (self.ring_len + 1).min(RING);
+        if len >= CLASSES[1] || self.ring.len < 4 {
+            self.ring.push(p);
         }
         self.solve(rate, decoders);
         let price = self.price_now(view, &p, rate, decoders, backlog_s);
@@ -626,7 +630,7 @@ impl Policy for Balance {
         if history_len(view) > 0 {
             (p, histories) = self.predict(view, context, &features, len, &now);
         }
-        self.why = Why { price, backlog_s, receiver_price: self.receiver_price, ..self.why };
+        self.why = Why { price, backlog_s, receiver_price: self.prices.receiver, ..self.why };
 
         let rescue = self.rescue_method(view, &p, len, rate * doubt(view));
         let mut m = match view.ask {

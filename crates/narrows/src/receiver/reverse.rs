@@ -66,7 +66,7 @@ impl Receiver {
     }
 
     fn feedback(&self, blocked_ns: u64) -> Feedback {
-        let backlog = self.queue.iter().skip(self.ready).map(|s| s.wire_len as u64).sum();
+        let backlog = self.queue.slots.iter().skip(self.queue.ready).map(|s| s.wire_len as u64).sum();
         Feedback {
             wire_received: self.summary.wire_bytes,
             raw_delivered: self.summary.raw_bytes,
@@ -75,7 +75,7 @@ impl Receiver {
             cores: self.config.cores as u64,
             backlog_bytes: backlog,
             blocked_ns,
-            decode_wall_ns: self.decode_wall_ns,
+            decode_wall_ns: self.decoding.wall_ns,
         }
     }
 

@@ -5,6 +5,7 @@ use crate::monitor::expectation::PeerLink;
 
 /// Totals of a sent flow, readable at any time. All counters only grow; `rate_bytes_per_s` and `link`
 /// are estimates.
+// More than 20 fields, since it is a list: each total has readers of its own, who know it by its name.
 #[derive(Debug, Clone, Default)]
 pub struct Summary {
     /// Raw bytes whose frames were handed to the link.

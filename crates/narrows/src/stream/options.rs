@@ -35,6 +35,7 @@ pub type OnNote = Box<dyn FnMut(&[u8]) -> crate::Result<()> + Send>;
 /// let options = SendOptions::new("fixed:zstd:level=1".parse()?).threads(2).raw_len(1 << 20);
 /// # Ok::<(), narrows::Error>(())
 /// ```
+// More than 20 fields, each of them an option with a method of its own.
 #[must_use]
 pub struct SendOptions {
     chooser: Chooser,

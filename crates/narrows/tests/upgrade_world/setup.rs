@@ -23,6 +23,7 @@ pub(crate) enum Act {
     End,
 }
 
+// More than 20 fields, each of them a condition that is drawn for a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
     pub(crate) seed: u64,

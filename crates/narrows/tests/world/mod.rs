@@ -53,6 +53,7 @@ pub(crate) struct Chosen {
     pub(crate) kind: JobKind,
 }
 
+// More than 20 fields: both ends, the link between them, and what tests look at.
 pub(crate) struct World {
     pub(crate) sender: Sender,
     pub(crate) receiver: Receiver,

@@ -95,7 +95,7 @@ fn store_as(
     let tree = Tree::open(root).unwrap();
     let mut store = EntryStore::new(tree, None, permitted, options, Notes::default(), observers).unwrap();
     if root.join(FOLDS).exists() {
-        store.lock().target.names.folds(b"", |_| true);
+        store.lock().target.names.spellings.folds(b"", |_| true);
     }
     store.write_all(bytes).unwrap();
     happens();

@@ -73,11 +73,11 @@ impl MessageSender {
         let (table, room) = contexts.table(self.flow, &mut self.table_hint);
         // If no table was filled from this history yet, index all of it: the seed would otherwise
         // never be found.
-        if !self.filled {
+        if !self.begun.filled {
             table.forget();
         }
-        let whole = self.busy_messages > BUSY_MESSAGES || !self.filled;
-        self.filled = true;
+        let whole = self.pace.busy_messages > BUSY_MESSAGES || !self.begun.filled;
+        self.begun.filled = true;
         let reload = if whole { self.history.window() } else { RELOAD_COLD };
         let (buffer, at) = self.history.place(message, table);
         table.encode(buffer, at, reload, 1, room).unwrap_or(usize::MAX)

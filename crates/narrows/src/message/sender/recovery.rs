@@ -24,21 +24,21 @@ impl MessageSender {
         }
         let is_new = reason == Lost::New && (generation, number, chain) == (0, 0, Chain(0));
         // A reset that is already due answers it as well.
-        if !is_new && generation < self.generation || self.reset_due == Some(true) {
+        if !is_new && generation < self.generation || self.due.reset == Some(true) {
             return Ok(Heard::Nothing);
         }
         self.settle();
-        self.preface_due |= is_new;
+        self.due.preface |= is_new;
         self.seeded &= reason != Lost::Seed;
-        self.due.clear();
+        self.due.pins.clear();
         self.slots.offer_again(is_new || reason == Lost::Slot, number);
-        let times = if self.lost.0 == number { self.lost.1.saturating_add(1) } else { 1 };
-        self.lost = (number, times);
+        let times = if self.recovery.lost.0 == number { self.recovery.lost.1.saturating_add(1) } else { 1 };
+        self.recovery.lost = (number, times);
         let hopeless = is_new && self.number > 0 || times > SAME_MAX;
         let messages = if hopeless { None } else { self.tail_from(number, chain) };
         let Some(messages) = messages else {
             self.drop_history();
-            self.reset_due = Some(true);
+            self.due.reset = Some(true);
             return Ok(Heard::Gap);
         };
         let bytes: u64 = messages.iter().map(|m| m.len() as u64).sum();
@@ -47,17 +47,21 @@ impl MessageSender {
         (self.number, self.raw_offset, self.chain) = (number, self.raw_offset - bytes, chain);
         self.drop_history();
         for message in messages.into_iter().rev() {
-            self.again.push_front(message);
+            self.recovery.again.push_front(message);
         }
-        Ok(if self.again.is_empty() { Heard::Nothing } else { Heard::SendAgain(self.again.len()) })
+        Ok(if self.recovery.again.is_empty() { Heard::Nothing } else { Heard::SendAgain(self.recovery.again.len()) })
     }
 
     /// The messages from `number` on, if all are remembered and `chain` matches the messages before
     /// them.
     fn tail_from(&self, number: u64, chain: Chain) -> Option<Vec<Vec<u8>>> {
         let back = usize::try_from(self.number - number).ok()?;
-        let before = if back == 0 { self.chain } else { self.tail.get(self.tail.len().checked_sub(back)?)?.before };
-        let tail = self.tail.iter().skip(self.tail.len() - back);
+        let before = if back == 0 {
+            self.chain
+        } else {
+            self.recovery.tail.get(self.recovery.tail.len().checked_sub(back)?)?.before
+        };
+        let tail = self.recovery.tail.iter().skip(self.recovery.tail.len() - back);
         // The peer's limit may have arrived after a message that exceeds it.
         if tail.clone().any(|t| t.private || t.len > self.peer.message_max) {
             return None;

@@ -30,6 +30,8 @@ pub(super) struct Relayed {
     /// At every look since the report this host's kernel held bytes: the relaying program takes no
     /// more.
     pushed_back: bool,
+    /// Bytes that this host's kernel held at the last look.
+    pub(super) kernel_unsent: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -58,6 +60,7 @@ impl Default for Relayed {
             round_trip_ns: None,
             allowance: FIRST_BYTES,
             pushed_back: false,
+            kernel_unsent: 0,
         }
     }
 }
@@ -66,6 +69,7 @@ impl Relayed {
     /// Takes the bytes that this host's kernel held at a look or after a write.
     pub(super) fn on_look(&mut self, unsent: u64) {
         self.pushed_back &= unsent > 0;
+        self.kernel_unsent = unsent;
     }
 
     /// In total `accepted` bytes were handed over.

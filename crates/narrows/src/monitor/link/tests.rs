@@ -162,7 +162,7 @@ fn a_buffer_that_fills_is_not_taken_for_the_link() {
 /// A link of `rate` behind a queue in which everything that is unsent vanishes at once,
 /// acknowledged every `every_ms`.
 fn acknowledged(m: &mut LinkMonitor, rate: f64, every_ms: u64, ms: u64) {
-    let (mut accepted, mut acked) = (m.accepted_bytes(), m.acked);
+    let (mut accepted, mut acked) = (m.accepted_bytes(), m.acked());
     for i in 1..=ms {
         let crossed = acked as f64 + rate * if i % every_ms == 0 { every_ms as f64 / 1e3 } else { 0.0 };
         acked = (crossed as u64).min(accepted);

@@ -16,6 +16,35 @@ const RECEIVER_START: f32 = 0.02;
 const RECEIVER_MAX: f32 = 20.0;
 const RECEIVER_GAIN: f32 = 0.25;
 
+/// What the time of the link and of the receiver is worth, beside that of the CPU.
+pub(super) struct Prices {
+    /// Logit of that of the link.
+    pub(super) link: f32,
+    pub(super) receiver: f32,
+    /// Smoothed loads by the chosen methods, in seconds per block: CPU, link, receiver.
+    pub(super) loads: [f32; 3],
+}
+
+impl Prices {
+    /// Step 9: the receiver's price rises while the receiver is the most loaded of the three.
+    pub(super) fn load(&mut self, cpu_s: f32, link_s: f32, decode_s: f32) {
+        for (load, now) in self.loads.iter_mut().zip([cpu_s, link_s, decode_s]) {
+            *load += 0.15 * (now - *load);
+        }
+        let [cpu, link, decode] = self.loads;
+        let up = (decode / cpu.max(link).max(1e-12)).max(1e-9).ln();
+        if up > 0.0 {
+            let raised = self.receiver.max(RECEIVER_START) * (RECEIVER_GAIN * up.min(1.0)).exp();
+            self.receiver = raised.min(RECEIVER_MAX);
+        } else {
+            self.receiver *= (0.6 * RECEIVER_GAIN * up.max(-0.5)).exp();
+            if self.receiver < 0.01 {
+                self.receiver = 0.0;
+            }
+        }
+    }
+}
+
 impl Balance {
     /// Step 6: the price at which CPU and link would be equally loaded by the last blocks.
     pub(super) fn solve(&mut self, rate: f32, decoders: f32) {
@@ -24,14 +53,14 @@ impl Balance {
             return;
         }
         let (mut low, mut high, steps) =
-            if cold { (-PRICE_MAX, PRICE_MAX, 8) } else { (self.price - 2.0, self.price + 2.0, 5) };
+            if cold { (-PRICE_MAX, PRICE_MAX, 8) } else { (self.prices.link - 2.0, self.prices.link + 2.0, 5) };
         let count = self.costs.methods().len();
         for _ in 0..steps {
             let x = 0.5 * (low + high);
             let l = sigmoid(x);
-            let weights = [(1.0 - l) / self.cores, l / rate, self.receiver_price / decoders];
+            let weights = [(1.0 - l) / self.cores, l / rate, self.prices.receiver / decoders];
             let (mut cpu, mut link) = (0.0, 0.0);
-            for p in &self.ring[..self.ring_len] {
+            for p in &self.ring.predictions[..self.ring.len] {
                 let m = cheapest(p, &weights, count);
                 cpu += p.encode_s[m] / self.cores;
                 link += p.wire_len[m] / rate;
@@ -42,7 +71,7 @@ impl Balance {
                 low = x;
             }
         }
-        self.price = (0.5 * (low + high)).clamp(-PRICE_MAX, PRICE_MAX);
+        self.prices.link = (0.5 * (low + high)).clamp(-PRICE_MAX, PRICE_MAX);
     }
 
     /// Step 7: the price, moved by how far the backlog is off its target.
@@ -54,8 +83,8 @@ impl Balance {
         decoders: f32,
         backlog_s: f32,
     ) -> f32 {
-        let l = sigmoid(self.price);
-        let weights = [(1.0 - l) / self.cores, l / rate, self.receiver_price / decoders];
+        let l = sigmoid(self.prices.link);
+        let weights = [(1.0 - l) / self.cores, l / rate, self.prices.receiver / decoders];
         let m = cheapest(p, &weights, self.costs.methods().len());
         let (link_s, cpu_s) = (p.wire_len[m] / rate, p.encode_s[m]);
         let mut target_s =
@@ -67,25 +96,7 @@ impl Balance {
         }
         self.why.target_s = target_s;
         let off = ((backlog_s - target_s) / target_s.max(1e-9)).clamp(-1.0, 1.5);
-        sigmoid(self.price + BACKLOG_GAIN * off)
-    }
-
-    /// Step 9: the receiver's price rises while the receiver is the most loaded of the three.
-    pub(super) fn price_receiver(&mut self, cpu_s: f32, link_s: f32, decode_s: f32) {
-        for (load, now) in self.loads.iter_mut().zip([cpu_s, link_s, decode_s]) {
-            *load += 0.15 * (now - *load);
-        }
-        let [cpu, link, decode] = self.loads;
-        let up = (decode / cpu.max(link).max(1e-12)).max(1e-9).ln();
-        if up > 0.0 {
-            let raised = self.receiver_price.max(RECEIVER_START) * (RECEIVER_GAIN * up.min(1.0)).exp();
-            self.receiver_price = raised.min(RECEIVER_MAX);
-        } else {
-            self.receiver_price *= (0.6 * RECEIVER_GAIN * up.max(-0.5)).exp();
-            if self.receiver_price < 0.01 {
-                self.receiver_price = 0.0;
-            }
-        }
+        sigmoid(self.prices.link + BACKLOG_GAIN * off)
     }
 }
 
