@@ -309,11 +309,16 @@ fn parse_message(b: &[u8], limits: &ReadLimits) -> Result<Option<BlockHeader>> {
     finish_block(header, head[0] & 0x3f, &b[3..], limits)
 }
 
+/// A frame uses a codec that its stream does not declare or its reader does not have.
+pub(crate) fn lacks_codec(codec: u8) -> Error {
+    Error::unsupported(format!(
+        "the frame uses codec {codec}, which the stream does not declare or this program does not have"
+    ))
+}
+
 fn finish_block(mut header: BlockHeader, codec: u8, rest: &[u8], limits: &ReadLimits) -> Result<Option<BlockHeader>> {
     if codec >= 64 || limits.codecs >> codec & 1 == 0 {
-        return Err(Error::unsupported(format!(
-            "the frame uses codec {codec}, which the stream does not declare or this program does not have"
-        )));
+        return Err(lacks_codec(codec));
     }
     header.codec = CodecId(codec);
     if header.linked && limits.history == 0 {

@@ -117,5 +117,5 @@ pub(super) const ENTRY: Registered = Registered {
     usage: "adoc",
     about: "AdOC (2002): the length of the send queue sets the level of zlib",
     examples: &["adoc"],
-    parse: |rest| SETTINGS.parse(rest),
+    parse: |rest, _| SETTINGS.parse(rest),
 };

@@ -179,8 +179,8 @@ impl Balance {
         let others = setup.methods.iter().copied().filter(|m| *m != Method::STORE && *m != Method::CONSTANT);
         let methods: Vec<_> = std::iter::once(Method::STORE).chain(others).collect();
         let mut costs = match setup.calibration {
-            Some(calibration) => CostModel::new(&methods, &setup.prior.shifted(|m| calibration.shift(m))),
-            None => CostModel::new(&methods, setup.prior),
+            Some(calibration) => CostModel::with(setup.codecs, &methods, &setup.prior.shifted(|m| calibration.shift(m))),
+            None => CostModel::with(setup.codecs, &methods, setup.prior),
         };
         costs.expect(setup.kinds);
         let remembered = REMEMBERED.max(2 * window_max(setup.cores) + 1);
@@ -867,5 +867,5 @@ pub(super) const ENTRY: Registered = Registered {
     usage: "balance",
     about: "the method by which each block arrives soonest",
     examples: &["balance"],
-    parse: |rest| SETTINGS.parse(rest),
+    parse: |rest, _| SETTINGS.parse(rest),
 };

@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::{Choice, Outcome, Policy, PolicySettings, PolicySetup, Registered};
-use crate::codec::Method;
+use crate::codec::{Codecs, Method};
 use crate::error::{Error, Result};
 use crate::monitor::View;
 
@@ -90,12 +90,12 @@ impl Datacomp {
         }
     }
 
-    /// All methods of the table that this build has.
-    pub(super) fn methods() -> Vec<Method> {
+    /// All methods of the table that these codecs have.
+    fn methods(codecs: &Codecs) -> Vec<Method> {
         let mut methods = Vec::new();
         for (family, strengths) in STRENGTHS.iter().enumerate() {
             let known = strengths.iter().map(|level| table::method(family, *level));
-            methods.extend(known.filter(|m| m.codec.codec().is_some()));
+            methods.extend(known.filter(|m| codecs.get(m.codec).is_some()));
         }
         methods
     }
@@ -121,7 +121,7 @@ impl Datacomp {
         let threads = if self.cores > 1 { 2 } else { 1 };
         variants(opportunity).filter(move |r| {
             let method = r.method();
-            r.size <= size_max && r.threads < threads && limits.allows(method) && method.codec.codec().is_some()
+            r.size <= size_max && r.threads < threads && limits.allows(method)
         })
     }
 
@@ -244,10 +244,12 @@ struct Settings {
     learns: bool,
     /// Contents of the file.
     table: Option<EventTable>,
+    /// Those of which it tries methods.
+    codecs: Codecs,
 }
 
 impl Settings {
-    fn parse(rest: &str) -> Result<Self> {
+    fn parse(rest: &str, codecs: &Codecs) -> Result<Self> {
         let rest = rest.strip_prefix(':').unwrap_or_default();
         // The mode is parsed from the end, since the name of a file may have commas.
         let (rest, learns) = match rest.rsplit_once("mode=") {
@@ -267,7 +269,7 @@ impl Settings {
         if file.is_none() && !learns {
             return Err(Error::misuse("datacomp needs a table to read: datacomp:table=FILE,mode=read"));
         }
-        Ok(Self { file, learns, table: None })
+        Ok(Self { file, learns, table: None, codecs: codecs.clone() })
     }
 }
 
@@ -291,7 +293,7 @@ impl PolicySettings for Settings {
     }
 
     fn methods(&self) -> Vec<Method> {
-        Datacomp::methods()
+        Datacomp::methods(&self.codecs)
     }
 
     fn file(&self) -> Option<&str> {
@@ -303,7 +305,8 @@ impl PolicySettings for Settings {
     }
 
     fn load(&self, bytes: &[u8]) -> Result<Arc<dyn PolicySettings>> {
-        Ok(Arc::new(Self { file: self.file.clone(), learns: self.learns, table: Some(EventTable::parse(bytes)?) }))
+        let (file, codecs) = (self.file.clone(), self.codecs.clone());
+        Ok(Arc::new(Self { file, learns: self.learns, table: Some(EventTable::parse(bytes)?), codecs }))
     }
 
     fn contents(&self) -> Option<Vec<u8>> {
@@ -316,7 +319,7 @@ pub(super) const ENTRY: Registered = Registered {
     usage: "datacomp[:table=FILE][,mode=train|read]",
     about: "Datacomp (2016): the method with the best recorded rate in the situation",
     examples: &["datacomp", "datacomp:table=FILE", "datacomp:table=FILE,mode=read"],
-    parse: |rest| Ok(Arc::new(Settings::parse(rest)?)),
+    parse: |rest, codecs| Ok(Arc::new(Settings::parse(rest, codecs)?)),
 };
 
 #[cfg(test)]

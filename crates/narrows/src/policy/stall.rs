@@ -261,5 +261,5 @@ pub(super) const ENTRY: Registered = Registered {
     usage: "stall[:min=LEVEL][,max=LEVEL]",
     about: "the rule of zstd --adapt: stalls of CPU or link change the level",
     examples: &["stall", "stall:min=1,max=9"],
-    parse: |rest| Ok(Arc::new(Settings::parse(rest)?)),
+    parse: |rest, _| Ok(Arc::new(Settings::parse(rest)?)),
 };

@@ -14,7 +14,7 @@
 use std::sync::OnceLock;
 
 use super::{METHODS_MAX, Matrix, PerMethod};
-use crate::codec::{CodecId, Method};
+use crate::codec::{CodecId, Codecs, Method};
 use crate::error::{Error, Result};
 use crate::monitor::data::TERMS;
 
@@ -208,7 +208,7 @@ impl Prior {
         prior
     }
 
-    pub(super) fn forms(&self, methods: &[Method]) -> Forms {
+    pub(super) fn forms(&self, codecs: &Codecs, methods: &[Method]) -> Forms {
         let zero = [[0.0; METHODS_MAX]; TERMS];
         let mut forms = Forms {
             size: zero,
@@ -225,7 +225,7 @@ impl Prior {
         let count = self.methods.len();
         for (m, i) in at.iter().enumerate() {
             let Some(i) = *i else {
-                forms.guess(m, methods[m]);
+                forms.guess(m, codecs.nominal_ns_per_byte(methods[m]));
                 continue;
             };
             for k in 0..TERMS {
@@ -260,8 +260,7 @@ impl Prior {
 impl Forms {
     /// Guesses a method that is not in the prior: nominal speeds, and a ratio from entropy and
     /// repetition, both with a large variance.
-    fn guess(&mut self, m: usize, method: Method) {
-        let (encode, decode) = method.info().nominal_ns_per_byte(method.level);
+    fn guess(&mut self, m: usize, (encode, decode): (f32, f32)) {
         self.encode[0][m] = (encode.max(1e-3) * 1e-9).ln();
         self.decode[0][m] = (decode.max(1e-3) * 1e-9).ln();
         // Terms 0, 1 and 3: constant, entropy, repeats. Text (0.6, 0.3) gets a ratio of 2.1, noise
