@@ -32,21 +32,13 @@ policies! {
     fixed,
     messages,
     storage,
-    adoc,
-    datacomp,
-    stall,
-    replay,
 }
 
-pub use adoc::Adoc;
 pub use balance::Balance;
-pub use datacomp::{Datacomp, EventTable, Opportunity};
 pub use fixed::Fixed;
 pub use messages::{Messages, MessagesSpec};
 pub use policies::Policies;
-pub use replay::{Planned, Replay, Schedule};
 pub use spec::{NoSettings, PolicySettings, PolicySetup, PolicySpec, Registered};
-pub use stall::Stall;
 pub use storage::Storage;
 
 /// A policy's decision about the next block.

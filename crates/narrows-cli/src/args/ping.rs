@@ -7,7 +7,7 @@ use narrows::message::{HISTORY_MAX, HISTORY_MIN, MESSAGE_MAX};
 use narrows::policy::PolicySpec;
 
 use super::oracle::parse_rate_from;
-use super::parse_size;
+use super::{parse_policy, parse_size};
 use crate::ping::socket::Place;
 use crate::ping::wire::Wire;
 
@@ -54,7 +54,7 @@ pub(crate) struct PingArgs {
     pub(crate) rounds: u16,
     /// Policy of the method `messages`: `messages[:latency_us=US][,cpu_percent=PERCENT]`, or
     /// `fixed:METHOD`
-    #[arg(long, value_name = "SPEC", default_value = "messages")]
+    #[arg(long, value_name = "SPEC", default_value = "messages", value_parser = parse_policy)]
     pub(crate) policy: PolicySpec,
     /// Emulate a link of this rate in bits per second, 1mbit to 1000gbit; both ends wait before
     /// they write

@@ -8,6 +8,8 @@ use clap::{ArgAction, Args as ClapArgs, Subcommand};
 use narrows::policy::PolicySpec;
 use narrows_tunnel::limits::CARRIERS_MAX;
 
+use super::parse_policy;
+
 #[derive(ClapArgs, Clone, Default)]
 #[command(after_long_help = TUNNEL_HELP, disable_version_flag = true, args_conflicts_with_subcommands = true)]
 pub(crate) struct TunnelArgs {
@@ -103,7 +105,7 @@ pub(crate) struct TunnelArgs {
     #[arg(skip)]
     pub(crate) limits: TunnelLimits,
     /// Policy for what this end sends, as for `narrows run` [default: balance]
-    #[arg(long, value_name = "SPEC")]
+    #[arg(long, value_name = "SPEC", value_parser = parse_policy)]
     pub(crate) policy: Option<PolicySpec>,
     #[command(flatten)]
     pub(crate) watch: super::watch::WatchArgs,

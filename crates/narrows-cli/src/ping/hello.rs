@@ -126,7 +126,7 @@ impl Hello {
 /// Parses a policy. Only policies for messages without files are allowed, since a client must not
 /// name files of the server.
 pub(crate) fn policy(text: &str) -> Result<PolicySpec> {
-    let spec = text.parse::<PolicySpec>()?;
+    let spec = narrows_classic::policies().parse(text)?;
     if spec.takes_messages() && spec.file().is_none() {
         return Ok(spec);
     }

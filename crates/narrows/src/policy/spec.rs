@@ -341,35 +341,11 @@ mod tests {
         for text in POLICIES.iter().flat_map(|p| p.examples) {
             assert_eq!(text.parse::<PolicySpec>().unwrap().to_string(), *text);
         }
-        for (text, canonical) in [
-            ("fixed:zstd:level=3", "fixed:zstd"),
-            ("fixed:zstd:level=3,link", "fixed:zstd:link"),
-            ("stall:max=9", "stall:min=-7,max=9"),
-            ("datacomp:mode=train", "datacomp"),
-            ("datacomp:table=a,b,mode=train", "datacomp:table=a,b"),
-        ] {
+        for (text, canonical) in [("fixed:zstd:level=3", "fixed:zstd"), ("fixed:zstd:level=3,link", "fixed:zstd:link")]
+        {
             assert_eq!(text.parse::<PolicySpec>().unwrap().to_string(), canonical);
         }
-        for bad in [
-            "",
-            "fixed",
-            "fixed:",
-            "fixed:zstd:level=99",
-            "fixed:xz:link",
-            "balance:x",
-            "fixed:nope",
-            "nope",
-            "replay",
-            "replay:",
-            "stall:0",
-            "stall:min=0",
-            "stall:min=9,max=3",
-            "stall:max=99",
-            "datacomp:mode=read",
-            "datacomp:x",
-            "datacomp:table=",
-            "datacomp:mode=x",
-        ] {
+        for bad in ["", "fixed", "fixed:", "fixed:zstd:level=99", "fixed:xz:link", "balance:x", "fixed:nope", "nope"] {
             assert!(bad.parse::<PolicySpec>().is_err(), "{bad}");
         }
     }

@@ -6,8 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
-use narrows::policy::PolicySpec;
-
+use crate::registry;
 use crate::units::parse_len;
 
 /// The server that a tool needs.
@@ -132,7 +131,7 @@ impl Tool {
                 ));
             }
         };
-        let spec: PolicySpec = policy.parse().map_err(|e| format!("{e}"))?;
+        let spec = registry::policy(policy).map_err(|e| format!("{e}"))?;
         // Escape quotes: a policy has no characters special to a shell, but a file name in it may.
         let spec = spec.to_string().replace('\'', "'\\''");
         Ok(tool(

@@ -12,6 +12,7 @@ use narrows_tunnel::rules::Rules;
 use toml::Spanned;
 use toml::de::DeValue;
 
+use crate::args::parse_policy;
 use crate::args::tunnel::TunnelArgs;
 use crate::args::watch::LogForm;
 use crate::{logs, watch};
@@ -326,7 +327,7 @@ impl Setting for Option<LogForm> {
 impl Setting for Option<PolicySpec> {
     fn read(value: &Spanned<DeValue<'_>>, reading: &mut Reading<'_>, key: &str, check: &Check) -> Self {
         let text = reading.text(value, key, check)?;
-        text.parse().map_err(|e| reading.fault(value.span().start, format!("{key}: {e}"))).ok()
+        parse_policy(&text).map_err(|e| reading.fault(value.span().start, format!("{key}: {e}"))).ok()
     }
 
     fn is_unset(&self) -> bool {

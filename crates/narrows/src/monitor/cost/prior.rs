@@ -129,11 +129,19 @@ impl Prior {
         })
     }
 
-    /// Parses a prior. Any text gives a valid prior or an error.
+    /// Parses a prior of methods of this library. Any text gives a valid prior or an error.
     ///
     /// # Errors
     /// `Misuse` if the text is no prior.
     pub fn parse(text: &str) -> Result<Self> {
+        Self::parse_with(text, Codecs::shipped())
+    }
+
+    /// Parses a prior of methods of these codecs.
+    ///
+    /// # Errors
+    /// As [`Prior::parse`].
+    pub fn parse_with(text: &str, codecs: &Codecs) -> Result<Self> {
         let bad = |what: &str| Error::misuse(format!("this is not a prior of version 1: {what}"));
         let mut lines = text.lines();
         if lines.next().map(str::trim) != Some(MAGIC) {
@@ -143,7 +151,7 @@ impl Prior {
         for line in lines.filter(|l| !l.trim().is_empty()) {
             let (key, rest) = line.split_once(' ').ok_or_else(|| bad("a row without values"))?;
             if key == "methods" {
-                prior.methods = Method::parse_list(rest)?;
+                prior.methods = codecs.parse_list(rest)?;
                 if prior.methods.len() >= METHODS_MAX {
                     return Err(bad("too many methods"));
                 }

@@ -16,10 +16,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{Choice, Policy, PolicySettings, PolicySetup, Registered};
-use crate::codec::{Codecs, Method};
-use crate::error::{Error, Result};
-use crate::monitor::View;
+use narrows::codec::{Codecs, Method};
+use narrows::monitor::View;
+use narrows::policy::{Choice, Policy, PolicySettings, PolicySetup, Registered};
+use narrows::{Error, Result};
 
 /// Maximum length that every receiver accepts (docs/format.md, section 6).
 const BASELINE_BLOCK_MAX: usize = 2 << 20;
@@ -316,7 +316,7 @@ impl PolicySettings for Settings {
     }
 }
 
-pub(super) const ENTRY: Registered = Registered {
+pub(crate) const ENTRY: Registered = Registered {
     name: "replay",
     usage: "replay:FILE",
     about: "repeats the choices of a schedule or of a trace",

@@ -9,10 +9,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{Choice, Outcome, Policy, PolicySettings, PolicySetup, Registered};
-use crate::codec::{Level, Method};
-use crate::error::{Error, Result};
-use crate::monitor::View;
+use narrows::codec::{Level, Method};
+use narrows::monitor::View;
+use narrows::policy::{Choice, Outcome, Policy, PolicySettings, PolicySetup, Registered};
+use narrows::{Error, Result};
 
 /// Interval between checks.
 const REFRESH_NS: u64 = 1_000_000_000 / 6;
@@ -88,7 +88,7 @@ impl Stall {
         }
     }
 
-    pub(super) fn methods(min: Level, max: Level) -> Vec<Method> {
+    fn methods(min: Level, max: Level) -> Vec<Method> {
         std::iter::once(Method::STORE).chain((min..=max).filter(|l| *l != 0).map(Method::zstd)).collect()
     }
 
@@ -256,7 +256,7 @@ impl PolicySettings for Settings {
     }
 }
 
-pub(super) const ENTRY: Registered = Registered {
+pub(crate) const ENTRY: Registered = Registered {
     name: "stall",
     usage: "stall[:min=LEVEL][,max=LEVEL]",
     about: "the rule of zstd --adapt: stalls of CPU or link change the level",

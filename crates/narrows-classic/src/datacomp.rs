@@ -9,10 +9,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{Choice, Outcome, Policy, PolicySettings, PolicySetup, Registered};
-use crate::codec::{Codecs, Method};
-use crate::error::{Error, Result};
-use crate::monitor::View;
+use narrows::codec::{Codecs, Method};
+use narrows::monitor::{Limits, View};
+use narrows::policy::{Choice, Outcome, Policy, PolicySettings, PolicySetup, Registered};
+use narrows::{Error, Result};
 
 mod table;
 
@@ -39,6 +39,8 @@ const LOAD_GAIN: f32 = 0.125;
 pub struct Datacomp {
     table: EventTable,
     learns: bool,
+    /// Codecs of the flow, bit n for codec n.
+    codecs: u64,
     cores: usize,
     /// By record: number of choices whose outcome has not come.
     in_flight: Vec<u8>,
@@ -69,15 +71,16 @@ struct Why {
 }
 
 impl Datacomp {
-    pub(super) const BLOCK_MAX: usize = SIZES[SIZES.len() - 1];
+    const BLOCK_MAX: usize = SIZES[SIZES.len() - 1];
 
-    /// A policy for one flow. If `learns`, it tries methods and updates the table; else it only
-    /// reads it.
-    pub fn new(table: EventTable, learns: bool, cores: usize) -> Self {
+    /// A policy for one flow, with methods of these codecs. If `learns`, it tries methods and updates the
+    /// table; else it only reads it.
+    pub fn new(table: EventTable, learns: bool, cores: usize, codecs: &Codecs) -> Self {
         Self {
             in_flight: vec![0; table.len()],
             table,
             learns,
+            codecs: codecs.bits(),
             cores: cores.max(1),
             pending: Box::new([None; REMEMBERED]),
             load: 0.0,
@@ -116,7 +119,7 @@ impl Datacomp {
 
     /// The records that may be used now, in the order of the table.
     fn candidates<'a>(&self, view: &View<'a>, opportunity: usize) -> impl Iterator<Item = RecordIndex> + use<'a> {
-        let limits = view.limits;
+        let limits = Limits { codecs: view.limits.codecs & self.codecs, ..view.limits };
         let size_max = table::size_of(view.gathered.min(limits.block_max));
         let threads = if self.cores > 1 { 2 } else { 1 };
         variants(opportunity).filter(move |r| {
@@ -285,7 +288,7 @@ impl fmt::Display for Settings {
 
 impl PolicySettings for Settings {
     fn build(&self, setup: &PolicySetup<'_>) -> Box<dyn Policy> {
-        Box::new(Datacomp::new(self.table.clone().unwrap_or_default(), self.learns, setup.cores))
+        Box::new(Datacomp::new(self.table.clone().unwrap_or_default(), self.learns, setup.cores, setup.codecs))
     }
 
     fn block_max(&self) -> usize {
@@ -314,7 +317,7 @@ impl PolicySettings for Settings {
     }
 }
 
-pub(super) const ENTRY: Registered = Registered {
+pub(crate) const ENTRY: Registered = Registered {
     name: "datacomp",
     usage: "datacomp[:table=FILE][,mode=train|read]",
     about: "Datacomp (2016): the method with the best recorded rate in the situation",
