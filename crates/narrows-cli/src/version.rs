@@ -6,7 +6,7 @@ use narrows::codec::CODECS;
 use narrows::frame;
 
 /// Parts of the crates below that not every build needs to have.
-const FEATURES: [&str; 3] = ["mount", "older-codecs", "tls"];
+const FEATURES: [&str; 2] = ["mount", "tls"];
 
 const BUILD: &str = if cfg!(debug_assertions) { ", not optimised" } else { "" };
 

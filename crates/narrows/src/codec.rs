@@ -15,18 +15,15 @@ use crate::error::{Error, Result};
 mod codecs;
 mod dictionary;
 mod liblz4;
-#[cfg(feature = "older-codecs")]
-mod room;
 mod trial;
 
 /// Declares the file of each codec and lists their entries.
 macro_rules! codecs {
-    ($($(#[$attribute:meta])* $name:ident),* $(,)?) => {
-        $($(#[$attribute])* mod $name;)*
+    ($($name:ident),* $(,)?) => {
+        $(mod $name;)*
 
-        /// Every codec of this build, which [`Codecs`] has by default. Feature `older-codecs` adds codecs of older systems
-        /// for experiments, which come last.
-        pub const CODECS: &[&dyn Codec] = &[$($(#[$attribute])* $name::ENTRY),*];
+        /// Every codec of this build, which [`Codecs`] has by default.
+        pub const CODECS: &[&dyn Codec] = &[$($name::ENTRY),*];
     };
 }
 
@@ -43,12 +40,6 @@ codecs! {
     split,
     lepton,
     base64,
-    #[cfg(feature = "older-codecs")]
-    lzo,
-    #[cfg(feature = "older-codecs")]
-    lzf,
-    #[cfg(feature = "older-codecs")]
-    lzw,
 }
 
 pub use self::codecs::Codecs;
@@ -57,9 +48,6 @@ pub use self::dictionary::{
 };
 pub use self::liblz4::LinkedTable;
 pub use self::trial::Trial;
-
-#[cfg(feature = "older-codecs")]
-use self::room::Room;
 
 /// Number of a codec on the wire, 0 to 63 (docs/format.md, section 5). Numbers are never reused: a
 /// retired codec keeps its own. If only the codec's own file needs the number, its constant is
@@ -84,12 +72,6 @@ impl CodecId {
     pub const XZ: Self = Self(6);
     /// Snappy, raw format.
     pub const SNAPPY: Self = Self(7);
-    /// LZO1X (feature `older-codecs`).
-    pub const LZO: Self = Self(8);
-    /// LZF (feature `older-codecs`).
-    pub const LZF: Self = Self(9);
-    /// LZW (feature `older-codecs`).
-    pub const LZW: Self = Self(10);
     /// JPEG images, recompressed without loss.
     pub const LEPTON: Self = Self(11);
     /// Base64 in lines, stored decoded, behind zstd.

@@ -198,6 +198,18 @@ fn who_lacks_the_codec_refuses_it_by_its_number() {
     assert!(error.kind == ErrorKind::Unsupported && error.message.contains("codec 60"), "{error}");
 }
 
+/// Stored streams with codecs that only the laboratory has.
+#[test]
+fn codecs_of_older_systems_are_refused_with_the_name_of_the_laboratory() {
+    for (name, codec) in [("lzo", "codec 8, LZO"), ("lzf", "codec 9, LZF"), ("lzw", "codec 10, LZW")] {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../lab/narrows-older/tests/streams");
+        let wire = std::fs::read(format!("{folder}/v1-{name}.nrw")).unwrap();
+        let error = read(wire, ReceiveOptions::default()).unwrap_err();
+        assert!(error.kind == ErrorKind::Unsupported && error.message.contains(codec), "{error}");
+        assert!(error.message.contains("only the laboratory"), "{error}");
+    }
+}
+
 #[test]
 fn a_receiver_that_answers_is_sent_what_it_has() {
     let spec = || policies().parse_with("fixed:runs", &codecs()).unwrap();

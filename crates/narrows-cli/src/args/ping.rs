@@ -98,7 +98,7 @@ METHODS
   lz4:link           with the last W bytes of the connection (--history) as dictionary
   lz4:link,seeded    the same, with a history that begins with the dictionary
   messages           a policy chooses among these for each message (seeded if there is a dictionary)
-  lzo, lzf, lzw, lzma, bzip2, zlib, snappy
+  lzma, bzip2, zlib, snappy
                      each message by itself, after 2 bytes of length and 1 byte that says whether it is encoded; settings as \
 for `narrows bench codecs`: zlib:level=1
   all                all of these
