@@ -162,7 +162,7 @@ impl Datacomp {
     }
 
     fn store(&self, view: &View<'_>, len: usize) -> Choice {
-        Choice::new(Method::STORE, len.clamp(1, view.limits.block_max))
+        Choice::new(Method::STORE, len.min(view.limits.block_max).max(1))
     }
 
     fn finished(&mut self, seq: u64, raw_len: usize, wire_len: usize, wall_ns: u64) {

@@ -241,7 +241,7 @@ impl Replay {
         if blocks.is_empty() {
             blocks.push(Planned::alone(128 << 10, Method::STORE));
         }
-        let len_max = blocks.iter().map(|b| b.raw_len).max().unwrap_or(1);
+        let len_max = blocks.iter().map(|b| b.raw_len).max().unwrap_or(1).max(1);
         let end = blocks[0].raw_len as u64;
         Self { blocks, len_max, at: 0, end, codecs: codecs.clone() }
     }
@@ -254,7 +254,7 @@ impl Policy for Replay {
     fn choose(&mut self, view: &View<'_>) -> Choice {
         while view.raw_offset >= self.end && self.at + 1 < self.blocks.len() {
             self.at += 1;
-            self.end += self.blocks[self.at].raw_len as u64;
+            self.end = self.end.saturating_add(self.blocks[self.at].raw_len as u64);
         }
         let block = self.blocks[self.at];
         // After the end of the schedule the last method continues in blocks of the longest

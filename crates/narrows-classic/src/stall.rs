@@ -67,8 +67,9 @@ impl Stall {
     /// Initial level of `zstd --adapt`.
     const LEVEL_FIRST: Level = 3;
 
-    /// A policy for one flow that stays within the levels `min..=max`.
+    /// A policy for one flow that stays within the levels `min..=max`; a `max` below `min` counts as `min`.
     pub fn new(min: Level, max: Level, cores: usize) -> Self {
+        let max = max.max(min);
         Self {
             min,
             max,
@@ -129,7 +130,7 @@ impl Stall {
     fn correct(&mut self, now: &Progress) {
         self.corrected_at_block = self.blocks_done;
         // Until then the workers are only being filled.
-        if self.blocks_done > self.cores + 1 {
+        if self.blocks_done > self.cores.saturating_add(1) {
             if self.blocked == 0 {
                 self.change = Change::Slower;
             } else if self.change == Change::None {

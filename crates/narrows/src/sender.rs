@@ -144,6 +144,8 @@ struct Workers {
 impl Sender {
     /// A sender of a new flow.
     pub fn new(mut config: SenderConfig, policy: Box<dyn Policy>, pool: BufferPool) -> Self {
+        config.block_max = config.block_max.clamp(1, frame::BLOCK_MAX_HARD);
+        config.history = config.history.min(frame::HISTORY_MAX_HARD);
         config.codecs = config.codecs & config.registry.bits() | 1 << Method::STORE.codec.0;
         let limits = Limits {
             block_max: config.block_max,

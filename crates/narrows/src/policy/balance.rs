@@ -785,7 +785,7 @@ impl Policy for Balance {
         }
         // What an image costs is known, and its neighbours wait for it.
         if self.chosen < WINDOW_FIRST_BLOCKS && !self.has_images {
-            (cores + WINDOW_FIRST).min(WINDOW)
+            cores.saturating_add(WINDOW_FIRST).min(WINDOW)
         } else {
             window_max(cores)
         }
@@ -818,8 +818,13 @@ impl Policy for Balance {
     }
 }
 
+/// Cores for which a window is chosen.
+const CORES_MAX: usize = 4096;
+
 /// Maximum blocks in flight of a flow whose methods are known.
 fn window_max(cores: usize) -> usize {
+    // More cores than any host has would only take memory.
+    let cores = cores.min(CORES_MAX);
     WINDOW.max(cores + cores / 2)
 }
 

@@ -8,7 +8,7 @@ use super::{Policies, Policy};
 use crate::calibration::Calibration;
 use crate::codec::{Codecs, DEFAULT_METHODS, Method};
 use crate::error::{Error, Result};
-use crate::hint::{Hint, Mode, print_methods};
+use crate::hint::{Hint, Mode};
 use crate::monitor::cost::Prior;
 use crate::monitor::expectation::Kind;
 
@@ -150,16 +150,7 @@ impl PolicySpec {
         if hint.is_never() {
             return Self::store();
         }
-        let mut text = format!("storage:mode={}", hint.mode.unwrap_or(default).name());
-        let methods = hint.methods.as_deref().map(|methods| print_methods(methods, Codecs::shipped()));
-        let rates = [("encode_rate", hint.encode_rate), ("decode_rate", hint.decode_rate)];
-        let rates = rates.iter().filter_map(|(key, rate)| rate.map(|rate| format!("{key}={rate}")));
-        let images = hint.wants_images().then(|| "images=true".to_owned());
-        for setting in rates.chain(images).chain(methods.map(|methods| format!("methods={methods}"))) {
-            text += ",";
-            text += &setting;
-        }
-        Self::named(&text)
+        Self::new("storage", Arc::new(super::storage::Settings::of_hint(hint, default)))
     }
 
     fn named(text: &str) -> Self {
@@ -334,6 +325,7 @@ mod tests {
         assert_eq!(of("never"), PolicySpec::store().to_string());
         let fields = "encode_rate=5,decode_rate=6,images=true,methods=lz4+zstd:level=19";
         assert_eq!(of(fields), format!("storage:mode=archive,{fields}"));
+        assert_eq!(of(fields).parse::<PolicySpec>().unwrap().to_string(), of(fields));
     }
 
     #[test]

@@ -26,7 +26,7 @@ use super::images::Images;
 use super::{Choice, Outcome, Policy, PolicySettings, PolicySetup, Registered};
 use crate::codec::{CodecId, Codecs, Method, Trial};
 use crate::error::{Error, Result};
-use crate::hint::{Mode, parse_methods, parse_rate, print_methods};
+use crate::hint::{Hint, Mode, parse_methods, parse_rate, print_methods};
 use crate::monitor::View;
 use crate::monitor::cost::{CostModel, METHODS_MAX, Prediction, Seen};
 use crate::monitor::data::{Features, is_constant};
@@ -314,7 +314,7 @@ impl Policy for Priced {
 }
 
 #[derive(Debug, Clone, Default)]
-struct Settings {
+pub(super) struct Settings {
     mode: Option<Mode>,
     /// Raw bytes/s of all cores together.
     encode_rate: Option<u64>,
@@ -331,6 +331,19 @@ struct Settings {
 }
 
 impl Settings {
+    /// What a hint wants, in this mode if it names none. Rates of 0 and empty lists say nothing.
+    pub(super) fn of_hint(hint: &Hint, default: Mode) -> Self {
+        Self {
+            mode: Some(hint.mode.unwrap_or(default)),
+            encode_rate: hint.encode_rate.filter(|rate| *rate > 0),
+            block: None,
+            decode_rate: hint.decode_rate.filter(|rate| *rate > 0),
+            images: hint.wants_images(),
+            methods: hint.methods.clone().filter(|methods| !methods.is_empty()),
+            codecs: Codecs::default(),
+        }
+    }
+
     fn parse(rest: &str, codecs: &Codecs) -> Result<Self> {
         let mut settings = Self { codecs: codecs.clone(), ..Self::default() };
         let Some(list) = rest.strip_prefix(':') else {

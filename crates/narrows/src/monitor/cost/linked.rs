@@ -105,7 +105,7 @@ impl Reach {
 
     /// The histories to weigh for a block, from short to long, if there are `available` bytes.
     pub(super) fn each(len: usize, available: usize) -> impl Iterator<Item = Self> {
-        let most = available.min(HISTORIES[HISTORIES.len() - 1]).min((LENGTHS_MAX * len).max(SHORT));
+        let most = available.min(HISTORIES[HISTORIES.len() - 1]).min(LENGTHS_MAX.saturating_mul(len).max(SHORT));
         let shorter = HISTORIES.into_iter().take_while(move |h| *h < most);
         shorter.chain([most]).map(move |history_len| Self::new(len, history_len))
     }
