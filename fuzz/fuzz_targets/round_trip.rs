@@ -4,13 +4,15 @@
 use std::cell::RefCell;
 
 use libfuzzer_sys::fuzz_target;
-use narrows::codec::{CODECS, Contexts};
+use narrows::codec::Contexts;
+use narrows_older::codecs;
 
 thread_local!(static CONTEXTS: RefCell<Contexts> = RefCell::default());
 
 fuzz_target!(|data: &[u8]| {
     let [codec, level, history, repeat, rest @ ..] = data else { return };
-    let codec = CODECS[usize::from(*codec) % CODECS.len()];
+    let codecs: Vec<_> = codecs().iter().collect();
+    let codec = codecs[usize::from(*codec) % codecs.len()];
     let level = codec.levels()[usize::from(*level) % codec.levels().len()];
     let history_len = (usize::from(*history) * 16).min(rest.len() / 2);
     let (history, raw) = rest.split_at(history_len);

@@ -101,7 +101,7 @@ pub(crate) fn messages_policy(text: Option<&str>) -> Result<Box<dyn Policy>> {
 
 /// Parses and builds a person writes it, with the contents of its file.
 pub(crate) fn policy(text: &str) -> Result<PolicySpec> {
-    let spec: PolicySpec = text.parse()?;
+    let spec = narrows_classic::policies().parse(text)?;
     if spec.keeps() {
         return Err(Failure::misuse(format!("the library does not write tables: use {spec},mode=read")));
     }

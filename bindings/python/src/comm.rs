@@ -14,7 +14,6 @@ use std::sync::Arc;
 
 use narrows::Error;
 use narrows::block::Block;
-use narrows::policy::PolicySpec;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
@@ -65,7 +64,7 @@ impl CommFlow {
     ) -> PyResult<Self> {
         let socket = Arc::new(sys::connection(descriptor).map_err(raised)?);
         let signal = hub.signal(number);
-        let policy: PolicySpec = policy.parse().map_err(raised)?;
+        let policy = narrows_classic::policies().parse(policy).map_err(raised)?;
         let learned = socket.peer_addr().map_or_else(|_| Learned::default(), |peer| Learned::of(peer.ip()));
         let engine = Engine::new(policy, same_host, learned);
         let outgoing = Outgoing::new(Arc::clone(&socket), engine, signal.clone());

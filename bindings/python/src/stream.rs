@@ -12,7 +12,6 @@ use narrows::block::BufferPool;
 use narrows::codec::Contexts;
 use narrows::flow::{Budget, Decoding, Executor};
 use narrows::frame::BASELINE_HISTORY;
-use narrows::policy::PolicySpec;
 use narrows::stream::{SendOptions, Timed};
 use narrows::{Error, Result};
 use narrows_file::{Mode, WriteOptions};
@@ -44,7 +43,7 @@ const THREADS_MAX: usize = 64;
 
 /// Configuration and policy of a sender, as those of `narrows pipe` with less history.
 fn sending(policy: &str, threads: usize) -> Result<SendOptions> {
-    let spec: PolicySpec = policy.parse()?;
+    let spec = narrows_classic::policies().parse(policy)?;
     if let Some(file) = spec.file() {
         return Err(Error::misuse(format!("only the program `narrows` supports policies with a file such as {file}")));
     }

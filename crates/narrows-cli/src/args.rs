@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use narrows::codec::{CODECS, Method};
-use narrows::policy::{POLICIES, PolicySpec};
+use narrows::policy::PolicySpec;
 
 use narrows_copy::carriers::CARRIERS;
 use narrows_host::peers::{self, Peer};
@@ -121,7 +121,7 @@ fn methods_and_policies() -> String {
         text.push('\n');
     }
     text += "\nA policy is the rule that chooses:\n";
-    for policy in POLICIES {
+    for policy in narrows_classic::policies().iter() {
         text += &format!("  {}\n      {}\n", policy.usage, policy.about);
     }
     text
@@ -325,7 +325,7 @@ fn of_command<T: ClapArgs>(words: impl Iterator<Item = OsString>) -> Option<T> {
 pub(crate) struct FlowArgs {
     /// Rule that chooses the method of each block: `balance`, `fixed:METHOD`, ...; `narrows --help`
     /// lists all [default: `balance`; where `pipe` writes a file, `storage`]
-    #[arg(long, value_name = "SPEC")]
+    #[arg(long, value_name = "SPEC", value_parser = parse_policy)]
     pub(crate) policy: Option<PolicySpec>,
     /// Methods that `balance` may choose from, such as `store,lz4:accel=16,zstd:level=1,xz`
     /// [default: eleven methods]
@@ -805,6 +805,11 @@ pub(crate) fn reach_max_of_file(long: Option<u8>) -> usize {
 
 fn parse_methods(text: &str) -> Result<MethodList, narrows::Error> {
     Method::parse_list(text).map(MethodList)
+}
+
+/// Parses a policy of the engine or of older systems.
+pub(crate) fn parse_policy(text: &str) -> Result<PolicySpec, narrows::Error> {
+    narrows_classic::policies().parse(text)
 }
 
 /// Parses a size in bytes, or with the suffix K, M or G (powers of 1024), optionally with `iB`.

@@ -4,10 +4,9 @@ use std::sync::LazyLock;
 
 use narrows::codec::CODECS;
 use narrows::frame;
-use narrows::policy::POLICIES;
 
 /// Parts of the crates below that not every build needs to have.
-const FEATURES: [&str; 3] = ["mount", "older-codecs", "tls"];
+const FEATURES: [&str; 2] = ["mount", "tls"];
 
 const BUILD: &str = if cfg!(debug_assertions) { ", not optimised" } else { "" };
 
@@ -26,7 +25,7 @@ pub(crate) fn short() -> &'static str {
 pub(crate) fn long() -> &'static str {
     static TEXT: LazyLock<String> = LazyLock::new(|| {
         let codecs: Vec<_> = CODECS.iter().map(|codec| codec.name()).collect();
-        let policies: Vec<_> = POLICIES.iter().map(|policy| policy.name).collect();
+        let policies: Vec<_> = narrows_classic::policies().iter().map(|policy| policy.name).collect();
         [
             env!("CARGO_PKG_VERSION").to_owned(),
             format!("commit: {}", env!("NARROWS_COMMIT")),

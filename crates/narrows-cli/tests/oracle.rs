@@ -169,8 +169,8 @@ fn no_cache_remembers_nothing() {
 fn a_schedule_that_was_written_is_replayed() {
     let place = Place::new();
     place.good(&["--link", "50mbit", "--replay", "best.txt", "data"]);
-    let schedule: narrows::policy::Schedule =
-        narrows::policy::Schedule::parse(&fs::read_to_string(place.at("best.txt")).unwrap()).unwrap();
+    let schedule: narrows_classic::Schedule =
+        narrows_classic::Schedule::parse(&fs::read_to_string(place.at("best.txt")).unwrap()).unwrap();
     assert_eq!(schedule.blocks().iter().map(|b| b.raw_len).sum::<usize>(), data().len());
     let again = place.json(&["--link", "50mbit", "--policy", "replay:best.txt", "data"]);
     let link = &again["links"][0];

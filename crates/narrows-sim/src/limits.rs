@@ -161,7 +161,8 @@ mod tests {
     use narrows::codec::Method;
     use narrows::monitor::cost::Prior;
     use narrows::oracle::Speed;
-    use narrows::policy::{Planned, PolicySetup, PolicySpec};
+    use narrows::policy::{PolicySetup, PolicySpec};
+    use narrows_classic::Planned;
 
     #[test]
     fn a_front_keeps_what_some_prices_choose() {
@@ -259,8 +260,8 @@ mod tests {
             (0..LONGEST / class_len).for_each(|_| table.push(class, Vec::new()));
         }
         let conditions = Conditions { link: Speed::constant(1e6), cores: 1, ..drawn_conditions(&mut rng, LONGEST) };
-        let schedule = narrows::policy::Schedule::new(blocks).to_string();
-        let replay: PolicySpec = "replay:x".parse().unwrap();
+        let schedule = narrows_classic::Schedule::new(blocks).to_string();
+        let replay = narrows_classic::policies().parse("replay:x").unwrap();
         let replay = replay.load(schedule.as_bytes()).unwrap();
         let setup = PolicySetup::new(1, Prior::shipped());
         let run = world::run(&table, &conditions, replay.build(&setup));

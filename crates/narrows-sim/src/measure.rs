@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use narrows::block::Block;
-use narrows::codec::{Contexts, Method};
+use narrows::codec::{Codecs, Contexts, Method};
 use narrows::stream::thread_cpu_ns;
 
 use narrows::monitor::cost::histories;
@@ -44,6 +44,7 @@ pub fn history_of(bytes: &[u8], begin: usize, class_len: usize, column: (Method,
 
 /// Measures encoding and decoding. Contexts are reused, as in the engine.
 pub struct Bench<C> {
+    codecs: Codecs,
     contexts: Contexts,
     wire: Vec<u8>,
     back: Vec<u8>,
@@ -53,12 +54,18 @@ pub struct Bench<C> {
 impl<C: FnMut() -> u64> Bench<C> {
     /// A bench with a clock that returns nanoseconds.
     pub fn new(clock: C) -> Self {
-        Self { contexts: Contexts::default(), wire: vec![0; LONGEST], back: vec![0; LONGEST], clock }
+        Self::of(&Codecs::default(), clock)
+    }
+
+    /// As [`Bench::new`], for methods of these codecs.
+    pub fn of(codecs: &Codecs, clock: C) -> Self {
+        let (wire, back) = (vec![0; LONGEST], vec![0; LONGEST]);
+        Self { codecs: codecs.clone(), contexts: Contexts::default(), wire, back, clock }
     }
 
     /// The encoded length of a block without history, which must not be longer than the longest class.
     pub fn wire_len(&mut self, method: Method, block: &[u8]) -> usize {
-        let encoder = self.contexts.encoder(method.info());
+        let encoder = self.contexts.encoder(self.codecs.of(method));
         let room = &mut self.wire[..block.len().saturating_sub(1)];
         encoder.encode(method.level, &[], block, room).unwrap_or(block.len())
     }
@@ -69,13 +76,13 @@ impl<C: FnMut() -> u64> Bench<C> {
     /// # Panics
     /// If a decoded block differs from the original.
     pub fn cost(&mut self, method: Method, history: &[u8], block: &[u8]) -> Cost {
-        let encoder = self.contexts.encoder(method.info());
+        let encoder = self.contexts.encoder(self.codecs.of(method));
         let room = &mut self.wire[..block.len().saturating_sub(1)];
         let (encode_ns, wire_len) = quickest(&mut self.clock, || encoder.encode(method.level, history, block, room));
         let Some(wire_len) = wire_len else {
             return Cost { encode_ns, decode_ns: 0.0, wire_len: block.len() as f64 };
         };
-        let decoder = self.contexts.decoder(method.info());
+        let decoder = self.contexts.decoder(self.codecs.of(method));
         let (wire, back) = (&self.wire[..wire_len], &mut self.back[..block.len()]);
         let (decode_ns, decoded) = quickest(&mut self.clock, || decoder.decode(history, wire, back));
         assert_eq!(decoded, Ok(block.len()), "{method}");

@@ -3,7 +3,7 @@
 use narrows::codec::Method;
 use narrows::monitor::data::is_constant;
 use narrows::oracle::{self, Cost, Machine};
-use narrows::policy::Planned;
+use narrows_classic::Planned;
 
 use crate::judge::{Cut, cuts};
 use crate::overhead::{of_block, of_constant};

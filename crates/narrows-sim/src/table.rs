@@ -21,7 +21,7 @@ use std::sync::OnceLock;
 
 use anyhow::{Context, Result, bail};
 use narrows::block::Block;
-use narrows::codec::Method;
+use narrows::codec::{Codecs, Method};
 use narrows::frame;
 use narrows::monitor::cost::STORE_BYTES_PER_S;
 use narrows::monitor::data::is_constant;
@@ -55,6 +55,8 @@ pub struct Cost {
 pub struct Table {
     /// Name of the pool.
     pub pool: String,
+    /// The codecs that the methods are of.
+    pub codecs: Codecs,
     /// The measured methods; `store` and `constant` need no measuring.
     pub methods: Vec<Method>,
     /// The methods that were also measured on linked blocks, each with the bytes of history; short
@@ -88,8 +90,20 @@ impl Cost {
 impl Table {
     /// A table without rows and without linked methods. The caller adds every block of every class by [`Table::push`].
     pub fn new(pool: &str, bytes: Block, methods: Vec<Method>) -> Self {
-        let linked = Vec::new();
-        Self { pool: pool.to_owned(), methods, linked, bytes, rows: Default::default(), parts: OnceLock::new() }
+        Self::of(&Codecs::default(), pool, bytes, methods)
+    }
+
+    /// As [`Table::new`], with methods of these codecs.
+    pub fn of(codecs: &Codecs, pool: &str, bytes: Block, methods: Vec<Method>) -> Self {
+        Self {
+            pool: pool.to_owned(),
+            codecs: codecs.clone(),
+            methods,
+            linked: Vec::new(),
+            bytes,
+            rows: Default::default(),
+            parts: OnceLock::new(),
+        }
     }
 
     /// The table restricted to some of its methods; ignores methods that it does not have.
@@ -97,7 +111,8 @@ impl Table {
         let places: Vec<usize> = (0..self.methods.len()).filter(|i| methods.contains(&self.methods[*i])).collect();
         let linked = (0..self.linked.len()).filter(|i| methods.contains(&self.linked[*i].0));
         let linked: Vec<usize> = linked.map(|i| self.methods.len() + i).collect();
-        let mut small = Self::new(&self.pool, self.bytes.clone(), places.iter().map(|i| self.methods[*i]).collect());
+        let methods = places.iter().map(|i| self.methods[*i]).collect();
+        let mut small = Self::of(&self.codecs, &self.pool, self.bytes.clone(), methods);
         small.linked = linked.iter().map(|i| self.linked[*i - self.methods.len()]).collect();
         let places = [places, linked].concat();
         for (class, rows) in self.rows.iter().enumerate() {
@@ -151,10 +166,10 @@ impl Table {
     /// The content of the table's file.
     pub fn to_text(&self) -> String {
         let mut text = format!("{MAGIC}\npool {}\nlen {}\n", self.pool, self.len());
-        let methods: Vec<_> = self.methods.iter().map(Method::to_string).collect();
+        let methods: Vec<_> = self.methods.iter().map(|m| self.codecs.print(*m)).collect();
         let _ = writeln!(text, "xxh3 {:016x}\nmethods {}", xxh3_64(&self.bytes), methods.join(";"));
         for same in self.linked.chunk_by(|a, b| a.1 == b.1) {
-            let methods: Vec<_> = same.iter().map(|(m, _)| m.to_string()).collect();
+            let methods: Vec<_> = same.iter().map(|(m, _)| self.codecs.print(*m)).collect();
             let history = if same[0].1 == HISTORY { String::new() } else { format!("{} ", same[0].1) };
             let _ = writeln!(text, "linked {history}{}", methods.join(";"));
         }
@@ -180,15 +195,15 @@ impl Table {
         Ok(())
     }
 
-    /// Reads a table and its pool, and cleans the times.
+    /// Reads a table of methods of these codecs and its pool, and cleans the times.
     ///
     /// # Errors
     /// If a file cannot be read, is malformed, or the pool is not the measured one.
-    pub fn load(path: &Path) -> Result<Self> {
+    pub fn load(path: &Path, codecs: &Codecs) -> Result<Self> {
         let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
         let bytes_path = path.with_extension("pool");
         let bytes = fs::read(&bytes_path).with_context(|| format!("cannot read {}", bytes_path.display()))?;
-        let table = Self::from_text(&text, Block::from_vec(bytes));
+        let table = Self::from_text_with(&text, Block::from_vec(bytes), codecs);
         let table = table.with_context(|| format!("{} is not a valid table", path.display()))?;
         if !table.len().is_multiple_of(CLASSES[CLASSES.len() - 1]) {
             bail!("{} is not of whole blocks of every length", path.display());
@@ -201,7 +216,11 @@ impl Table {
     /// # Errors
     /// If the text is malformed or was measured on other bytes.
     pub fn from_text(text: &str, bytes: Block) -> Result<Self> {
-        let mut table = Self::parse(text, bytes)?;
+        Self::from_text_with(text, bytes, Codecs::shipped())
+    }
+
+    fn from_text_with(text: &str, bytes: Block, codecs: &Codecs) -> Result<Self> {
+        let mut table = Self::parse(text, bytes, codecs)?;
         let len = table.len();
         for (rows, class_len) in table.rows.iter_mut().zip(CLASSES) {
             clean(rows);
@@ -216,7 +235,7 @@ impl Table {
         Ok(table)
     }
 
-    fn parse(text: &str, bytes: Block) -> Result<Self> {
+    fn parse(text: &str, bytes: Block, codecs: &Codecs) -> Result<Self> {
         let mut lines = text.lines();
         if lines.next() != Some(MAGIC) {
             bail!("the first line is not '{MAGIC}'");
@@ -233,13 +252,13 @@ impl Table {
         }
         // An empty list is valid: `store` and `constant` need no measuring.
         let list = field("methods")?;
-        let methods = if list.is_empty() { Vec::new() } else { Method::parse_list(list)? };
-        let mut table = Self::new(&pool, bytes, methods);
+        let methods = if list.is_empty() { Vec::new() } else { codecs.parse_list(list)? };
+        let mut table = Self::of(codecs, &pool, bytes, methods);
         let mut lines = lines.peekable();
         while let Some(row) = lines.peek().and_then(|l| l.strip_prefix("linked ")) {
             let (history, list) = row.split_once(' ').map_or((Ok(HISTORY), row), |(len, list)| (len.parse(), list));
             let history = history.context("a history has a number of bytes")?;
-            table.linked.extend(Method::parse_list(list)?.into_iter().map(|m| (m, history)));
+            table.linked.extend(codecs.parse_list(list)?.into_iter().map(|m| (m, history)));
             lines.next();
         }
         for line in lines {
@@ -372,16 +391,17 @@ impl Table {
     }
 }
 
-/// Loads all tables of a directory, or those named in `only`, sorted by name.
+/// Loads all tables of a directory, or those named in `only`, sorted by name. Their methods are of these
+/// codecs.
 ///
 /// # Errors
 /// If there are none, one is missing or invalid, or they differ in methods.
-pub fn load_all(directory: &Path, only: &[String]) -> Result<Vec<Table>> {
+pub fn load_all(directory: &Path, only: &[String], codecs: &Codecs) -> Result<Vec<Table>> {
     let list = fs::read_dir(directory).with_context(|| format!("cannot read {}", directory.display()))?;
     let mut paths: Vec<PathBuf> = list.map(|e| Ok(e?.path())).collect::<Result<_>>()?;
     paths.retain(|p| p.extension().is_some_and(|e| e == "table"));
     paths.sort();
-    let tables: Vec<Table> = paths.iter().map(|p| Table::load(p)).collect::<Result<_>>()?;
+    let tables: Vec<Table> = paths.iter().map(|p| Table::load(p, codecs)).collect::<Result<_>>()?;
     if let Some(missing) = only.iter().find(|name| !tables.iter().any(|t| t.pool == **name)) {
         bail!("{} has no table of a pool '{missing}'", directory.display());
     }
@@ -454,12 +474,12 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let table = example();
         table.save(directory.path()).unwrap();
-        let back = &load_all(directory.path(), &[]).unwrap()[0];
+        let back = &load_all(directory.path(), &[], Codecs::shipped()).unwrap()[0];
         assert_eq!(back.rows, table.rows);
         assert_eq!((&back.pool, &back.methods), (&table.pool, &table.methods));
-        assert!(load_all(directory.path(), &["other".into()]).is_err());
+        assert!(load_all(directory.path(), &["other".into()], Codecs::shipped()).is_err());
         fs::write(directory.path().join("small.pool"), vec![1; 1 << 20]).unwrap();
-        assert!(load_all(directory.path(), &[]).is_err(), "other bytes than were measured");
+        assert!(load_all(directory.path(), &[], Codecs::shipped()).is_err(), "other bytes than were measured");
     }
 
     #[test]
@@ -476,7 +496,7 @@ mod tests {
             }
         }
         table.save(directory.path()).unwrap();
-        let back = &load_all(directory.path(), &[]).unwrap()[0];
+        let back = &load_all(directory.path(), &[], Codecs::shipped()).unwrap()[0];
         assert_eq!((&back.rows, &back.linked), (&table.rows, &table.linked));
         assert_eq!(
             (back.columns(), back.column(1), back.column(2)),

@@ -12,11 +12,13 @@ use std::collections::{HashMap, VecDeque};
 use narrows::block::BufferPool;
 use narrows::codec::Method;
 use narrows::flow::{Encoding, INLINE_NS};
-use narrows::frame::{Preface, Role, codecs_of_this_build};
+use narrows::frame::{Preface, Role};
 use narrows::monitor::expectation::{Kind, PeerLink};
 use narrows::oracle::{Machine, Speed};
-use narrows::policy::{Planned, Policy};
+use narrows::policy::Policy;
 use narrows::sender::{Job, JobKind, LinkSample, Sender, SenderConfig, Summary};
+
+use narrows_classic::Planned;
 
 use crate::overhead::ENCODE_FIXED_NS;
 use crate::rng::Rng;
@@ -209,6 +211,7 @@ struct World<'a> {
 impl<'a> World<'a> {
     fn new(table: &'a Table, conditions: &'a Conditions, policy: Box<dyn Policy>, host: Option<Host>) -> Self {
         let config = SenderConfig {
+            registry: table.codecs.clone(),
             block_max: conditions.block_max,
             cores: conditions.cores,
             history: table.linked.iter().map(|(_, len)| *len).max().unwrap_or(0),
@@ -226,7 +229,7 @@ impl<'a> World<'a> {
             block_max: conditions.block_max,
             history: config.history,
             reach: 0,
-            codecs: codecs_of_this_build(),
+            codecs: table.codecs.bits(),
         };
         Self {
             table,

@@ -6,7 +6,7 @@
 
 use std::fmt::Write;
 
-use crate::codec::{Contexts, Method};
+use crate::codec::{Codecs, Contexts, Method};
 use crate::error::{Error, Result};
 use crate::monitor::cost::Prior;
 
@@ -35,7 +35,7 @@ impl Calibration {
     /// time. If `stop` returns true the measurement ends early with `None`.
     pub fn measure(prior: &Prior, clock: &mut dyn FnMut() -> u64, stop: &dyn Fn() -> bool) -> Option<Self> {
         let mut rows = Vec::new();
-        for (method, encode_ns, decode_ns) in time_methods(prior.methods(), clock, stop)? {
+        for (method, encode_ns, decode_ns) in time_methods(Codecs::shipped(), prior.methods(), clock, stop)? {
             let Some((reference_encode, reference_decode)) = prior.reference(method) else { continue };
             let log = |ns: f32| (ns.max(1e-3) * 1e-9).ln();
             rows.push((method, clamp(log(encode_ns) - reference_encode), clamp(log(decode_ns) - reference_decode)));
@@ -91,9 +91,10 @@ impl Calibration {
     }
 }
 
-/// Nanoseconds per byte to (encode, decode) the calibration sample with each method. `None` if
-/// stopped.
+/// Nanoseconds per byte to (encode, decode) the calibration sample with each method of these codecs. `None`
+/// if stopped.
 pub fn time_methods(
+    codecs: &Codecs,
     methods: &[Method],
     clock: &mut dyn FnMut() -> u64,
     stop: &dyn Fn() -> bool,
@@ -103,7 +104,8 @@ pub fn time_methods(
     let mut contexts = Contexts::default();
     let mut rows = Vec::new();
     for &method in methods {
-        let slow = method.info().nominal_ns_per_byte(method.level).0 >= SLOW_NS_PER_BYTE;
+        let codec = codecs.of(method);
+        let slow = codecs.nominal_ns_per_byte(method).0 >= SLOW_NS_PER_BYTE;
         let raw = if slow { &sample[..SLOW_LEN] } else { &sample[..] };
         let (mut encode_ns, mut decode_ns) = (u64::MAX, u64::MAX);
         for _ in 0..if slow { 1 } else { PASSES } {
@@ -111,11 +113,11 @@ pub fn time_methods(
                 return None;
             }
             let begin = clock();
-            let encoded = contexts.encoder(method.info()).encode(method.level, &[], raw, &mut wire);
+            let encoded = contexts.encoder(codec).encode(method.level, &[], raw, &mut wire);
             let middle = clock();
             encode_ns = encode_ns.min(middle.saturating_sub(begin));
             if let Some(len) = encoded {
-                let _ = contexts.decoder(method.info()).decode(&[], &wire[..len], &mut back[..raw.len()]);
+                let _ = contexts.decoder(codec).decode(&[], &wire[..len], &mut back[..raw.len()]);
                 decode_ns = decode_ns.min(clock().saturating_sub(middle));
             }
         }

@@ -3,27 +3,27 @@
 //! A codec turns one block into fewer bytes and back. It knows nothing of frames, links or
 //! policies. Its contexts are owned by a worker and reused for every block. Each codec has one file
 //! under `codec/`, all of the same shape. The tests of `tests/codecs.rs` and the fuzz targets run
-//! for every codec in [`CODECS`].
+//! for every codec in [`CODECS`]. Those of one flow are a value, [`Codecs`], which may have codecs of
+//! other crates.
 
+use std::any::{Any, TypeId};
 use std::fmt;
 use std::str::FromStr;
 
 use crate::error::{Error, Result};
 
+mod codecs;
 mod dictionary;
 mod liblz4;
-#[cfg(feature = "older-codecs")]
-mod room;
 mod trial;
 
 /// Declares the file of each codec and lists their entries.
 macro_rules! codecs {
-    ($($(#[$attribute:meta])* $name:ident),* $(,)?) => {
-        $($(#[$attribute])* mod $name;)*
+    ($($name:ident),* $(,)?) => {
+        $(mod $name;)*
 
-        /// The registry: every codec of this build. Feature `older-codecs` adds codecs of older systems
-        /// for experiments, which come last.
-        pub const CODECS: &[&dyn Codec] = &[$($(#[$attribute])* $name::ENTRY),*];
+        /// Every codec of this build, which [`Codecs`] has by default.
+        pub const CODECS: &[&dyn Codec] = &[$($name::ENTRY),*];
     };
 }
 
@@ -40,22 +40,14 @@ codecs! {
     split,
     lepton,
     base64,
-    #[cfg(feature = "older-codecs")]
-    lzo,
-    #[cfg(feature = "older-codecs")]
-    lzf,
-    #[cfg(feature = "older-codecs")]
-    lzw,
 }
 
+pub use self::codecs::Codecs;
 pub use self::dictionary::{
     DICTIONARY_MAX, DICTIONARY_MIN, DICTIONARY_TRAINED_MIN, Dictionary, DictionaryContexts, train,
 };
 pub use self::liblz4::LinkedTable;
 pub use self::trial::Trial;
-
-#[cfg(feature = "older-codecs")]
-use self::room::Room;
 
 /// Number of a codec on the wire, 0 to 63 (docs/format.md, section 5). Numbers are never reused: a
 /// retired codec keeps its own. If only the codec's own file needs the number, its constant is
@@ -80,12 +72,6 @@ impl CodecId {
     pub const XZ: Self = Self(6);
     /// Snappy, raw format.
     pub const SNAPPY: Self = Self(7);
-    /// LZO1X (feature `older-codecs`).
-    pub const LZO: Self = Self(8);
-    /// LZF (feature `older-codecs`).
-    pub const LZF: Self = Self(9);
-    /// LZW (feature `older-codecs`).
-    pub const LZW: Self = Self(10);
     /// JPEG images, recompressed without loss.
     pub const LEPTON: Self = Self(11);
     /// Base64 in lines, stored decoded, behind zstd.
@@ -93,9 +79,9 @@ impl CodecId {
     /// Numbers of one width, their bytes sorted by place, behind zstd.
     pub const SPLIT: Self = Self(32);
 
-    /// The codec with this number, if this build has it.
+    /// The codec with this number, if this library has it.
     pub fn codec(self) -> Option<&'static dyn Codec> {
-        CODECS.iter().copied().find(|c| c.id() == self)
+        Codecs::shipped().get(self)
     }
 }
 
@@ -122,9 +108,10 @@ pub const DEFAULT_METHODS: &[Method] = &[
 /// The effort of a codec, on the codec's own scale: see [`Codec::levels`].
 pub type Level = i32;
 
-/// One codec: its name, its capabilities, and constructors of its contexts.
-pub trait Codec: Sync + fmt::Debug {
-    /// The codec's number on the wire.
+/// One codec: its name, its capabilities, and constructors of its contexts. Two codecs of the same type
+/// and number share contexts.
+pub trait Codec: Any + Sync + fmt::Debug {
+    /// The codec's number on the wire, 0 to 63.
     fn id(&self) -> CodecId;
 
     /// The name in specification strings: `zstd`.
@@ -263,76 +250,40 @@ impl Method {
         self.codec == CodecId::SPLIT
     }
 
-    /// The codec's entry in the registry.
-    ///
-    /// # Panics
-    /// If this build lacks the method's codec. Parsed methods never panic here.
+    /// The codec's entry among those of this library; that of `store`, as which a sender sends the block, if
+    /// it is not there. [`Codecs::of`] looks it up in other registries.
     pub fn info(self) -> &'static dyn Codec {
-        self.codec.codec().expect("a method names a codec of the registry")
+        Codecs::shipped().of(self)
     }
 
-    /// Parses a list such as `store,lz4:accel=16,zstd:level=3`. After a comma, the name of a codec
-    /// starts a new method; a `key=value` is one more setting of the method before. A semicolon
-    /// always starts a new method.
+    /// Parses a list of methods of this library: [`Codecs::parse_list`].
     ///
     /// # Errors
     /// The list is empty, or a method or setting is unknown.
     pub fn parse_list(s: &str) -> Result<Vec<Self>> {
-        let mut specs: Vec<String> = Vec::new();
-        for part in s.split(';').filter(|p| !p.trim().is_empty()) {
-            let mut first = true;
-            for item in part.split(',').map(str::trim).filter(|i| !i.is_empty()) {
-                let is_setting = item.contains('=') && !item.contains(':');
-                match specs.last_mut() {
-                    Some(spec) if is_setting && !first => {
-                        spec.push(if spec.contains(':') { ',' } else { ':' });
-                        spec.push_str(item);
-                    }
-                    _ => specs.push(item.to_owned()),
-                }
-                first = false;
-            }
-        }
-        if specs.is_empty() {
-            return Err(Error::misuse("a list of methods needs at least one, for example zstd:level=3"));
-        }
-        specs.iter().map(|spec| spec.parse()).collect()
+        Codecs::shipped().parse_list(s)
     }
 
     /// Prints a list that [`Method::parse_list`] reads back.
     pub fn print_list(methods: &[Self]) -> String {
-        methods.iter().map(Self::to_string).collect::<Vec<_>>().join(",")
+        Codecs::shipped().print_list(methods)
     }
 
-    /// Raw bytes/s that one core decodes nominally, from [`Codec::nominal_ns_per_byte`]; those of `store` if
-    /// this build lacks the codec.
+    /// [`Codecs::decode_rate`] among the codecs of this library.
     pub fn nominal_decode_rate(self) -> f32 {
-        1e9 / self.nominal_ns_per_byte().1.max(f32::MIN_POSITIVE)
+        Codecs::shipped().decode_rate(self)
     }
 
-    /// Nominal time to encode `raw_len` bytes, from [`Codec::nominal_ns_per_byte`]; that of `store`, as which
-    /// the sender sends it, if this build lacks the codec.
+    /// [`Codecs::encode_ns`] among the codecs of this library.
     pub fn nominal_encode_ns(self, raw_len: usize) -> u64 {
-        (self.nominal_ns_per_byte().0 * raw_len as f32) as u64
-    }
-
-    fn nominal_ns_per_byte(self) -> (f32, f32) {
-        let known = if self.codec.codec().is_some() { self } else { Self::STORE };
-        known.info().nominal_ns_per_byte(known.level)
+        Codecs::shipped().encode_ns(self, raw_len)
     }
 }
 
-/// Prints what [`Method::from_str`] reads; a codec that this build lacks by its number, which it does not read.
+/// Prints what [`Method::from_str`] reads; a codec that this library lacks by its number, which it does not read.
 impl fmt::Display for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(codec) = self.codec.codec() else {
-            return write!(f, "codec-{}:level={}", self.codec.0, self.level);
-        };
-        f.write_str(codec.name())?;
-        if self.level != codec.default_level() {
-            write!(f, ":{}", codec.print_level(self.level))?;
-        }
-        Ok(())
+        f.write_str(&Codecs::shipped().print(*self))
     }
 }
 
@@ -345,47 +296,42 @@ impl fmt::Debug for Method {
 impl FromStr for Method {
     type Err = Error;
     fn from_str(s: &str) -> Result<Self> {
-        let (name, rest) = s.split_once(':').unwrap_or((s, ""));
-        let Some(codec) = CODECS.iter().find(|c| c.name() == name) else {
-            let known: Vec<_> = CODECS.iter().map(|c| c.name()).collect();
-            return Err(Error::misuse(format!("no method is called '{name}'; there are {}", known.join(", "))));
-        };
-        let mut method = Self::new(codec.id(), codec.default_level());
-        for item in rest.split(',').filter(|i| !i.is_empty()) {
-            if item == "link" && codec.can_link() {
-                return Err(Error::misuse(format!(
-                    "'link' is for the policy fixed:{name}:link; of a list of methods `balance` links blocks where that \
-                     pays: write {name}"
-                )));
-            }
-            let level = item.split_once('=').and_then(|(k, v)| codec.parse_level(k, v));
-            method.level = level.ok_or_else(|| Error::misuse(format!("'{item}' is not a setting of {name}")))?;
-        }
-        Ok(method)
+        Codecs::shipped().parse(s)
     }
 }
 
-/// The encoders and decoders of one worker, each made at its first use.
+/// The encoders and decoders of one worker, each made at its first use. Flows with other codecs may share
+/// them.
 #[derive(Default)]
 pub struct Contexts {
-    encoders: Vec<(CodecId, Box<dyn Encoder>)>,
-    decoders: Vec<(CodecId, Box<dyn Decoder>)>,
+    encoders: Vec<(Key, Box<dyn Encoder>)>,
+    decoders: Vec<(Key, Box<dyn Decoder>)>,
+}
+
+/// A codec, whichever registry it is from: another one may have the same number.
+type Key = (CodecId, TypeId);
+
+fn key(codec: &dyn Codec) -> Key {
+    let any: &dyn Any = codec;
+    (codec.id(), any.type_id())
 }
 
 impl Contexts {
-    /// The encoder of a registered codec.
+    /// The encoder of a codec.
     pub fn encoder(&mut self, codec: &dyn Codec) -> &mut dyn Encoder {
-        let i = self.encoders.iter().position(|(id, _)| *id == codec.id()).unwrap_or_else(|| {
-            self.encoders.push((codec.id(), codec.encoder()));
+        let key = key(codec);
+        let i = self.encoders.iter().position(|(of, _)| *of == key).unwrap_or_else(|| {
+            self.encoders.push((key, codec.encoder()));
             self.encoders.len() - 1
         });
         &mut *self.encoders[i].1
     }
 
-    /// The decoder of a registered codec.
+    /// The decoder of a codec.
     pub fn decoder(&mut self, codec: &dyn Codec) -> &mut dyn Decoder {
-        let i = self.decoders.iter().position(|(id, _)| *id == codec.id()).unwrap_or_else(|| {
-            self.decoders.push((codec.id(), codec.decoder()));
+        let key = key(codec);
+        let i = self.decoders.iter().position(|(of, _)| *of == key).unwrap_or_else(|| {
+            self.decoders.push((key, codec.decoder()));
             self.decoders.len() - 1
         });
         &mut *self.decoders[i].1

@@ -149,6 +149,9 @@ impl BlockHeader {
     }
 
     /// The header of a message frame.
+    ///
+    /// # Panics
+    /// In debug builds, if the codec is above 63 or the body longer than [`MESSAGE_MAX`].
     pub fn message(codec: CodecId, linked: bool, wire_len: usize) -> Self {
         debug_assert!(wire_len <= MESSAGE_MAX && codec.0 < 64);
         let mut h = HeaderBytes::new();
@@ -309,11 +312,26 @@ fn parse_message(b: &[u8], limits: &ReadLimits) -> Result<Option<BlockHeader>> {
     finish_block(header, head[0] & 0x3f, &b[3..], limits)
 }
 
+/// A frame uses a codec that its stream does not declare or its reader does not have.
+pub(crate) fn lacks_codec(codec: u8) -> Error {
+    let of_laboratory = match codec {
+        8 => "LZO",
+        9 => "LZF",
+        10 => "LZW",
+        _ => {
+            return Error::unsupported(format!(
+                "the frame uses codec {codec}, which the stream does not declare or this program does not have"
+            ));
+        }
+    };
+    Error::unsupported(format!(
+        "the frame uses codec {codec}, {of_laboratory}, which only the laboratory of Narrows (lab/narrows-older) decodes"
+    ))
+}
+
 fn finish_block(mut header: BlockHeader, codec: u8, rest: &[u8], limits: &ReadLimits) -> Result<Option<BlockHeader>> {
     if codec >= 64 || limits.codecs >> codec & 1 == 0 {
-        return Err(Error::unsupported(format!(
-            "the frame uses codec {codec}, which the stream does not declare or this program does not have"
-        )));
+        return Err(lacks_codec(codec));
     }
     header.codec = CodecId(codec);
     if header.linked && limits.history == 0 {

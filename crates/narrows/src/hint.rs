@@ -4,7 +4,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::codec::Method;
+use crate::codec::{Codecs, Method};
 use crate::error::{Error, Result};
 
 /// Longest text of a hint in bytes: each field once, and some methods.
@@ -121,7 +121,7 @@ impl Hint {
             "mode" => self.mode = Some(value.parse()?),
             "encode_rate" => self.encode_rate = Some(parse_rate(value)?),
             "decode_rate" => self.decode_rate = Some(parse_rate(value)?),
-            "methods" => self.methods = Some(parse_methods(value)?),
+            "methods" => self.methods = Some(parse_methods(value, Codecs::shipped())?),
             _ => {
                 let text =
                     format!("`{key}` is no hint: use never, mode=, encode_rate=, decode_rate=, images= or methods=");
@@ -143,7 +143,7 @@ impl fmt::Display for Hint {
             self.encode_rate.map(|rate| format!("encode_rate={rate}")),
             self.decode_rate.map(|rate| format!("decode_rate={rate}")),
             self.images.map(|images| format!("images={images}")),
-            self.methods.as_deref().map(|methods| format!("methods={}", print_methods(methods))),
+            self.methods.as_deref().map(|methods| format!("methods={}", print_methods(methods, Codecs::shipped()))),
         ];
         f.write_str(&fields.into_iter().flatten().collect::<Vec<_>>().join(","))
     }
@@ -179,16 +179,16 @@ impl FromStr for Hint {
 }
 
 /// Methods with `+` between them, which no setting of a method has.
-pub(crate) fn parse_methods(text: &str) -> Result<Vec<Method>> {
-    let methods = text.split('+').map(|method| method.trim().parse()).collect::<Result<Vec<Method>>>()?;
+pub(crate) fn parse_methods(text: &str, codecs: &Codecs) -> Result<Vec<Method>> {
+    let methods = text.split('+').map(|method| codecs.parse(method.trim())).collect::<Result<Vec<_>>>()?;
     if methods.len() > METHODS_MAX {
         return Err(Error::misuse(format!("a hint names at most {METHODS_MAX} methods")));
     }
     Ok(methods)
 }
 
-pub(crate) fn print_methods(methods: &[Method]) -> String {
-    methods.iter().map(Method::to_string).collect::<Vec<_>>().join("+")
+pub(crate) fn print_methods(methods: &[Method], codecs: &Codecs) -> String {
+    methods.iter().map(|method| codecs.print(*method)).collect::<Vec<_>>().join("+")
 }
 
 /// Parses bytes/s: a number with an optional suffix kB, MB or GB, powers of 1000, and optionally `/s`.

@@ -216,7 +216,8 @@ pub fn play(blocks: &[&[Cost]], choices: &[u8], machine: &Machine) -> f64 {
 }
 
 /// The best schedule found by a beam search with `width` partial schedules. Each is judged by the
-/// least time that the remaining blocks need: the dual of the bound, at a fixed set of prices.
+/// least time that the remaining blocks need: the dual of the bound, at a fixed set of prices. Endless and
+/// without choices if a block has no costs.
 pub fn beam(blocks: &[&[Cost]], machine: &Machine, width: usize) -> Schedule {
     let guide = Guide::new(blocks, machine);
     let worth: Vec<Vec<usize>> = blocks.iter().map(|costs| undominated(costs)).collect();
@@ -234,8 +235,8 @@ pub fn beam(blocks: &[&[Cost]], machine: &Machine, width: usize) -> Schedule {
             }
         }
         next.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.3.left_s.total_cmp(&b.3.left_s)));
-        let mut kept: Vec<State> = Vec::with_capacity(width);
-        let mut steps = Vec::with_capacity(width);
+        let mut kept: Vec<State> = Vec::with_capacity(width.min(next.len()));
+        let mut steps = Vec::with_capacity(width.min(next.len()));
         for (_, parent, m, state) in next {
             if kept.len() >= width.max(1) {
                 break;
@@ -249,12 +250,10 @@ pub fn beam(blocks: &[&[Cost]], machine: &Machine, width: usize) -> Schedule {
         states = kept;
         history.push(steps);
     }
-    let (mut at, seconds) = states
-        .iter()
-        .enumerate()
-        .map(|(i, s)| (i, s.delivered_s))
-        .min_by(|a, b| a.1.total_cmp(&b.1))
-        .expect("a beam keeps at least one state");
+    let ends = states.iter().enumerate().map(|(i, s)| (i, s.delivered_s));
+    let Some((mut at, seconds)) = ends.min_by(|a, b| a.1.total_cmp(&b.1)) else {
+        return Schedule { seconds: f64::INFINITY, choices: Vec::new() };
+    };
     let mut choices = Vec::with_capacity(blocks.len());
     for steps in history.iter().rev() {
         let (parent, m) = steps[at];

@@ -6,12 +6,13 @@
 
 use std::fmt;
 
-use crate::codec::{CodecId, Method};
-use crate::error::{Error, Result};
+use crate::codec::{CodecId, Codecs, Method};
+use crate::error::Result;
 use crate::monitor::View;
 use crate::monitor::expectation::Kind;
 
 mod images;
+mod policies;
 mod spec;
 
 /// Declares the file of each policy and lists their entries.
@@ -19,8 +20,8 @@ macro_rules! policies {
     ($($name:ident),* $(,)?) => {
         $(mod $name;)*
 
-        /// The registry of policies. Each entry can be named in any policy specification, and the
-        /// tests of `tests/policies_unit.rs` and `tests/policies_shared.rs` run for it.
+        /// The policies of this library, which [`Policies`] has by default. The tests of
+        /// `tests/policies_unit.rs` and `tests/policies_shared.rs` run for each.
         pub const POLICIES: &[&Registered] = &[$(&$name::ENTRY),*];
     };
 }
@@ -31,20 +32,13 @@ policies! {
     fixed,
     messages,
     storage,
-    adoc,
-    datacomp,
-    stall,
-    replay,
 }
 
-pub use adoc::Adoc;
 pub use balance::Balance;
-pub use datacomp::{Datacomp, EventTable, Opportunity};
 pub use fixed::Fixed;
 pub use messages::{Messages, MessagesSpec};
-pub use replay::{Planned, Replay, Schedule};
+pub use policies::Policies;
 pub use spec::{NoSettings, PolicySettings, PolicySetup, PolicySpec, Registered};
-pub use stall::Stall;
 pub use storage::Storage;
 
 /// A policy's decision about the next block.
@@ -66,7 +60,8 @@ pub struct Choice {
 }
 
 impl Choice {
-    /// An unlinked block on any number of workers, with the nominal encode time of the method.
+    /// An unlinked block on any number of workers, with the nominal encode time of the method. With a codec of
+    /// another crate set `encode_ns` too ([`Codecs::encode_ns`]): it is taken for `store`.
     pub fn new(method: Method, block_len: usize) -> Self {
         Self {
             method,
@@ -267,31 +262,17 @@ pub trait Policy: Send {
 /// With 128 KiB blocks these are 3 MiB, which keeps 8 workers busy through one slow block in four.
 pub const WINDOW_MAX: usize = 24;
 
-/// Parses a method with an optional suffix for linking: `zstd:level=3,link`, `lz4:link`. Returns
-/// whether it is linked.
+/// [`Codecs::parse_linked`] among the codecs of this library.
 ///
 /// # Errors
 /// The method or its settings are unknown, or its frames cannot be linked.
 pub fn parse_method(s: &str) -> Result<(Method, bool)> {
-    let (method, linked) = match s.strip_suffix(",link").or_else(|| s.strip_suffix(":link")) {
-        Some(method) => (method, true),
-        None => (s, false),
-    };
-    let method: Method = method.parse()?;
-    if linked && !method.info().can_link() {
-        return Err(Error::misuse(format!("{} frames cannot be linked", method.info().name())));
-    }
-    Ok((method, linked))
+    Codecs::shipped().parse_linked(s)
 }
 
 /// Prints a method so that [`parse_method`] reads it back.
 pub fn print_method(method: Method, linked: bool) -> String {
-    let text = method.to_string();
-    match (linked, text.contains(':')) {
-        (false, _) => text,
-        (true, true) => format!("{text},link"),
-        (true, false) => format!("{text}:link"),
-    }
+    Codecs::shipped().print_linked(method, linked)
 }
 
 impl fmt::Display for Choice {
@@ -315,8 +296,8 @@ mod tests {
         assert_eq!(blocks, [include_str!("policy/by_length.rs")]);
         let entry = &by_length::ENTRY;
         let setup = PolicySetup::new(1, crate::monitor::cost::Prior::shipped());
-        let policy = (entry.parse)("").unwrap().build(&setup);
+        let policy = (entry.parse)("", setup.codecs).unwrap().build(&setup);
         assert_eq!((entry.name, policy.whole_blocks()), ("by_length", Some(2 << 20)));
-        assert!((entry.parse)("x").is_err());
+        assert!((entry.parse)("x", setup.codecs).is_err());
     }
 }

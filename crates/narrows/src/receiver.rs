@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::block::{Block, BufferPool};
-use crate::codec::CodecId;
+use crate::codec::{CodecId, Codecs};
 use crate::error::{Error, Result};
 use crate::frame::{self, BlockHeader, ControlHeader, ControlKind, EndTotals, Preface, ReadLimits, Role, chain_digest};
 use crate::history::History;
@@ -31,6 +31,8 @@ use reverse::Reports;
 /// Settings of a [`Receiver`].
 #[derive(Debug, Clone)]
 pub struct ReceiverConfig {
+    /// The codecs of this end.
+    pub registry: Codecs,
     /// Longest block that this side accepts, in bytes. A sender that declares more is refused at
     /// its preface, or told on a duplex link.
     pub block_max: usize,
@@ -62,6 +64,7 @@ pub struct ReceiverConfig {
 impl Default for ReceiverConfig {
     fn default() -> Self {
         Self {
+            registry: Codecs::default(),
             block_max: frame::BASELINE_BLOCK_MAX,
             history_max: frame::HISTORY_DEFAULT,
             reach_max: 0,
@@ -449,7 +452,7 @@ impl Receiver {
     /// What this side decodes, as the bits of a preface.
     fn codecs(&self) -> u64 {
         let without = if self.config.images { 0 } else { 1 << CodecId::LEPTON.0 };
-        frame::codecs_of_this_build() & !without
+        self.config.registry.bits() & !without
     }
 
     fn on_preface(&mut self, preface: Preface) -> Result<()> {
@@ -590,10 +593,11 @@ impl Receiver {
             let SlotState::Waiting(_, body) = state else { return None };
             self.decoding.jobs += 1;
             let len = header.raw_len.unwrap_or(frame::MESSAGE_MAX);
-            let ns_per_byte = header.codec.codec().map_or(0.0, |c| c.nominal_ns_per_byte(c.default_level()).1);
+            let codec = self.config.registry.get(header.codec);
+            let ns_per_byte = codec.map_or(0.0, |c| c.nominal_ns_per_byte(c.default_level()).1);
             let estimate_ns = JOB_NS + (ns_per_byte * len as f32) as u64;
             let (seq, reach) = (slot.seq, self.reach);
-            return Some(DecodeJob { seq, estimate_ns, header, body, history, raw_offset, reach, join: None });
+            return Some(DecodeJob { seq, estimate_ns, header, codec, body, history, raw_offset, reach, join: None });
         }
         None
     }
@@ -611,7 +615,7 @@ impl Receiver {
         let estimate_ns = JOB_NS + header.raw_len.unwrap_or(0) as u64;
         let join = Some(Join { unjoined, snapshot: earlier.snapshot() });
         let (raw_offset, reach) = (self.raw_offset, self.reach);
-        Some(DecodeJob { seq: slot.seq, estimate_ns, header, body, history, raw_offset, reach, join })
+        Some(DecodeJob { seq: slot.seq, estimate_ns, header, codec: None, body, history, raw_offset, reach, join })
     }
 
     /// Takes a decoded block. An error is final for everything behind it; the blocks before it can

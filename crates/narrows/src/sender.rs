@@ -144,13 +144,15 @@ struct Workers {
 impl Sender {
     /// A sender of a new flow.
     pub fn new(mut config: SenderConfig, policy: Box<dyn Policy>, pool: BufferPool) -> Self {
-        config.codecs = config.codecs & frame::codecs_of_this_build() | 1 << Method::STORE.codec.0;
+        config.block_max = config.block_max.clamp(1, frame::BLOCK_MAX_HARD);
+        config.history = config.history.min(frame::HISTORY_MAX_HARD);
+        config.codecs = config.codecs & config.registry.bits() | 1 << Method::STORE.codec.0;
         let limits = Limits {
             block_max: config.block_max,
             // A duplex receiver may keep less, and says so later.
             history: if config.duplex { config.history.min(frame::BASELINE_HISTORY) } else { config.history },
             // Before its preface a duplex receiver is known to have the usual ones only.
-            codecs: config.codecs & if config.duplex { !frame::NAMED_CODECS } else { u64::MAX },
+            codecs: config.codecs & if config.duplex { frame::BASELINE_CODECS } else { u64::MAX },
             behind: 0,
             dictionary: None,
         };
@@ -353,7 +355,7 @@ impl Sender {
         if kind == JobKind::Encode && chosen {
             let outcome = Outcome::Encoded { seq, method, raw_len, wire_len, wall_ns, cpu_ns, taken_over };
             if self.config.trace && self.trace.len() < TRACE_MAX_BYTES {
-                trace::outcome(&mut self.trace, self.times.now_ns, &outcome);
+                trace::outcome(&mut self.trace, &self.config.registry, self.times.now_ns, &outcome);
             }
             self.policy.learn(&outcome);
         }
@@ -374,7 +376,7 @@ impl Sender {
             self.keep_long_history();
         }
         let has_history = self.history.len() > 0 && self.limits.history > 0;
-        let linked = choice.linked && choice.method.info().can_link() && has_history;
+        let linked = choice.linked && self.config.registry.can_link(choice.method) && has_history;
         let history = if linked { self.history_for(&choice, raw.len()) } else { Block::default() };
         self.workers.max = choice.threads_max.map_or(usize::MAX, |n| usize::from(n).max(1));
         let method = if raw.is_empty() { Method::STORE } else { choice.method };
@@ -404,7 +406,8 @@ impl Sender {
     fn history_for(&mut self, choice: &Choice, raw_len: usize) -> Block {
         let mut len = choice.history_len.min(self.limits.history);
         let Method { level, .. } = choice.method;
-        let encoder = |len| choice.method.info().encoder_memory(level, raw_len, len);
+        let codec = self.config.registry.of(choice.method);
+        let encoder = |len| codec.encoder_memory(level, raw_len, len);
         while len > frame::BASELINE_HISTORY && encoder(len) > self.config.memory_max / 2 {
             len = (len / 2).max(frame::BASELINE_HISTORY);
         }
@@ -444,6 +447,7 @@ impl Sender {
             linked,
             check: self.config.check,
             estimate_ns,
+            codec: self.config.registry.of(method),
         };
         if job.copies.is_empty() {
             self.history.push_block(&job.raw);
@@ -465,7 +469,7 @@ impl Sender {
         let view = self.view(upcoming, &queue, ask);
         let mut choice = self.policy.choose(&view);
         if self.config.trace && self.trace.len() < TRACE_MAX_BYTES {
-            trace::choice(&mut self.trace, &view, &choice, &self.policy.explain());
+            trace::choice(&mut self.trace, &self.config.registry, &view, &choice, &self.policy.explain());
         }
         if !self.limits.allows(choice.method) {
             choice.method = Method::STORE;
@@ -507,6 +511,7 @@ impl Sender {
             linked: false,
             check: false,
             estimate_ns: choice.encode_ns,
+            codec: self.config.registry.of(choice.method),
         })
     }
 

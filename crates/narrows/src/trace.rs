@@ -1,15 +1,16 @@
 //! The trace: every decision with its reason, as JSON lines.
 //!
 //! One object per line with fixed keys, numbers and plain ASCII strings only, so no escaping is
-//! needed.
+//! needed. Methods are printed as the codecs of the flow name them.
 
 use std::fmt::Write;
 
+use crate::codec::Codecs;
 use crate::monitor::{LinkSample, View};
 use crate::policy::{Choice, Outcome, Rescue};
 
 /// Writes a choice: the view, the choice, and the policy's own figures.
-pub fn choice(out: &mut String, view: &View<'_>, choice: &Choice, why: &[(&'static str, f64)]) {
+pub fn choice(out: &mut String, codecs: &Codecs, view: &View<'_>, choice: &Choice, why: &[(&'static str, f64)]) {
     let _ = write!(
         out,
         "{{\"event\":\"choose\",\"now_ns\":{},\"busy_ns\":{},\"seq\":{},\"raw_offset\":{},\"gathered\":{},\"queue\":{},\
@@ -26,7 +27,7 @@ pub fn choice(out: &mut String, view: &View<'_>, choice: &Choice, why: &[(&'stat
         view.link.known,
         view.cpu.cores,
         view.cpu.busy,
-        choice.method,
+        codecs.print(choice.method),
         choice.linked,
         if choice.linked { choice.history_len.min(view.limits.history) } else { 0 },
         choice.block_len,
@@ -40,12 +41,13 @@ pub fn choice(out: &mut String, view: &View<'_>, choice: &Choice, why: &[(&'stat
 }
 
 /// Writes the decision about a block that is late while the link is dry.
-pub fn rescue(out: &mut String, now_ns: u64, seq: u64, decision: &Rescue) {
+pub fn rescue(out: &mut String, codecs: &Codecs, now_ns: u64, seq: u64, decision: &Rescue) {
     let _ = match decision {
         Rescue::WaitUntil(t) => {
             writeln!(out, "{{\"event\":\"wait\",\"now_ns\":{now_ns},\"seq\":{seq},\"until_ns\":{t}}}")
         }
         Rescue::TakeOver(method) => {
+            let method = codecs.print(*method);
             writeln!(out, "{{\"event\":\"rescue\",\"now_ns\":{now_ns},\"seq\":{seq},\"method\":\"{method}\"}}")
         }
     };
@@ -53,8 +55,9 @@ pub fn rescue(out: &mut String, now_ns: u64, seq: u64, decision: &Rescue) {
 
 /// Writes the result of a choice: an encoded block, which was sent or had been taken over
 /// meanwhile. Other outcomes are ignored.
-pub fn outcome(out: &mut String, now_ns: u64, outcome: &Outcome) {
+pub fn outcome(out: &mut String, codecs: &Codecs, now_ns: u64, outcome: &Outcome) {
     let Outcome::Encoded { seq, method, raw_len, wire_len, wall_ns, cpu_ns, taken_over } = outcome else { return };
+    let method = codecs.print(*method);
     let _ = writeln!(
         out,
         "{{\"event\":\"encoded\",\"now_ns\":{now_ns},\"seq\":{seq},\"method\":\"{method}\",\"raw_len\":{raw_len},\

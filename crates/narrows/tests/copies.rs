@@ -11,7 +11,6 @@ use narrows::codec::{CodecId, Contexts, Method};
 use narrows::frame::{
     BlockHeader, COPY_MIN, Copy, EndTotals, PREFACE_LEN, Preface, Role, chain_digest, feature, put_plan,
 };
-use narrows::policy::PolicySpec;
 use narrows::receiver::{Depth, ObservedKind, Receiver, ReceiverConfig};
 use narrows::repeats::{Finder, Part};
 use narrows::sender::{LinkSample, Sender, SenderConfig, Summary};
@@ -19,6 +18,7 @@ use narrows::stored::Stored;
 use narrows::stream::{ReceiveOptions, SendOptions, receive, send};
 use narrows::transport::Link;
 use narrows::{Error, ErrorKind};
+use narrows_classic::policies;
 use world::{random, text};
 
 const REACH: usize = 64 << 10;
@@ -416,7 +416,7 @@ fn releases(count: usize) -> Vec<u8> {
 fn transfer(flow: &[u8], policy: &str, config: SenderConfig, receiver: ReceiverConfig) -> (Vec<u8>, Summary) {
     const REACH_OF_FINDER: usize = 8 << 20;
     let pool = BufferPool::default();
-    let policy: PolicySpec = policy.parse().unwrap();
+    let policy = policies().parse(policy).unwrap();
     let (_, policy) = SendOptions::new(policy).threads(config.cores).into_engine();
     let duplex = config.duplex;
     let mut sender = Sender::new(config, policy, pool.clone());

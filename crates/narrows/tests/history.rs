@@ -9,9 +9,10 @@ use narrows::codec::{CODECS, Contexts, DEFAULT_METHODS, Method};
 use narrows::frame::{BASELINE_HISTORY, ControlKind, Frame, HISTORY_DEFAULT, control_frame, keep_frame};
 use narrows::monitor::View;
 use narrows::monitor::cost::Prior;
-use narrows::policy::{Choice, POLICIES, Policy, PolicySetup, PolicySpec, Rescue, Schedule};
+use narrows::policy::{Choice, Policy, PolicySetup, PolicySpec, Rescue};
 use narrows::receiver::{Receiver, ReceiverConfig};
 use narrows::sender::{JobKind, LinkSample, Sender, SenderConfig};
+use narrows_classic::{Schedule, policies};
 use world::{Conditions, Rng, World, random, text};
 
 /// Takes the next choice from a function; late blocks are taken over with the method that it names.
@@ -237,7 +238,7 @@ fn every_policy_delivers_every_byte_with_the_longest_history() {
     let data = [repeats(500_000, 3), text(1_200_000, 1), random(300_000, 2), vec![0; 300_000]].concat();
     let replayed = Schedule::parse("90000 zstd linked\n50000 lz4 linked 1000\n200000 zstd:level=6 linked 1000000\n");
     let replayed = replayed.unwrap().to_string();
-    for spec in POLICIES.iter().flat_map(|p| p.examples).map(|s| s.parse::<PolicySpec>().unwrap()) {
+    for spec in policies().iter().flat_map(|p| p.examples).map(|s| policies().parse(s).unwrap()) {
         let spec = if spec.name() == "replay" { spec.load(replayed.as_bytes()).unwrap() } else { spec };
         let history = if spec.links() { HISTORY_DEFAULT } else { 0 };
         for mbit in [3.0, 200.0] {

@@ -340,7 +340,7 @@ fn the_same_messages_get_the_same_choices_and_a_trace_replays_to_them() {
     let one = ping_pong(policy("messages"), &messages, wire, true);
     let two = ping_pong(policy("messages"), &messages, wire, true);
     assert!(one.trace == two.trace && one.methods == two.methods);
-    let spec: PolicySpec = "replay:trace".parse().unwrap();
+    let spec = narrows_classic::policies().parse("replay:trace").unwrap();
     let spec = spec.load(one.trace.as_bytes()).unwrap();
     let replay = spec.build(&PolicySetup::new(1, Prior::shipped()));
     let again = ping_pong(replay, &messages, wire, true);

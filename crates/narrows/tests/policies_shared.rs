@@ -1,4 +1,4 @@
-//! Tests of every policy in `POLICIES`: it transfers any bytes over any link, is deterministic, and
+//! Tests of every policy of the engine and of narrows-classic: it transfers any bytes over any link, is deterministic, and
 //! its trace replays to the same choices.
 
 mod world;
@@ -6,8 +6,9 @@ mod world;
 use narrows::codec::Method;
 use narrows::frame::HISTORY_DEFAULT;
 use narrows::monitor::cost::Prior;
-use narrows::policy::{POLICIES, Planned, Policy, PolicySetup, PolicySpec, Schedule};
+use narrows::policy::{Policy, PolicySetup, PolicySpec};
 use narrows::sender::{JobKind, SenderConfig};
+use narrows_classic::{Planned, Schedule, policies};
 use world::{Conditions, MS, SECOND, World, random, text};
 
 /// Every example, with its file loaded if it needs one.
@@ -18,7 +19,7 @@ fn examples() -> Vec<PolicySpec> {
         planned(70_000, Method::zstd(1), true),
         planned(200_000, Method::lz4_accel(4), false),
     ]);
-    let specs = POLICIES.iter().flat_map(|p| p.examples).map(|s| s.parse::<PolicySpec>().unwrap());
+    let specs = policies().iter().flat_map(|p| p.examples).map(|s| policies().parse(s).unwrap());
     let load = |spec: PolicySpec| match spec.name() {
         "replay" => spec.load(schedule.to_string().as_bytes()).unwrap(),
         _ => spec,
@@ -95,7 +96,7 @@ fn a_recorded_trace_replays_to_the_same_choices_on_any_link() {
     for spec in examples() {
         let mut first = World::new(build(&spec, 2), config(&spec, 2), Conditions::steady(60.0));
         first.send_all(&data);
-        let replay: PolicySpec = "replay:trace".parse().unwrap();
+        let replay = policies().parse("replay:trace").unwrap();
         let read = replay.load(first.trace.as_bytes()).unwrap();
         let schedule = Schedule::parse(&first.trace).unwrap();
         let planned: Vec<_> = schedule.blocks().iter().map(|b| (b.method, b.raw_len)).collect();
@@ -115,7 +116,7 @@ fn a_recorded_trace_replays_to_the_same_choices_on_any_link() {
 fn a_schedule_keeps_its_cuts_when_bytes_come_slowly_and_goes_on_after_its_end() {
     let blocks = [(1_000, Method::STORE), (30_000, Method::zstd(3)), (200, Method::zstd(1))];
     let schedule = Schedule::new(blocks.map(|(raw_len, method)| Planned::alone(raw_len, method)).into());
-    let spec: PolicySpec = "replay:schedule".parse().unwrap();
+    let spec = policies().parse("replay:schedule").unwrap();
     let spec = spec.load(schedule.to_string().as_bytes()).unwrap();
     let mut w = World::new(build(&spec, 1), config(&spec, 1), Conditions::steady(1000.0));
     for i in 0..8 {

@@ -5,7 +5,8 @@ mod world;
 use narrows::codec::{DEFAULT_METHODS, Method};
 use narrows::monitor::cost::Prior;
 use narrows::monitor::{Ask, CpuView, Limits, LinkView, Pending, PendingState, ReceiverView};
-use narrows::policy::{Choice, Outcome, POLICIES, Policy, PolicySetup, PolicySpec, Rescue};
+use narrows::policy::{Choice, Outcome, Policy, PolicySetup, PolicySpec, Rescue};
+use narrows_classic::policies;
 use narrows_test::{noise, text};
 use proptest::prelude::*;
 use world::{MS, scene::Scene};
@@ -319,8 +320,8 @@ proptest! {
         scenes in prop::collection::vec((any_scene(), any_time(), any_time(), 0usize..1 << 20), 1..30),
         cores in 0usize..40,
     ) {
-      for spec in POLICIES.iter().flat_map(|p| p.examples) {
-        let spec: PolicySpec = spec.parse().unwrap();
+      for spec in policies().iter().flat_map(|p| p.examples) {
+        let spec = policies().parse(spec).unwrap();
         let own = spec.methods();
         let mut policy = spec.build(&PolicySetup { cores, ..PolicySetup::new(1, Prior::shipped()) });
         for (i, (scene, wall_ns, cpu_ns, wire_len)) in scenes.iter().enumerate() {

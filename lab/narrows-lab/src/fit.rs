@@ -17,6 +17,7 @@ use narrows::monitor::cost::{METHODS_MAX, Prior};
 use narrows::monitor::data::{Features, TERMS};
 
 use crate::measure::REFERENCE_FILE;
+use crate::registry;
 use narrows_sim::measure::measurable;
 use narrows_sim::table::{self, CLASSES, Table};
 
@@ -53,7 +54,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let tables = fitting(&table::load_all(&args.tables, &[])?)?;
+    let tables = fitting(&table::load_all(&args.tables, &[], registry::codecs())?)?;
     if let Some(name) = &args.leave_out
         && !tables.iter().any(|t| t.pool == *name)
     {
@@ -61,7 +62,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     let text = fit(&tables, args.leave_out.as_deref(), &read_reference(&args.tables)?)?;
     fs::write(&args.output, &text).with_context(|| format!("cannot write {}", args.output.display()))?;
-    let prior = Prior::parse(&text).map_err(|e| anyhow::anyhow!("the prior does not read back: {e}"))?;
+    let prior = Prior::parse_with(&text, registry::codecs())
+        .map_err(|e| anyhow::anyhow!("the prior does not read back: {e}"))?;
     for t in tables.iter().filter(|t| is_training(&t.pool)) {
         println!("{:10} {}", t.pool, residuals(t, &text, &prior)?);
     }
@@ -81,7 +83,7 @@ pub(crate) fn read_reference(directory: &Path) -> Result<Reference> {
     let row = |line: &str| -> Result<(Method, f64, f64)> {
         let mut words = line.split(' ');
         let mut next = || words.next().with_context(|| format!("'{line}' is not a valid row of {}", path.display()));
-        Ok((next()?.parse().map_err(|e| anyhow::anyhow!("{e}"))?, next()?.parse()?, next()?.parse()?))
+        Ok((registry::method(next()?)?, next()?.parse()?, next()?.parse()?))
     };
     text.lines().map(row).collect()
 }
@@ -117,7 +119,7 @@ pub(crate) fn fit(tables: &[Table], leave_out: Option<&str>, reference: &Referen
         forms.push((0..count).map(form).collect::<Result<Vec<_>>>()?);
     }
     let mut text = String::from("narrows-prior 1\n");
-    writeln!(text, "methods {}", Method::print_list(methods))?;
+    writeln!(text, "methods {}", registry::codecs().print_list(methods))?;
     for (key, form) in ["bs", "bc", "bd"].iter().zip(&forms) {
         row(&mut text, key, form.iter().flatten().copied());
     }

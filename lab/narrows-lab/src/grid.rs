@@ -17,6 +17,7 @@ use narrows_sim::world::{self, Conditions, Run};
 
 use crate::cells::{Cell, Scenario};
 use crate::fit;
+use crate::registry;
 use crate::report::{self, About, Row};
 use crate::units::{parse_len, print_len};
 
@@ -57,7 +58,7 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "prior")]
     leave_one_out: bool,
     /// Policies to run.
-    #[arg(long, value_name = "SPEC", default_value = "balance", num_args = 1..)]
+    #[arg(long, value_name = "SPEC", default_value = "balance", num_args = 1.., value_parser = registry::policy)]
     policy: Vec<PolicySpec>,
     /// Pools, all by default.
     #[arg(long, value_name = "POOL,..", value_delimiter = ',')]
@@ -107,7 +108,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let about = About::new();
-    let all = table::load_all(&args.tables, &[])?;
+    let all = table::load_all(&args.tables, &[], registry::codecs())?;
     let priors = priors(args, &all)?;
     let cells = cells(args, &all)?;
     let class_max = CLASSES.iter().rposition(|c| *c <= args.oracle_block).context("--oracle-block is too short")?;
@@ -172,7 +173,8 @@ fn load_policies(args: &Args, tables: &[Table]) -> Result<Vec<Loaded>> {
         };
         let lacking = spec.methods().into_iter().find(|m| tables.iter().any(|t| !known(t, *m)));
         if let Some(method) = lacking {
-            let methods = Method::print_list(&measurable(&spec.methods()));
+            let methods = registry::codecs().print_list(&measurable(&spec.methods()));
+            let method = registry::name(method);
             bail!("the tables have no {method}; for {spec} make them with: narrows-lab tables --methods '{methods}'");
         }
         if spec.links() && spec != PolicySpec::balance() && tables.iter().any(|t| t.linked.is_empty()) {
@@ -196,7 +198,7 @@ fn write_files(policies: &[Loaded]) -> Result<()> {
 fn priors(args: &Args, tables: &[Table]) -> Result<Vec<Prior>> {
     let read = |path: &Path| -> Result<Prior> {
         let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-        Prior::parse(&text).map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))
+        Prior::parse_with(&text, registry::codecs()).map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))
     };
     let reference = if args.leave_one_out { fit::read_reference(&args.tables)? } else { Vec::new() };
     let fitted = if args.leave_one_out { fit::fitting(tables)? } else { Vec::new() };
@@ -204,7 +206,7 @@ fn priors(args: &Args, tables: &[Table]) -> Result<Vec<Prior>> {
     let prior_of = |table: &Table| -> Result<Prior> {
         if args.leave_one_out {
             let text = fit::fit(&fitted, Some(&table.pool), &reference)?;
-            return Prior::parse(&text).map_err(|e| anyhow::anyhow!("{e}"));
+            return Prior::parse_with(&text, registry::codecs()).map_err(|e| anyhow::anyhow!("{e}"));
         }
         if args.prior == "shipped" {
             return Ok(Prior::shipped().clone());
@@ -267,7 +269,8 @@ fn run_cell(
     } else {
         [Method::STORE, Method::CONSTANT].into_iter().chain(table.methods.iter().copied()).collect()
     };
-    let setup = PolicySetup { methods: &methods, ..PolicySetup::new(cell.cores, prior) };
+    let codecs = registry::codecs();
+    let setup = PolicySetup { methods: &methods, codecs, ..PolicySetup::new(cell.cores, prior) };
     let run_fixed = |method: Method| -> Run {
         let conditions = Conditions { block_max: FIXED_BLOCK, decision_ns: 0.0, ..conditions.clone() };
         world::run(table, &conditions, PolicySpec::fixed(method, false).build(&setup))
@@ -280,7 +283,7 @@ fn run_cell(
     let best = fixed.iter().min_by(|a, b| a.1.seconds.total_cmp(&b.1.seconds));
     rows.extend(best.map(|(_, run)| row("best-fixed".into(), run)));
     if args.every_fixed {
-        rows.extend(fixed.iter().skip(1).map(|(m, run)| row(format!("fixed:{m}"), run)));
+        rows.extend(fixed.iter().skip(1).map(|(m, run)| row(format!("fixed:{}", registry::name(*m)), run)));
     }
     let mut trace = String::new();
     for policy in policies {
@@ -320,10 +323,14 @@ mod tests {
     #[test]
     fn the_same_grid_has_the_same_result_bit_for_bit_on_any_number_of_threads() {
         let directory = tempfile::tempdir().unwrap();
-        let methods = measurable(&"datacomp".parse::<PolicySpec>().unwrap().methods());
+        let methods = measurable(&registry::policy("datacomp").unwrap().methods());
         let mut rng = Rng(5);
-        let mut table =
-            Table::new("drawn", Block::from_vec((0..1u64 << 20).map(|i| (i % 251) as u8).collect()), methods);
+        let mut table = Table::of(
+            registry::codecs(),
+            "drawn",
+            Block::from_vec((0..1u64 << 20).map(|i| (i % 251) as u8).collect()),
+            methods,
+        );
         for (class, class_len) in CLASSES.iter().enumerate() {
             let n = *class_len as f64;
             for _ in 0..(1 << 20) / class_len {

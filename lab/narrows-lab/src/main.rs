@@ -23,6 +23,7 @@ mod picture;
 mod plan;
 mod pools;
 mod race;
+mod registry;
 mod report;
 mod soak;
 mod stats;

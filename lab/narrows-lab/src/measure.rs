@@ -14,6 +14,7 @@ use narrows::stream::thread_cpu_ns;
 use narrows_sim::measure::{Bench, history_of, linkable, measurable};
 
 use crate::pools::{self, Half, Pool};
+use crate::registry;
 use crate::units::parse_len;
 use narrows_sim::table::{CLASSES, Cost, Table};
 
@@ -60,7 +61,7 @@ pub(crate) struct Args {
 struct MethodList(Vec<Method>);
 
 fn parse_methods(text: &str) -> Result<MethodList, String> {
-    Method::parse_list(text).map(MethodList).map_err(|e| e.to_string())
+    registry::methods(text).map(MethodList).map_err(|e| e.to_string())
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -117,12 +118,14 @@ fn write_reference(folder: &Path, methods: &[Method]) -> Result<()> {
     let mut clock = || start.elapsed().as_nanos() as u64;
     let mut rows = Vec::new();
     for _ in 0..RUNS {
-        rows.push(time_methods(methods, &mut clock, &|| false).context("the calibration was stopped")?);
+        rows.push(
+            time_methods(registry::codecs(), methods, &mut clock, &|| false).context("the calibration was stopped")?,
+        );
     }
     let mut text = String::new();
     for (i, method) in methods.iter().enumerate() {
         let least = |f: fn(&(Method, f32, f32)) -> f32| rows.iter().map(|r| f(&r[i])).fold(f32::INFINITY, f32::min);
-        writeln!(text, "{method} {} {}", least(|r| r.1), least(|r| r.2))?;
+        writeln!(text, "{} {} {}", registry::name(*method), least(|r| r.1), least(|r| r.2))?;
     }
     fs::write(folder.join(REFERENCE_FILE), text)?;
     Ok(())
@@ -130,8 +133,8 @@ fn write_reference(folder: &Path, methods: &[Method]) -> Result<()> {
 
 fn measure(pool: Pool, methods: &[Method]) -> Table {
     // Not the time of day: others may use the cores.
-    let mut bench = Bench::new(thread_cpu_ns);
-    let mut table = Table::new(&pool.name, Block::from_vec(pool.bytes), methods.to_vec());
+    let mut bench = Bench::of(registry::codecs(), thread_cpu_ns);
+    let mut table = Table::of(registry::codecs(), &pool.name, Block::from_vec(pool.bytes), methods.to_vec());
     table.linked = linkable(methods);
     for (class, class_len) in CLASSES.into_iter().enumerate() {
         let bytes = table.bytes.clone();

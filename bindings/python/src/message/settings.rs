@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use narrows::message::{Carrier, Delivery, MessageConfig};
 use narrows::monitor::cost::Prior;
-use narrows::policy::{Policy, PolicySetup, PolicySpec};
+use narrows::policy::{Policy, PolicySetup};
 use narrows::{Error, Result};
 use pyo3::prelude::*;
 
@@ -64,7 +64,7 @@ pub(crate) fn new_epoch() -> u64 {
 }
 
 pub(crate) fn policy(spec: &str) -> Result<Box<dyn Policy>> {
-    let spec: PolicySpec = spec.parse()?;
+    let spec = narrows_classic::policies().parse(spec)?;
     if let Some(file) = spec.file() {
         return Err(Error::misuse(format!("policies with a file such as {file} do not apply to messages")));
     }

@@ -3,6 +3,8 @@
 use clap::Args as ClapArgs;
 use narrows::policy::PolicySpec;
 
+use super::parse_policy;
+
 #[derive(ClapArgs)]
 #[command(after_long_help = AGENT_HELP)]
 pub(crate) struct AgentArgs {
@@ -18,7 +20,7 @@ pub(crate) struct AgentArgs {
     pub(crate) allow: Vec<u16>,
     /// Policy for the data that servers send through the gateway, as for `narrows run`;
     /// `fixed:store` compresses nothing [default: balance]
-    #[arg(long, value_name = "SPEC", requires = "gateway")]
+    #[arg(long, value_name = "SPEC", requires = "gateway", value_parser = parse_policy)]
     pub(crate) policy: Option<PolicySpec>,
     #[command(flatten)]
     pub(crate) watch: super::watch::WatchArgs,

@@ -10,7 +10,7 @@ use narrows::policy::PolicySpec;
 use super::hint::HintArgs;
 use super::levels::LevelArgs;
 use super::store::StoreArgs;
-use super::{LONG, VerbosityArgs, long_range, parse_block_max, parse_size};
+use super::{LONG, VerbosityArgs, long_range, parse_block_max, parse_policy, parse_size};
 
 /// Takes an empty name too, so that it fails as a file that is not there, and the others have their turn.
 fn any_path() -> impl TypedValueParser<Value = PathBuf> {
@@ -67,7 +67,7 @@ pub(crate) struct FileArgs {
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "narrows")]
     pub(crate) format: FormatArg,
     /// Rule that chooses the method of each block, instead of the mode's; `narrows --help` lists all
-    #[arg(long, value_name = "SPEC", conflicts_with_all = ["mode", "encode_rate", "decode_rate", "images", "hint"])]
+    #[arg(long, value_name = "SPEC", value_parser = parse_policy, conflicts_with_all = ["mode", "encode_rate", "decode_rate", "images", "hint"])]
     pub(crate) policy: Option<PolicySpec>,
     /// Maximum block length, such as 64K or 2M [default: that of the mode or policy]
     #[arg(long, value_name = "SIZE", value_parser = parse_block_max)]

@@ -6,7 +6,7 @@ use clap::Args as ClapArgs;
 use narrows::policy::PolicySpec;
 use narrows_forecast::Rate;
 
-use super::{MethodList, parse_methods, parse_seconds, parse_size};
+use super::{MethodList, parse_methods, parse_policy, parse_seconds, parse_size};
 
 /// Upper limit of `--cores` and `--receiver-cores`; more than any host has that sends one flow.
 const CORES_MAX: i64 = 256;
@@ -35,7 +35,7 @@ pub(crate) struct OracleArgs {
     pub(crate) methods: Option<MethodList>,
     /// Policy to compare with the best schedule: `balance`, or any other policy
     /// blocks; may be repeated
-    #[arg(long, value_name = "SPEC", default_value = "balance")]
+    #[arg(long, value_name = "SPEC", default_value = "balance", value_parser = parse_policy)]
     pub(crate) policy: Vec<PolicySpec>,
     /// Bytes to analyse; of longer data, only the beginning
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = parse_max_len)]

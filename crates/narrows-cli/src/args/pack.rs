@@ -7,7 +7,7 @@ use narrows::policy::PolicySpec;
 
 use super::hint::HintArgs;
 use super::store::StoreArgs;
-use super::{FsyncArg, VerbosityArgs};
+use super::{FsyncArg, VerbosityArgs, parse_policy};
 
 #[derive(ClapArgs)]
 #[command(after_long_help = PACK_HELP)]
@@ -21,7 +21,7 @@ pub(crate) struct PackArgs {
     #[command(flatten)]
     pub(crate) hint: HintArgs,
     /// Rule that chooses the method of each block, instead of the mode's
-    #[arg(long, value_name = "SPEC", conflicts_with_all = ["mode", "encode_rate", "decode_rate", "images", "hint"])]
+    #[arg(long, value_name = "SPEC", value_parser = parse_policy, conflicts_with_all = ["mode", "encode_rate", "decode_rate", "images", "hint"])]
     pub(crate) policy: Option<PolicySpec>,
     /// Leave out paths that match PATTERN, with the syntax of .gitignore; may be repeated
     #[arg(long, value_name = "PATTERN")]

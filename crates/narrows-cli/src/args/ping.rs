@@ -7,7 +7,7 @@ use narrows::message::{HISTORY_MAX, HISTORY_MIN, MESSAGE_MAX};
 use narrows::policy::PolicySpec;
 
 use super::oracle::parse_rate_from;
-use super::parse_size;
+use super::{parse_policy, parse_size};
 use narrows_ping::socket::Place;
 use narrows_ping::wire::Wire;
 
@@ -54,7 +54,7 @@ pub(crate) struct PingArgs {
     pub(crate) rounds: u16,
     /// Policy of the method `messages`: `messages[:latency_us=US][,cpu_percent=PERCENT]`, or
     /// `fixed:METHOD`
-    #[arg(long, value_name = "SPEC", default_value = "messages")]
+    #[arg(long, value_name = "SPEC", default_value = "messages", value_parser = parse_policy)]
     pub(crate) policy: PolicySpec,
     /// Emulate a link of this rate in bits per second, 1mbit to 1000gbit; both ends wait before
     /// they write
@@ -98,7 +98,7 @@ METHODS
   lz4:link           with the last W bytes of the connection (--history) as dictionary
   lz4:link,seeded    the same, with a history that begins with the dictionary
   messages           a policy chooses among these for each message (seeded if there is a dictionary)
-  lzo, lzf, lzw, lzma, bzip2, zlib, snappy
+  lzma, bzip2, zlib, snappy
                      each message by itself, after 2 bytes of length and 1 byte that says whether it is encoded; settings as \
 for `narrows bench codecs`: zlib:level=1
   all                all of these

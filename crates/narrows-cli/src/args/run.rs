@@ -6,6 +6,8 @@ use std::net::IpAddr;
 use clap::{Args as ClapArgs, ValueEnum};
 use narrows::policy::PolicySpec;
 
+use super::parse_policy;
+
 #[derive(ClapArgs)]
 #[command(after_long_help = RUN_HELP)]
 pub(crate) struct RunArgs {
@@ -29,7 +31,7 @@ pub(crate) struct RunArgs {
     pub(crate) verbose: bool,
     /// Policy for all connections, as for `narrows send` [default: balance, but fixed:store if both
     /// ends are this host]
-    #[arg(long, value_name = "SPEC")]
+    #[arg(long, value_name = "SPEC", value_parser = parse_policy)]
     pub(crate) policy: Option<PolicySpec>,
     /// Begin connections to HOST compressed, without negotiation; the server there must run under
     /// `narrows run --accept-direct`, since no other server understands them; may be repeated

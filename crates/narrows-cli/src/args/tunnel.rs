@@ -9,6 +9,8 @@ use narrows::policy::PolicySpec;
 use narrows_tunnel::limits::CARRIERS_MAX;
 use narrows_tunnel::service::{Limits, Options};
 
+use super::parse_policy;
+
 #[derive(ClapArgs)]
 #[command(after_long_help = TUNNEL_HELP, disable_version_flag = true, args_conflicts_with_subcommands = true)]
 pub(crate) struct TunnelArgs {
@@ -102,7 +104,7 @@ pub(crate) struct TunnelArgs {
     #[arg(long, value_name = "ADDR:PORT", conflicts_with = "stdio")]
     pub(crate) health: Option<String>,
     /// Policy for what this end sends, as for `narrows run` [default: balance]
-    #[arg(long, value_name = "SPEC")]
+    #[arg(long, value_name = "SPEC", value_parser = parse_policy)]
     pub(crate) policy: Option<PolicySpec>,
     #[command(flatten)]
     pub(crate) watch: super::watch::WatchArgs,

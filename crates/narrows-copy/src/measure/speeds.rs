@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use narrows::calibration::time_methods;
-use narrows::codec::Method;
+use narrows::codec::{Codecs, Method};
 use narrows::stream::thread_cpu_ns;
 use serde_json::{Map, Value, json};
 
@@ -46,7 +46,7 @@ pub fn measured(stop: &dyn Fn() -> bool) -> Option<Speeds> {
     let methods = [Method::lz4_accel(1), Method::zstd(1), Method::zstd(3), Method::zstd(9)];
     let mut best: Vec<Speed> = Vec::new();
     for _ in 0..PASSES {
-        for (method, encode, decode) in time_methods(&methods, &mut thread_cpu_ns, stop)? {
+        for (method, encode, decode) in time_methods(Codecs::shipped(), &methods, &mut thread_cpu_ns, stop)? {
             let (encode_ns, decode_ns) = (f64::from(encode), f64::from(decode));
             match best.iter_mut().find(|speed| speed.method == method) {
                 Some(speed) => {

@@ -1,6 +1,6 @@
 //! The answers as an HTML page with charts.
 
-use narrows::policy::Planned;
+use narrows_classic::Planned;
 use narrows_plot::{Axis, Colour, Figure, Plot, Strips, page};
 use narrows_sim::table::STORE_NS_PER_BYTE;
 

@@ -190,6 +190,7 @@ mod tests {
             linked: false,
             check: false,
             estimate_ns: 0,
+            codec: Method::STORE.info(),
         };
         job.simulated(10, 0, 0)
     }

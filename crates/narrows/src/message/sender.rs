@@ -12,7 +12,7 @@ use super::control::{Control, Preface};
 use super::history::{Chain, History};
 use super::slots::SenderSlots;
 use super::{Coding, Contexts, DIGEST_EVERY, Delivery, HISTORY_BASELINE, MESSAGE_MAX, MessageConfig, SLOTS};
-use crate::codec::{CodecId, DICTIONARY_MAX, DICTIONARY_MIN, Dictionary, Method};
+use crate::codec::{CodecId, Codecs, DICTIONARY_MAX, DICTIONARY_MIN, Dictionary, Method};
 use crate::error::{Error, Result};
 use crate::monitor::{Ask, CpuView, Limits, LinkView, ReceiverView, View};
 use crate::policy::{Choice, Outcome, Policy};
@@ -299,7 +299,7 @@ impl MessageSender {
     fn settle(&mut self) {
         if let Some(outcome) = self.last.take() {
             if let Some(trace) = &mut self.trace {
-                trace::outcome(trace, self.last_ns, &outcome);
+                trace::outcome(trace, Codecs::shipped(), self.last_ns, &outcome);
             }
             self.policy.learn(&outcome);
         }
@@ -541,7 +541,7 @@ impl MessageSender {
         };
         let choice = self.policy.choose(&view);
         if let Some(trace) = &mut self.trace {
-            trace::choice(trace, &view, &choice, &self.policy.explain());
+            trace::choice(trace, Codecs::shipped(), &view, &choice, &self.policy.explain());
         }
         if limits.allows(choice.method) { choice } else { Choice::new(Method::STORE, message.len()) }
     }

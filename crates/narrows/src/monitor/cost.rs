@@ -10,7 +10,7 @@
 use super::cpu::Slowdown;
 use super::data::{Features, TERMS};
 use super::expectation::KINDS_MAX;
-use crate::codec::Method;
+use crate::codec::{Codecs, Method};
 
 mod invited;
 mod kinds;
@@ -148,13 +148,18 @@ struct Filter {
 }
 
 impl CostModel {
-    /// A model for `methods`, the first of which must be `store`; methods beyond [`METHODS_MAX`]
-    /// are ignored.
+    /// A model for `methods` of this library, the first of which must be `store`; methods beyond
+    /// [`METHODS_MAX`] are ignored.
     pub fn new(methods: &[Method], prior: &Prior) -> Self {
+        Self::with(Codecs::shipped(), methods, prior)
+    }
+
+    /// A model for `methods` of these codecs.
+    pub fn with(codecs: &Codecs, methods: &[Method], prior: &Prior) -> Self {
         let methods: Vec<_> = methods.iter().copied().take(METHODS_MAX).collect();
-        let forms = prior.forms(&methods);
+        let forms = prior.forms(codecs, &methods);
         Self {
-            links: Links::new(&methods),
+            links: Links::new(codecs, &methods),
             methods,
             forms,
             contexts: Vec::new(),

@@ -189,8 +189,8 @@ impl Balance {
         let others = setup.methods.iter().copied().filter(|m| *m != Method::STORE && *m != Method::CONSTANT);
         let methods: Vec<_> = std::iter::once(Method::STORE).chain(others).collect();
         let mut costs = match setup.calibration {
-            Some(calibration) => CostModel::new(&methods, &setup.prior.shifted(|m| calibration.shift(m))),
-            None => CostModel::new(&methods, setup.prior),
+            Some(calibration) => CostModel::with(setup.codecs, &methods, &setup.prior.shifted(|m| calibration.shift(m))),
+            None => CostModel::with(setup.codecs, &methods, setup.prior),
         };
         costs.expect(setup.kinds);
         let remembered = REMEMBERED.max(2 * window_max(setup.cores) + 1);
@@ -789,7 +789,7 @@ impl Policy for Balance {
         }
         // What an image costs is known, and its neighbours wait for it.
         if self.chosen < WINDOW_FIRST_BLOCKS && !self.has_images {
-            (cores + WINDOW_FIRST).min(WINDOW)
+            cores.saturating_add(WINDOW_FIRST).min(WINDOW)
         } else {
             window_max(cores)
         }
@@ -822,8 +822,13 @@ impl Policy for Balance {
     }
 }
 
+/// Cores for which a window is chosen.
+const CORES_MAX: usize = 4096;
+
 /// Maximum blocks in flight of a flow whose methods are known.
 fn window_max(cores: usize) -> usize {
+    // More cores than any host has would only take memory.
+    let cores = cores.min(CORES_MAX);
     WINDOW.max(cores + cores / 2)
 }
 
@@ -871,5 +876,5 @@ pub(super) const ENTRY: Registered = Registered {
     usage: "balance",
     about: "the method by which each block arrives soonest",
     examples: &["balance"],
-    parse: |rest| SETTINGS.parse(rest),
+    parse: |rest, _| SETTINGS.parse(rest),
 };

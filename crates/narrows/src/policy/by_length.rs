@@ -41,5 +41,5 @@ pub(super) const ENTRY: Registered = Registered {
     usage: "by_length",
     about: "zstd 5 for blocks above 1 MiB, LZ4 for shorter ones",
     examples: &["by_length"],
-    parse: |rest| SETTINGS.parse(rest),
+    parse: |rest, _| SETTINGS.parse(rest),
 };

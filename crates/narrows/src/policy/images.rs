@@ -57,7 +57,7 @@ impl Images {
             Found::Whole { at, len } => (self.seen + at as u64, Some(len)),
             Found::Begins { at } => (self.seen + at as u64, None),
         });
-        let end = begin + view.upcoming.len() as u64;
+        let end = begin.saturating_add(view.upcoming.len() as u64);
         self.seen = match self.next {
             // It is as long as what can be seen: too long.
             Some((at, None)) if at == begin => at + 2,
@@ -108,7 +108,7 @@ impl Weighed {
         if let Some(between) = jpeg::first(&behind[..behind.len().min(BETWEEN_MAX)]) {
             choice.block_len += between;
             // The next block begins with an image, so it must be seen whole.
-            self.images.next = Some((view.raw_offset + choice.block_len as u64, None));
+            self.images.next = Some((view.raw_offset.saturating_add(choice.block_len as u64), None));
         }
         let len = choice.block_len as f32;
         let costs = Costs { encode_s: len * self.encode_s, wire_len: len * self.share, decode_s: len * self.decode_s };

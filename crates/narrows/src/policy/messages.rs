@@ -616,5 +616,5 @@ pub(super) const ENTRY: Registered = Registered {
     usage: "messages[:latency_us=US][,cpu_percent=PERCENT]",
     about: "for message flows: the method with the least total time for each message",
     examples: &["messages", "messages:latency_us=20,cpu_percent=5"],
-    parse: |rest| Ok(Arc::new(MessagesSpec::parse(rest.strip_prefix(':').unwrap_or(rest))?)),
+    parse: |rest, _| Ok(Arc::new(MessagesSpec::parse(rest.strip_prefix(':').unwrap_or(rest))?)),
 };

@@ -4,15 +4,15 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use super::{POLICIES, Policy};
+use super::{Policies, Policy};
 use crate::calibration::Calibration;
-use crate::codec::{DEFAULT_METHODS, Method};
+use crate::codec::{Codecs, DEFAULT_METHODS, Method};
 use crate::error::{Error, Result};
-use crate::hint::{Hint, Mode, print_methods};
+use crate::hint::{Hint, Mode};
 use crate::monitor::cost::Prior;
 use crate::monitor::expectation::Kind;
 
-/// The entry of a policy in [`POLICIES`], at the end of the policy's file.
+/// The entry of a policy in [`Policies`], at the end of the policy's file.
 pub struct Registered {
     /// The name in specification strings: `balance`.
     pub name: &'static str,
@@ -23,8 +23,9 @@ pub struct Registered {
     /// Specifications in canonical form (they print as they were parsed); the shared tests run the
     /// policy of each.
     pub examples: &'static [&'static str],
-    /// Parses the rest of a specification after the name: empty, or a colon and the settings.
-    pub parse: fn(&str) -> Result<Arc<dyn PolicySettings>>,
+    /// Parses the rest of a specification after the name: empty, or a colon and the settings, which may name
+    /// methods of these codecs.
+    pub parse: fn(&str, &Codecs) -> Result<Arc<dyn PolicySettings>>,
 }
 
 /// The settings of one policy. [`fmt::Display`] prints the specification that parses back to them.
@@ -86,7 +87,7 @@ pub trait PolicySettings: fmt::Debug + fmt::Display + Send + Sync {
 /// specifications are equal if they print the same.
 #[derive(Clone)]
 pub struct PolicySpec {
-    entry: &'static Registered,
+    name: &'static str,
     settings: Arc<dyn PolicySettings>,
 }
 
@@ -95,6 +96,8 @@ pub struct PolicySpec {
 pub struct PolicySetup<'a> {
     /// Methods that `balance` may choose from; the other policies have their own.
     pub methods: &'a [Method],
+    /// The codecs of the flow.
+    pub codecs: &'a Codecs,
     /// Number of cores that encode.
     pub cores: usize,
     /// Costs of methods as measured on other hosts.
@@ -109,9 +112,10 @@ pub struct PolicySetup<'a> {
 }
 
 impl<'a> PolicySetup<'a> {
-    /// A setup with the default methods, without a calibration and without a memory.
+    /// A setup with the default methods and the codecs of this library, without a calibration and without a memory.
     pub fn new(cores: usize, prior: &'a Prior) -> Self {
-        Self { methods: DEFAULT_METHODS, cores, prior, calibration: None, kinds: &[], images: false }
+        let codecs = Codecs::shipped();
+        Self { methods: DEFAULT_METHODS, codecs, cores, prior, calibration: None, kinds: &[], images: false }
     }
 }
 
@@ -133,7 +137,7 @@ impl PolicySpec {
 
     /// One method for all blocks, linked if `linked`.
     pub fn fixed(method: Method, linked: bool) -> Self {
-        Self { settings: Arc::new(super::fixed::Settings { method, linked }), ..Self::named("fixed:store") }
+        Self::new("fixed", Arc::new(super::fixed::Settings::new(method, linked, Codecs::shipped())))
     }
 
     /// No compression.
@@ -146,25 +150,21 @@ impl PolicySpec {
         if hint.is_never() {
             return Self::store();
         }
-        let mut text = format!("storage:mode={}", hint.mode.unwrap_or(default).name());
-        let methods = hint.methods.as_deref().map(print_methods);
-        let rates = [("encode_rate", hint.encode_rate), ("decode_rate", hint.decode_rate)];
-        let rates = rates.iter().filter_map(|(key, rate)| rate.map(|rate| format!("{key}={rate}")));
-        let images = hint.wants_images().then(|| "images=true".to_owned());
-        for setting in rates.chain(images).chain(methods.map(|methods| format!("methods={methods}"))) {
-            text += ",";
-            text += &setting;
-        }
-        Self::named(&text)
+        Self::new("storage", Arc::new(super::storage::Settings::of_hint(hint, default)))
     }
 
     fn named(text: &str) -> Self {
         text.parse().expect("a registered policy")
     }
 
+    /// A policy with settings of one's own, without a text that was parsed.
+    pub fn new(name: &'static str, settings: Arc<dyn PolicySettings>) -> Self {
+        Self { name, settings }
+    }
+
     /// The policy's name without its settings, such as `fixed`.
     pub fn name(&self) -> &'static str {
-        self.entry.name
+        self.name
     }
 
     /// See [`PolicySettings::build`].
@@ -213,7 +213,7 @@ impl PolicySpec {
     /// # Errors
     /// The bytes are not a valid file of this policy, or the policy names no file.
     pub fn load(&self, bytes: &[u8]) -> Result<Self> {
-        Ok(Self { entry: self.entry, settings: self.settings.load(bytes)? })
+        Ok(Self { name: self.name, settings: self.settings.load(bytes)? })
     }
 
     /// See [`PolicySettings::contents`].
@@ -248,17 +248,11 @@ impl fmt::Display for PolicySpec {
     }
 }
 
+/// Parses a policy of this library; [`Policies::parse`] those of other crates too.
 impl FromStr for PolicySpec {
     type Err = Error;
     fn from_str(s: &str) -> Result<Self> {
-        let (name, rest) = s.split_at(s.find(':').unwrap_or(s.len()));
-        match POLICIES.iter().find(|p| p.name == name) {
-            Some(entry) => Ok(Self { entry, settings: (entry.parse)(rest)? }),
-            None => {
-                let known: Vec<_> = POLICIES.iter().map(|p| p.usage).collect();
-                Err(Error::misuse(format!("no policy is called '{name}'; there are {}", known.join(", "))))
-            }
-        }
+        Policies::shipped().parse(s)
     }
 }
 
@@ -322,6 +316,7 @@ impl PolicySettings for NoSettings {
 
 #[cfg(test)]
 mod tests {
+    use super::super::POLICIES;
     use super::*;
 
     #[test]
@@ -330,6 +325,7 @@ mod tests {
         assert_eq!(of("never"), PolicySpec::store().to_string());
         let fields = "encode_rate=5,decode_rate=6,images=true,methods=lz4+zstd:level=19";
         assert_eq!(of(fields), format!("storage:mode=archive,{fields}"));
+        assert_eq!(of(fields).parse::<PolicySpec>().unwrap().to_string(), of(fields));
     }
 
     #[test]
@@ -337,35 +333,11 @@ mod tests {
         for text in POLICIES.iter().flat_map(|p| p.examples) {
             assert_eq!(text.parse::<PolicySpec>().unwrap().to_string(), *text);
         }
-        for (text, canonical) in [
-            ("fixed:zstd:level=3", "fixed:zstd"),
-            ("fixed:zstd:level=3,link", "fixed:zstd:link"),
-            ("stall:max=9", "stall:min=-7,max=9"),
-            ("datacomp:mode=train", "datacomp"),
-            ("datacomp:table=a,b,mode=train", "datacomp:table=a,b"),
-        ] {
+        for (text, canonical) in [("fixed:zstd:level=3", "fixed:zstd"), ("fixed:zstd:level=3,link", "fixed:zstd:link")]
+        {
             assert_eq!(text.parse::<PolicySpec>().unwrap().to_string(), canonical);
         }
-        for bad in [
-            "",
-            "fixed",
-            "fixed:",
-            "fixed:zstd:level=99",
-            "fixed:xz:link",
-            "balance:x",
-            "fixed:nope",
-            "nope",
-            "replay",
-            "replay:",
-            "stall:0",
-            "stall:min=0",
-            "stall:min=9,max=3",
-            "stall:max=99",
-            "datacomp:mode=read",
-            "datacomp:x",
-            "datacomp:table=",
-            "datacomp:mode=x",
-        ] {
+        for bad in ["", "fixed", "fixed:", "fixed:zstd:level=99", "fixed:xz:link", "balance:x", "fixed:nope", "nope"] {
             assert!(bad.parse::<PolicySpec>().is_err(), "{bad}");
         }
     }

@@ -24,9 +24,9 @@ use std::sync::Arc;
 
 use super::images::Images;
 use super::{Choice, Outcome, Policy, PolicySettings, PolicySetup, Registered};
-use crate::codec::{CodecId, Method, Trial};
+use crate::codec::{CodecId, Codecs, Method, Trial};
 use crate::error::{Error, Result};
-use crate::hint::{Mode, parse_methods, parse_rate, print_methods};
+use crate::hint::{Hint, Mode, parse_methods, parse_rate, print_methods};
 use crate::monitor::View;
 use crate::monitor::cost::{CostModel, METHODS_MAX, Prediction, Seen};
 use crate::monitor::data::{Features, is_constant};
@@ -166,14 +166,15 @@ struct Priced {
     infos: Vec<(u64, usize, Features)>,
     trial: Trial,
     images: Option<Images>,
+    codecs: Codecs,
 }
 
 impl Priced {
     fn new(settings: &Settings, mode: Mode, setup: &PolicySetup<'_>) -> Self {
         let methods: Vec<_> = settings.candidates(mode).into_iter().filter(|m| *m != Method::CONSTANT).collect();
         let costs = match setup.calibration {
-            Some(calibration) => CostModel::new(&methods, &setup.prior.shifted(|m| calibration.shift(m))),
-            None => CostModel::new(&methods, setup.prior),
+            Some(calibration) => CostModel::with(setup.codecs, &methods, &setup.prior.shifted(|m| calibration.shift(m))),
+            None => CostModel::with(setup.codecs, &methods, setup.prior),
         };
         let cores = setup.cores.max(1) as f32;
         let rate = settings.encode_rate.map_or(mode.core_rate() * cores, |rate| rate as f32);
@@ -181,9 +182,20 @@ impl Priced {
         let block_len = settings.block.unwrap_or(mode.block_len());
         let named = settings.methods.is_some();
         let decode_rate = settings.decode_rate.unwrap_or(0) as f32;
-        let (infos, trial) = (Vec::new(), Trial::default());
-        let images = settings.images.then(Images::default);
-        Self { costs, mode, block_len, named, decode_rate, cores, floor_s, credit_s: CREDIT_S, infos, trial, images }
+        Self {
+            costs,
+            mode,
+            block_len,
+            named,
+            decode_rate,
+            cores,
+            floor_s,
+            credit_s: CREDIT_S,
+            infos: Vec::new(),
+            trial: Trial::default(),
+            images: settings.images.then(Images::default),
+            codecs: setup.codecs.clone(),
+        }
     }
 }
 
@@ -272,7 +284,7 @@ impl Policy for Priced {
         self.infos.push((view.seq, context, features));
         let encode_ns = (predicted.encode_s[best] * 1e9) as u64;
         // Archives are read from beginning to end; the others at any byte.
-        let linked = self.mode == Mode::Archive && method.info().can_link();
+        let linked = self.mode == Mode::Archive && self.codecs.can_link(method);
         Choice { linked, encode_ns, ..Choice::new(method, block_len) }
     }
 
@@ -301,8 +313,8 @@ impl Policy for Priced {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-struct Settings {
+#[derive(Debug, Clone, Default)]
+pub(super) struct Settings {
     mode: Option<Mode>,
     /// Raw bytes/s of all cores together.
     encode_rate: Option<u64>,
@@ -314,11 +326,26 @@ struct Settings {
     images: bool,
     /// Beside `store`.
     methods: Option<Vec<Method>>,
+    /// Those that `methods` are of.
+    codecs: Codecs,
 }
 
 impl Settings {
-    fn parse(rest: &str) -> Result<Self> {
-        let mut settings = Self::default();
+    /// What a hint wants, in this mode if it names none. Rates of 0 and empty lists say nothing.
+    pub(super) fn of_hint(hint: &Hint, default: Mode) -> Self {
+        Self {
+            mode: Some(hint.mode.unwrap_or(default)),
+            encode_rate: hint.encode_rate.filter(|rate| *rate > 0),
+            block: None,
+            decode_rate: hint.decode_rate.filter(|rate| *rate > 0),
+            images: hint.wants_images(),
+            methods: hint.methods.clone().filter(|methods| !methods.is_empty()),
+            codecs: Codecs::default(),
+        }
+    }
+
+    fn parse(rest: &str, codecs: &Codecs) -> Result<Self> {
+        let mut settings = Self { codecs: codecs.clone(), ..Self::default() };
         let Some(list) = rest.strip_prefix(':') else {
             return if rest.is_empty() { Ok(settings) } else { Err(usage(rest)) };
         };
@@ -343,7 +370,7 @@ impl Settings {
                     settings.decode_rate = Some(parse_rate(value).map_err(|_| usage(setting))?);
                 }
                 "images" => settings.images = value.parse().map_err(|_| usage(setting))?,
-                "methods" => settings.methods = Some(parse_methods(value)?),
+                "methods" => settings.methods = Some(parse_methods(value, codecs)?),
                 _ => return Err(usage(setting)),
             }
             match list[cut..].strip_prefix(',') {
@@ -363,13 +390,13 @@ impl Settings {
         let mut methods = match &self.methods {
             Some(named) => {
                 let mut named: Vec<_> = named.iter().copied().filter(|m| *m != Method::STORE).collect();
-                named.sort_by_key(|method| method.nominal_encode_ns(Storage::BLOCK_MAX));
+                named.sort_by_key(|method| self.codecs.encode_ns(*method, Storage::BLOCK_MAX));
                 std::iter::once(Method::STORE).chain(named).take(METHODS_MAX).collect()
             }
             None => mode.methods(),
         };
         if let Some(rate) = self.decode_rate {
-            methods.retain(|m| *m == Method::STORE || m.nominal_decode_rate() >= rate as f32);
+            methods.retain(|m| *m == Method::STORE || self.codecs.decode_rate(*m) >= rate as f32);
         }
         methods
     }
@@ -392,7 +419,9 @@ impl fmt::Display for Settings {
         if self.images {
             write!(f, "{}images=true", if self.mode.is_some() || self.block.is_some() { ',' } else { ':' })?;
         }
-        self.methods.as_deref().map_or(Ok(()), |methods| write!(f, ",methods={}", print_methods(methods)))
+        self.methods.as_deref().map_or(Ok(()), |methods| {
+            write!(f, ",methods={}", print_methods(methods, &self.codecs))
+        })
     }
 }
 
@@ -454,7 +483,7 @@ pub(super) const ENTRY: Registered = Registered {
         "storage:block=1048576,images=true",
         "storage:mode=balanced,decode_rate=1000000000,methods=lz4+zstd:level=4",
     ],
-    parse: |rest| Ok(Arc::new(Settings::parse(rest)?)),
+    parse: |rest, codecs| Ok(Arc::new(Settings::parse(rest, codecs)?)),
 };
 
 #[cfg(test)]
@@ -474,7 +503,7 @@ mod tests {
             ":mode=fast,images=true,methods=lz4",
             ":mode=fast,decode_rate=5,methods=lz4+zstd:level=4",
         ] {
-            assert_eq!(Settings::parse(text).unwrap().to_string(), format!("storage{text}"));
+            assert_eq!(Settings::parse(text, Codecs::shipped()).unwrap().to_string(), format!("storage{text}"));
         }
         for text in [
             ":",
@@ -489,13 +518,13 @@ mod tests {
             ":mode=fast,methods=gif",
             ":images=1",
         ] {
-            assert!(Settings::parse(text).is_err(), "{text}");
+            assert!(Settings::parse(text, Codecs::shipped()).is_err(), "{text}");
         }
     }
 
     #[test]
     fn a_flow_behind_its_floor_has_no_credit_left() {
-        let settings = Settings::parse(":mode=archive,encode_rate=100000000").unwrap();
+        let settings = Settings::parse(":mode=archive,encode_rate=100000000", Codecs::shipped()).unwrap();
         let mut policy = Priced::new(&settings, Mode::Archive, &PolicySetup::new(1, Prior::shipped()));
         let slow = Outcome::Encoded {
             seq: 0,

@@ -2,9 +2,9 @@
 
 use super::copies::{Snapshot, Unjoined};
 use crate::block::{Block, BufferPool};
-use crate::codec::{CodecId, Contexts};
+use crate::codec::{Codec, CodecId, Contexts};
 use crate::error::{Error, Result};
-use crate::frame::{BlockHeader, MESSAGE_MAX, check_plan};
+use crate::frame::{BlockHeader, MESSAGE_MAX, check_plan, lacks_codec};
 
 /// A decoding job for a worker, or for the calling thread if `estimate_ns` is short.
 #[derive(Debug)]
@@ -14,6 +14,8 @@ pub struct DecodeJob {
     /// Predicted (nominal) time of one core.
     pub estimate_ns: u64,
     pub(super) header: BlockHeader,
+    /// That of the header.
+    pub(super) codec: Option<&'static dyn Codec>,
     pub(super) body: Block,
     pub(super) history: Block,
     pub(super) raw_offset: u64,
@@ -92,9 +94,7 @@ impl DecodeJob {
 
     /// Decodes `body`, to exactly `len` bytes if there are so many.
     fn expand(&self, body: &Block, len: Option<usize>, contexts: &mut Contexts, pool: &BufferPool) -> Result<Block> {
-        let Some(codec) = self.header.codec.codec() else {
-            return Err(Error::unsupported(format!("this program has no codec {}", self.header.codec.0)));
-        };
+        let Some(codec) = self.codec else { return Err(lacks_codec(self.header.codec.0)) };
         let does_not_decode = || Error::corrupt(format!("a block of codec {} does not decode", codec.name()));
         if self.header.codec == CodecId::STORE {
             let whole = len.is_none_or(|len| len == body.len());

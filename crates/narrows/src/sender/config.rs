@@ -1,5 +1,6 @@
 //! Configuration of a sender.
 
+use crate::codec::Codecs;
 use crate::frame;
 use crate::monitor::expectation::PeerLink;
 
@@ -13,7 +14,9 @@ pub struct SenderConfig {
     /// for receivers that are known to keep so much. On a duplex link the baseline of 64 KiB holds
     /// until the receiver has stated its limit, then the smaller of both.
     pub history: usize,
-    /// Codecs that may be used, bit n for codec n; those that this build lacks do not count. `store` is
+    /// The codecs of this end.
+    pub registry: Codecs,
+    /// Those that may be used, bit n for codec n; others than those of `registry` do not count. `store` is
     /// always used.
     pub codecs: u64,
     /// How far back copies may refer, in raw bytes, a power of two; 0: none are sent. On a duplex
@@ -65,6 +68,7 @@ impl Default for SenderConfig {
         Self {
             block_max: frame::BASELINE_BLOCK_MAX,
             history: frame::HISTORY_DEFAULT,
+            registry: Codecs::default(),
             codecs: u64::MAX,
             reach: 0,
             check: true,

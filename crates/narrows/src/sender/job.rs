@@ -2,7 +2,7 @@
 
 use super::copies::{self, Copied};
 use crate::block::{Block, BufferPool};
-use crate::codec::{Contexts, Method};
+use crate::codec::{Codec, Contexts, Method};
 use crate::frame::{BlockHeader, Frame};
 
 /// An encoding job for a worker, or for the calling thread if `estimate_ns` is short.
@@ -28,6 +28,8 @@ pub struct Job {
     pub check: bool,
     /// Predicted time of one core.
     pub estimate_ns: u64,
+    /// That of the method.
+    pub codec: &'static dyn Codec,
 }
 
 /// Purpose of a job.
@@ -93,7 +95,7 @@ impl Job {
         let mut out = pool.get(plan.len() + self.raw.len());
         out.bytes_mut()[..plan.len()].copy_from_slice(plan);
         let room = &mut out.bytes_mut()[plan.len()..][..worthwhile_len(self.raw.len())];
-        let encoder = contexts.encoder(self.method.info());
+        let encoder = contexts.encoder(self.codec);
         let wire_len = encoder.encode(self.method.level, &self.history, &self.raw, room);
         let block = out.freeze(wire_len.map_or(0, |len| plan.len() + len));
         pool.recycle(&block);

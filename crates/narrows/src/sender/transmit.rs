@@ -290,7 +290,7 @@ impl Sender {
         }
         let slot = &mut self.window.slots[self.window.handed];
         if self.config.trace && self.trace.len() < TRACE_MAX_BYTES {
-            trace::rescue(&mut self.trace, self.times.now_ns, slot.seq, &decision);
+            trace::rescue(&mut self.trace, &self.config.registry, self.times.now_ns, slot.seq, &decision);
         }
         let method = match decision {
             Rescue::WaitUntil(t) => {
@@ -310,9 +310,10 @@ impl Sender {
             copies: slot.copies.clone(),
             raw_offset: slot.raw_offset,
             history: slot.history.clone(),
-            linked: slot.linked && method.info().can_link(),
+            linked: slot.linked && self.config.registry.can_link(method),
             check: self.config.check,
-            estimate_ns: method.nominal_encode_ns(slot.raw.len()),
+            estimate_ns: self.config.registry.encode_ns(method, slot.raw.len()),
+            codec: self.config.registry.of(method),
         })
     }
 }

@@ -67,7 +67,8 @@ impl Sender {
                     SlotState::Encoding => {
                         let Method { level, .. } = slot.method;
                         let history_len = slot.history.len();
-                        let encoder = slot.method.info().encoder_memory(level, slot.raw.len(), history_len);
+                        let encoder =
+                            self.config.registry.of(slot.method).encoder_memory(level, slot.raw.len(), history_len);
                         2 * slot.raw.len() + history_len + encoder
                     }
                     // The body of a stored block is the block itself, in a buffer that its neighbours

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::{Control, Notes, cores, encoders};
 use crate::block::BufferPool;
 use crate::calibration::Calibration;
-use crate::codec::{DEFAULT_METHODS, Method};
+use crate::codec::{Codecs, DEFAULT_METHODS, Method};
 use crate::flow::{Decoding, Encoding};
 use crate::frame::{Attempt, HISTORY_DEFAULT};
 use crate::jpeg;
@@ -177,7 +177,13 @@ impl SendOptions {
         Self { history: Some(len), ..self }
     }
 
-    /// Codecs that may be used, bit n for codec n. Default: all of this build. A duplex receiver decides
+    /// The codecs of this end. Default: [`Codecs::shipped`]. A duplex receiver is asked before one is used
+    /// that not every reader of version 1 has; on a one-way link choose only what the reader has.
+    pub fn registry(self, codecs: &Codecs) -> Self {
+        Self { rest: SenderConfig { registry: codecs.clone(), ..self.rest }, ..self }
+    }
+
+    /// Codecs that may be used, bit n for codec n. Default: all of the registry. A duplex receiver decides
     /// too; for a one-way link leave out what its reader may lack
     /// ([`NAMED_CODECS`](crate::frame::NAMED_CODECS)).
     pub fn codecs(self, codecs: u64) -> Self {
@@ -327,6 +333,7 @@ impl SendOptions {
             Chooser::Own(policy) => policy,
             Chooser::Spec(spec) => spec.build(&PolicySetup {
                 methods: self.methods.as_deref().unwrap_or(DEFAULT_METHODS),
+                codecs: &config.registry,
                 cores: threads,
                 prior: self.prior.as_ref().unwrap_or(Prior::shipped()),
                 calibration: self.calibration.as_ref(),
@@ -352,6 +359,11 @@ pub struct ReceiveOptions {
 }
 
 impl ReceiveOptions {
+    /// The codecs of this end. A stream that uses another one is refused. Default: [`Codecs::shipped`].
+    pub fn registry(self, codecs: &Codecs) -> Self {
+        Self { rest: ReceiverConfig { registry: codecs.clone(), ..self.rest }, ..self }
+    }
+
     /// Worker threads that decode, at least 1. Default: [`cores`].
     pub fn threads(self, threads: usize) -> Self {
         Self { threads: Some(threads.max(1)), ..self }

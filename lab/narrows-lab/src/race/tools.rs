@@ -6,8 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
-use narrows::policy::PolicySpec;
-
+use crate::registry;
 use crate::units::parse_len;
 
 /// The server that a tool needs.
@@ -27,6 +26,9 @@ pub(crate) struct Tool {
     pub(crate) receive: String,
     pub(crate) send: String,
 }
+
+/// A program with the codecs of older systems, which ours does not have.
+const OLDER: &str = "narrows-older";
 
 /// Tools with their own TCP connection: name, required programs, receiver, sender.
 const STREAMS: &[(&str, &[&str], &str, &str)] = &[
@@ -132,15 +134,16 @@ impl Tool {
                 ));
             }
         };
-        let spec: PolicySpec = policy.parse().map_err(|e| format!("{e}"))?;
+        let spec = registry::policy(policy).map_err(|e| format!("{e}"))?;
+        let is_older = spec.name() == "fixed" && spec.methods().iter().any(|m| registry::is_older(m.codec));
         // Escape quotes: a policy has no characters special to a shell, but a file name in it may.
         let spec = spec.to_string().replace('\'', "'\\''");
-        Ok(tool(
-            &[],
-            Server::None,
-            RECEIVE,
-            &format!("$NARROWS send $FILE tcp://$ADDR:$PORT -q --retry-connect 5 --policy '{spec}'"),
-        ))
+        let send = format!("$NARROWS send $FILE tcp://$ADDR:$PORT -q --retry-connect 5 --policy '{spec}'");
+        if is_older {
+            let with = |line: &str| line.replace("$NARROWS", OLDER);
+            return Ok(tool(&[OLDER], Server::None, &with(RECEIVE), &with(&send)));
+        }
+        Ok(tool(&[], Server::None, RECEIVE, &send))
     }
 
     /// The required programs that are not installed.

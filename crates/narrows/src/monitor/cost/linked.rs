@@ -5,7 +5,7 @@
 //! logs gain twice the usual share, measured values half of it.
 
 use super::METHODS_MAX;
-use crate::codec::{CodecId, Method};
+use crate::codec::{CodecId, Codecs, Method};
 
 /// Lengths for which the gains below hold; between them the gain is interpolated over the logarithm
 /// of the length.
@@ -60,7 +60,7 @@ const SCALE_MAX: f32 = 4.0;
 
 /// The histories that are weighed for a block of `len` bytes by this method, from short to long.
 pub fn histories(method: Method, len: usize) -> Vec<usize> {
-    let links = Links::new(&[method]);
+    let links = Links::new(Codecs::shipped(), &[method]);
     let each = Reach::each(len, usize::MAX).filter(|reach| links.takes(0, reach));
     each.map(|reach| reach.history_len).collect()
 }
@@ -105,17 +105,17 @@ impl Reach {
 
     /// The histories to weigh for a block, from short to long, if there are `available` bytes.
     pub(super) fn each(len: usize, available: usize) -> impl Iterator<Item = Self> {
-        let most = available.min(HISTORIES[HISTORIES.len() - 1]).min((LENGTHS_MAX * len).max(SHORT));
+        let most = available.min(HISTORIES[HISTORIES.len() - 1]).min(LENGTHS_MAX.saturating_mul(len).max(SHORT));
         let shorter = HISTORIES.into_iter().take_while(move |h| *h < most);
         shorter.chain([most]).map(move |history_len| Self::new(len, history_len))
     }
 }
 
 impl Links {
-    pub(super) fn new(methods: &[Method]) -> Self {
+    pub(super) fn new(codecs: &Codecs, methods: &[Method]) -> Self {
         let mut rows = [None; METHODS_MAX];
         for (row, method) in rows.iter_mut().zip(methods) {
-            *row = method.info().can_link().then(|| match method.codec {
+            *row = codecs.can_link(*method).then(|| match method.codec {
                 CodecId::LZ4 if method.level < -1 => Row { gains: &GAINS[0], enter_share: 1.0, longest: SHORT },
                 CodecId::LZ4 => Row { gains: &GAINS[1], enter_share: ENTER_SHARE, longest: SHORT },
                 _ => {
@@ -202,7 +202,10 @@ mod tests {
 
     #[test]
     fn gains_fall_with_the_length_and_grow_with_the_history() {
-        let links = Links::new(&[Method::STORE, Method::lz4_accel(16), Method::lz4_accel(1), Method::zstd(3)]);
+        let links = Links::new(
+            Codecs::shipped(),
+            &[Method::STORE, Method::lz4_accel(16), Method::lz4_accel(1), Method::zstd(3)],
+        );
         let gain = |m, len, history_len| links.gain(m, &Reach::new(len, history_len));
         assert_eq!(gain(0, 8192, 65_536), None);
         for m in 1..4 {
@@ -223,7 +226,7 @@ mod tests {
         assert_eq!(of(512 << 10, 300 << 10), [64, 256, 300]);
         assert_eq!(of(512 << 10, 3 << 10), [3]);
         let levels = [-1, 1, 3, 6, 9, 15].map(Method::zstd);
-        let links = Links::new(&[&[Method::STORE, Method::lz4_accel(1)], &levels[..]].concat());
+        let links = Links::new(Codecs::shipped(), &[&[Method::STORE, Method::lz4_accel(1)], &levels[..]].concat());
         let longest = |m| Reach::each(512 << 10, 64 << 20).filter(|r| links.takes(m, r)).map(|r| r.history_len).max();
         let kib = std::array::from_fn(|m| longest(m).map_or(0, |len| len >> 10));
         assert_eq!(kib, [0, 64, 64, 64, 1024, 2048, 2048, 64]);

@@ -14,7 +14,7 @@
 use std::sync::OnceLock;
 
 use super::{METHODS_MAX, Matrix, PerMethod};
-use crate::codec::{CodecId, Method};
+use crate::codec::{CodecId, Codecs, Method};
 use crate::error::{Error, Result};
 use crate::monitor::data::TERMS;
 
@@ -129,11 +129,19 @@ impl Prior {
         })
     }
 
-    /// Parses a prior. Any text gives a valid prior or an error.
+    /// Parses a prior of methods of this library. Any text gives a valid prior or an error.
     ///
     /// # Errors
     /// `Misuse` if the text is no prior.
     pub fn parse(text: &str) -> Result<Self> {
+        Self::parse_with(text, Codecs::shipped())
+    }
+
+    /// Parses a prior of methods of these codecs.
+    ///
+    /// # Errors
+    /// As [`Prior::parse`].
+    pub fn parse_with(text: &str, codecs: &Codecs) -> Result<Self> {
         let bad = |what: &str| Error::misuse(format!("this is not a prior of version 1: {what}"));
         let mut lines = text.lines();
         if lines.next().map(str::trim) != Some(MAGIC) {
@@ -143,7 +151,7 @@ impl Prior {
         for line in lines.filter(|l| !l.trim().is_empty()) {
             let (key, rest) = line.split_once(' ').ok_or_else(|| bad("a row without values"))?;
             if key == "methods" {
-                prior.methods = Method::parse_list(rest)?;
+                prior.methods = codecs.parse_list(rest)?;
                 if prior.methods.len() >= METHODS_MAX {
                     return Err(bad("too many methods"));
                 }
@@ -208,7 +216,7 @@ impl Prior {
         prior
     }
 
-    pub(super) fn forms(&self, methods: &[Method]) -> Forms {
+    pub(super) fn forms(&self, codecs: &Codecs, methods: &[Method]) -> Forms {
         let zero = [[0.0; METHODS_MAX]; TERMS];
         let mut forms = Forms {
             size: zero,
@@ -225,7 +233,7 @@ impl Prior {
         let count = self.methods.len();
         for (m, i) in at.iter().enumerate() {
             let Some(i) = *i else {
-                forms.guess(m, methods[m]);
+                forms.guess(m, codecs.nominal_ns_per_byte(methods[m]));
                 continue;
             };
             for k in 0..TERMS {
@@ -260,8 +268,7 @@ impl Prior {
 impl Forms {
     /// Guesses a method that is not in the prior: nominal speeds, and a ratio from entropy and
     /// repetition, both with a large variance.
-    fn guess(&mut self, m: usize, method: Method) {
-        let (encode, decode) = method.info().nominal_ns_per_byte(method.level);
+    fn guess(&mut self, m: usize, (encode, decode): (f32, f32)) {
         self.encode[0][m] = (encode.max(1e-3) * 1e-9).ln();
         self.decode[0][m] = (decode.max(1e-3) * 1e-9).ln();
         // Terms 0, 1 and 3: constant, entropy, repeats. Text (0.6, 0.3) gets a ratio of 2.1, noise

@@ -5,11 +5,13 @@ use anyhow::Result;
 use narrows::codec::DEFAULT_METHODS;
 use narrows::monitor::cost::Prior;
 use narrows::oracle::Speed;
-use narrows::policy::{PolicySetup, PolicySpec};
+use narrows::policy::PolicySetup;
 use narrows::stream;
 use narrows_sim::judge::possible;
 use narrows_sim::table::{CLASSES, Table};
 use narrows_sim::world::{self, Conditions, Host};
+
+use crate::registry;
 
 /// Payload of a TCP segment over the bytes that a shaper counts for it: 1,448 of 1,514.
 const PAYLOAD_SHARE: f64 = 1448.0 / 1514.0;
@@ -29,7 +31,7 @@ pub(super) fn policy_of(tool: &str) -> Option<&str> {
 
 /// Seconds from the start of the programs to their end, with `start_s` for an empty transfer.
 pub(super) fn seconds(table: &Table, mbit: u32, policy: &str, start_s: f64) -> Result<f64> {
-    let spec: PolicySpec = policy.parse()?;
+    let spec = registry::policy(policy)?;
     let setup = PolicySetup { methods: DEFAULT_METHODS, ..PolicySetup::new(stream::cores(), Prior::shipped()) };
     let conditions = conditions(table.len(), mbit, spec.block_max());
     let host = Host { start_ns: start_s * 1e9, ..host(mbit) };

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use narrows::codec::Method;
-use narrows::policy::PolicySpec;
 
 use crate::cells::Scenario;
+use crate::registry;
 use crate::units::parse_len;
 
 /// Checks a value; the error says what is wrong with it.
@@ -78,14 +78,14 @@ pub(super) fn len_or_whole(text: &str) -> Result<(), String> {
 }
 
 pub(super) fn method(text: &str) -> Result<(), String> {
-    text.parse::<Method>().map(|_| ()).map_err(|e| e.to_string())
+    registry::method(text).map(|_| ()).map_err(|e| e.to_string())
 }
 
 pub(super) fn policy(text: &str) -> Result<(), String> {
     if matches!(text, "plain" | "best-fixed" | "oracle") {
         return Ok(());
     }
-    text.parse::<PolicySpec>().map(|_| ()).map_err(|e| e.to_string())
+    registry::policy(text).map(|_| ()).map_err(|e| e.to_string())
 }
 
 pub(super) fn scenario(text: &str) -> Result<(), String> {

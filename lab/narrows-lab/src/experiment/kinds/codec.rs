@@ -14,6 +14,7 @@ use super::super::samples::Values;
 use super::checks::{self, Hogs};
 use super::{Axis, Kind, Lab, Setting, Surroundings};
 use crate::pools;
+use crate::registry;
 use crate::units::parse_len;
 
 pub(crate) struct Codec;
@@ -50,8 +51,8 @@ impl Kind for Codec {
 
     fn estimate_s(&self, plan: &Plan, cell: &Cell) -> f64 {
         let len = parse_len(&plan.setting("bytes")).unwrap_or(0);
-        let method = cell.get("method").parse().unwrap_or(Method::STORE);
-        method.nominal_encode_ns(len) as f64 * 1e-9 * 1.5 * (1.0 + cell.number("load") / 4.0)
+        let method = registry::method(cell.get("method")).unwrap_or(Method::STORE);
+        registry::codecs().encode_ns(method, len) as f64 * 1e-9 * 1.5 * (1.0 + cell.number("load") / 4.0)
     }
 }
 
@@ -88,7 +89,7 @@ struct CodecLab {
 impl Lab for CodecLab {
     fn run(&self, cell: &Cell, _round: u32) -> Result<Values> {
         let bytes = self.data.pool(cell.get("pool"))?;
-        let method: Method = cell.get("method").parse()?;
+        let method = registry::method(cell.get("method"))?;
         let buffer = match cell.get("buffer") {
             "whole" => bytes.len(),
             text => parse_len(text).map_err(anyhow::Error::msg)?.min(bytes.len()),
@@ -128,6 +129,7 @@ pub(super) struct Speeds {
 /// Encodes every buffer separately, like frames. A buffer that does not shrink is sent raw and
 /// costs the decoder a copy.
 pub(super) fn measure(method: Method, bytes: &[u8], buffer: usize) -> Result<Speeds> {
+    let codec = registry::codecs().of(method);
     let mut contexts = Contexts::default();
     let mut wire = vec![0; buffer];
     let mut back = vec![0; buffer];
@@ -135,15 +137,15 @@ pub(super) fn measure(method: Method, bytes: &[u8], buffer: usize) -> Result<Spe
     for block in bytes.chunks(buffer) {
         let room = &mut wire[..block.len() - 1];
         let begun = Instant::now();
-        let shrunk = contexts.encoder(method.info()).encode(method.level, &[], block, room);
+        let shrunk = contexts.encoder(codec).encode(method.level, &[], block, room);
         speeds.encode_s += begun.elapsed().as_secs_f64();
         let back = &mut back[..block.len()];
         speeds.ratios.push(block.len() as f64 / shrunk.unwrap_or(block.len()) as f64);
         let begun = Instant::now();
         match shrunk {
             Some(len) => {
-                let decoded = contexts.decoder(method.info()).decode(&[], &wire[..len], back);
-                ensure!(decoded.is_ok_and(|n| n == block.len()), "{method} cannot decode what it encoded");
+                let decoded = contexts.decoder(codec).decode(&[], &wire[..len], back);
+                ensure!(decoded.is_ok_and(|n| n == block.len()), "{} cannot decode what it encoded", codec.name());
                 speeds.wire_len += len;
             }
             None => {

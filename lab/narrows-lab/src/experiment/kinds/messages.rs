@@ -19,6 +19,7 @@ use super::super::plan::Plan;
 use super::super::samples::Values;
 use super::{Axis, Kind, Lab, Setting, Surroundings, checks};
 use crate::race::scratch;
+use crate::registry;
 use crate::units::parse_len;
 
 mod sets;
@@ -90,6 +91,11 @@ fn protocols(text: &str) -> Result<(), String> {
 
 fn is_slow(method: &str) -> bool {
     SLOW.contains(&method.split(':').next().unwrap_or_default())
+}
+
+/// Whether only the laboratory has the codec, so that `narrows ping` refuses it.
+fn is_older(method: &str) -> bool {
+    registry::method(method).is_ok_and(|method| registry::is_older(method.codec))
 }
 
 /// The spelling of a method that `narrows ping` prints, for the older one of plans with stored
@@ -192,6 +198,11 @@ impl Lab for MessagesLab<'_> {
     /// values from that run.
     fn run(&self, cell: &Cell, round: u32) -> Result<Values> {
         let (link, size) = (cell.get("link_mbit").to_owned(), cell.get("size").to_owned());
+        ensure!(
+            !is_older(cell.get("method")),
+            "`narrows ping` has no codec {}, only the laboratory does",
+            cell.get("method")
+        );
         let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (round, link.clone(), size.clone());
         if !done.contains_key(&key) {
@@ -229,7 +240,8 @@ impl MessagesLab<'_> {
         let protocols = self.plan.setting("protocols");
         let names: Vec<&str> = if size == "natural" { vec!["natural"] } else { protocols.split(',').collect() };
         let methods = self.plan.axis("method");
-        let (slow, fast): (Vec<&String>, Vec<&String>) = methods.iter().partition(|m| is_slow(m));
+        let (slow, fast): (Vec<&String>, Vec<&String>) =
+            methods.iter().filter(|m| !is_older(m)).partition(|m| is_slow(m));
         let mut sums: BTreeMap<String, Sum> = BTreeMap::new();
         for name in names {
             for (methods, rounds) in [(&fast, rounds(link.parse().unwrap_or(f64::INFINITY))), (&slow, 1)] {

@@ -18,6 +18,7 @@ use super::super::plan::Plan;
 use super::super::samples::Values;
 use super::codec::{Data, measure};
 use super::{Axis, Kind, Lab, Setting, Surroundings, checks};
+use crate::registry;
 use crate::units::parse_len;
 
 pub(crate) struct Model;
@@ -159,7 +160,7 @@ impl ModelLab<'_> {
         if let Some(speeds) = known.get(&(name.to_owned(), round)) {
             return Ok(*speeds);
         }
-        let method: Method = stands_for(name).parse()?;
+        let method = registry::method(stands_for(name))?;
         let buffer = parse_len(&self.plan.setting("buffer")).map_err(anyhow::Error::msg)?;
         let corpus = self.surroundings.corpus()?;
         let mut data = self.data.lock().unwrap_or_else(PoisonError::into_inner);
@@ -210,7 +211,7 @@ mod tests {
     #[test]
     fn every_published_name_stands_for_a_method() {
         for (name, ..) in PUBLISHED {
-            assert!(stands_for(name).parse::<Method>().is_ok(), "{name}");
+            assert!(registry::method(stands_for(name)).is_ok(), "{name}");
         }
     }
 

@@ -13,6 +13,7 @@ use super::super::samples::Values;
 use super::virtual_time::{SETTINGS as TABLES, Worlds};
 use super::{Axis, Kind, Lab, Setting, Surroundings, checks};
 use crate::pools;
+use crate::registry;
 use crate::units::parse_len;
 
 pub(crate) struct Scale;
@@ -107,7 +108,8 @@ impl Lab for ScaleLab<'_> {
             sink_ns_per_byte: 1e-3 * setting("sink_ns_per_kb")?,
             threads: cell.number("threads") as usize,
         };
-        let setup = PolicySetup { methods: DEFAULT_METHODS, ..PolicySetup::new(cores, prior) };
+        let codecs = registry::codecs();
+        let setup = PolicySetup { codecs, methods: DEFAULT_METHODS, ..PolicySetup::new(cores, prior) };
         let fixed = |method: Method| -> Run {
             let conditions = Conditions { block_max: FIXED_BLOCK, decision_ns: 0.0, ..conditions.clone() };
             world::run_on(table, &conditions, &hardware, PolicySpec::fixed(method, false).build(&setup))
@@ -119,7 +121,7 @@ impl Lab for ScaleLab<'_> {
                 let runs = narrows_sim::judge::fixed_methods(table).into_iter().map(fixed);
                 runs.min_by(|a, b| a.seconds.total_cmp(&b.seconds)).context("no methods")?
             }
-            name => world::run_on(table, &conditions, &hardware, name.parse::<PolicySpec>()?.build(&setup)),
+            name => world::run_on(table, &conditions, &hardware, registry::policy(name)?.build(&setup)),
         };
         let bound_s = hardware.bound(table, &conditions);
         let goodput = |seconds: f64| conditions.len as f64 * 8e-9 / seconds;

@@ -26,6 +26,7 @@ use super::super::samples::Values;
 use super::virtual_time::WORLD;
 use super::{Axis, Kind, Lab, Setting, Surroundings, checks};
 use crate::pools;
+use crate::registry;
 
 pub(crate) struct Sets;
 
@@ -149,7 +150,7 @@ impl SetsLab {
         });
         let wanted: Vec<Key> = wanted.collect();
         let tables = tables(&wanted, surroundings)?;
-        let datacomp: PolicySpec = "datacomp".parse()?;
+        let datacomp = registry::policy("datacomp")?;
         let learned = if learns { Some(train(plan, &datacomp, &wanted, &tables, surroundings)?) } else { None };
         let tests = wanted.into_iter().zip(tables).filter(|(k, _)| !k.train).map(|(k, t)| ((k.pool, k.number), t));
         Ok(Self {
@@ -178,11 +179,7 @@ impl Lab for SetsLab {
         };
         let fixed = |method: Method| -> Run {
             let conditions = world::Conditions { block_max: STATIC_BLOCK, ..world(1) };
-            world::run(
-                table,
-                &conditions,
-                PolicySpec::fixed(method, false).build(&PolicySetup::new(1, Prior::shipped())),
-            )
+            world::run(table, &conditions, PolicySpec::fixed(method, false).build(&setup(1)))
         };
         let key = (cell.with("strategy", ""), number);
         let plain = Arc::clone(self.plain.lock().unwrap_or_else(PoisonError::into_inner).entry(key).or_default());
@@ -191,11 +188,11 @@ impl Lab for SetsLab {
             // Only one thread and the methods of the text, like its oracle.
             "comptool" => (self.possible(&table.only(&self.datacomp.methods()), &world(1)), None),
             "oracle" => (self.possible(table, &world(CORES)), None),
-            "lzo" => with_seconds(fixed("lzo".parse()?)),
-            "zlib" => with_seconds(fixed("zlib:level=6".parse()?)),
+            "lzo" => with_seconds(fixed(registry::method("lzo")?)),
+            "zlib" => with_seconds(fixed(registry::method("zlib:level=6")?)),
             "plain" => with_seconds(fixed(Method::STORE)),
             "balance" => {
-                let policy = PolicySpec::balance().build(&PolicySetup::new(CORES, Prior::shipped()));
+                let policy = PolicySpec::balance().build(&setup(CORES));
                 let block_max = PolicySpec::balance().block_max();
                 with_seconds(world::run(
                     table,
@@ -204,11 +201,11 @@ impl Lab for SetsLab {
                 ))
             }
             "datacomp" => {
-                let reads: PolicySpec = "datacomp:table=learned,mode=read".parse()?;
+                let reads = registry::policy("datacomp:table=learned,mode=read")?;
                 let learned = self.learned.as_ref().and_then(PolicySpec::contents);
                 let reads = reads.load(&learned.context("datacomp has not learned")?)?;
                 let conditions = datacomp_conditions(world(CORES), &reads);
-                with_seconds(world::run(table, &conditions, reads.build(&PolicySetup::new(CORES, Prior::shipped()))))
+                with_seconds(world::run(table, &conditions, reads.build(&setup(CORES))))
             }
             other => bail!("there is no strategy '{other}'"),
         };
@@ -224,6 +221,10 @@ impl Lab for SetsLab {
         }
         Ok(values)
     }
+}
+
+fn setup(cores: usize) -> PolicySetup<'static> {
+    PolicySetup { codecs: registry::codecs(), ..PolicySetup::new(cores, Prior::shipped()) }
 }
 
 fn with_seconds(run: Run) -> (f64, Option<Run>) {
@@ -260,7 +261,7 @@ fn train(
     tables: &[Table],
     surroundings: &Surroundings,
 ) -> Result<PolicySpec> {
-    let mut spec: PolicySpec = "datacomp:table=learned".parse()?;
+    let mut spec = registry::policy("datacomp:table=learned")?;
     let sets = || keys.iter().zip(tables).filter(|(k, _)| k.train);
     eprintln!("experiment: datacomp learns from {} sets", sets().count());
     for link in plan.axis("link_mbit") {
@@ -271,8 +272,8 @@ fn train(
                 let len = TRAIN_LEN / sets / SET_LEN * SET_LEN;
                 let world = environment(link.parse()?, load.parse()?, CORES);
                 let world = datacomp_conditions(world::Conditions { len: len.max(SET_LEN), ..world }, datacomp);
-                let setup = PolicySetup::new(CORES, Prior::shipped());
-                let saved = world::run(table, &world, spec.build(&setup)).saved.context("datacomp learned nothing")?;
+                let saved =
+                    world::run(table, &world, spec.build(&setup(CORES))).saved.context("datacomp learned nothing")?;
                 spec = spec.load(&saved)?;
             }
         }
@@ -303,13 +304,13 @@ fn drawn() -> String {
 /// Tables of these sets, in order. Those measured before are read from the folder of tables.
 fn tables(keys: &[Key], surroundings: &Surroundings) -> Result<Vec<Table>> {
     let mut methods = measurable(DEFAULT_METHODS);
-    let datacomp = "datacomp".parse::<PolicySpec>()?.methods();
+    let datacomp = registry::policy("datacomp")?.methods();
     for method in measurable(&datacomp) {
         if !methods.contains(&method) {
             methods.push(method);
         }
     }
-    let named: Vec<_> = methods.iter().map(Method::to_string).collect();
+    let named: Vec<_> = methods.iter().map(|m| registry::name(*m)).collect();
     let folder = surroundings.tables.join(format!("sets-{:016x}", xxh3_64(format!("{named:?}{}", drawn()).as_bytes())));
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let path = |key: &Key| folder.join(format!("{}.table", key.name()));
@@ -318,7 +319,7 @@ fn tables(keys: &[Key], surroundings: &Surroundings) -> Result<Vec<Table>> {
         eprintln!("experiment: measuring the costs of methods on {} sets", missing.len());
         measure_all(&missing, &methods, &folder, surroundings)?;
     }
-    keys.iter().map(|k| Table::load(&path(k))).collect()
+    keys.iter().map(|k| Table::load(&path(k), registry::codecs())).collect()
 }
 
 fn measure_all(keys: &[&Key], methods: &[Method], folder: &Path, surroundings: &Surroundings) -> Result<()> {

@@ -11,6 +11,7 @@ use super::super::samples::Values;
 use super::virtual_time::{AXES, SETTINGS, WORLD, Worlds};
 use super::{Axis, Kind, Lab, Setting, Surroundings};
 use crate::pools;
+use crate::registry;
 use crate::units::parse_len;
 
 pub(crate) struct Trace;
@@ -85,7 +86,7 @@ struct Row {
 fn choices(trace: &str) -> Vec<Row> {
     let lines = trace.lines().filter_map(|l| serde_json::from_str::<Value>(l).ok());
     let row = |line: Value| {
-        let method: Method = line["method"].as_str()?.parse().ok()?;
+        let method = registry::method(line["method"].as_str()?).ok()?;
         let level = if method == Method::STORE { 0.0 } else { f64::from(method.level) };
         let own = line["fifo_packets"].as_f64();
         Some(Row {

@@ -16,6 +16,7 @@ use super::super::plan::Plan;
 use super::super::samples::Values;
 use super::{Axis, Kind, Lab, Setting, Surroundings, checks};
 use crate::cells as grid;
+use crate::registry;
 use crate::units::parse_len;
 use crate::{fit, measure, pools};
 use narrows_sim::judge::{self, Possible};
@@ -54,7 +55,7 @@ pub(super) const SETTINGS: &[Setting] = &[
 ];
 
 fn methods(text: &str) -> Result<(), String> {
-    if text.is_empty() { Ok(()) } else { Method::parse_list(text).map(|_| ()).map_err(|e| e.to_string()) }
+    if text.is_empty() { Ok(()) } else { registry::methods(text).map(|_| ()).map_err(|e| e.to_string()) }
 }
 
 fn prior(text: &str) -> Result<(), String> {
@@ -130,28 +131,28 @@ impl<'a> Worlds<'a> {
             }
         };
         if !more.is_empty() {
-            add(Method::parse_list(&more)?);
+            add(registry::methods(&more)?);
         }
         for policy in plan.axis("policy") {
-            if let Ok(spec) = policy.parse::<PolicySpec>() {
+            if let Ok(spec) = registry::policy(policy) {
                 add(spec.methods());
             }
         }
-        let named: Vec<_> = methods.iter().map(Method::to_string).collect();
+        let named: Vec<_> = methods.iter().map(|m| registry::name(*m)).collect();
         let folder = surroundings
             .tables
             .join(format!("{:016x}", xxh3_64(format!("{len} {named:?}{}", pools::recipe()).as_bytes())));
         let leave_one_out = plan.setting("prior") == "leave-one-out";
         let only = if leave_one_out { Vec::new() } else { plan.axis("pool") };
         measure::complete(surroundings.corpus()?, &folder, len, &methods, &only, &|| surroundings.stopped())?;
-        let all = table::load_all(&folder, &only)?;
+        let all = table::load_all(&folder, &only, registry::codecs())?;
         let reference = if leave_one_out { fit::read_reference(&folder)? } else { Vec::new() };
         let fitted = if leave_one_out { fit::fitting(&all)? } else { Vec::new() };
         let mut priors = Vec::new();
         for table in &all {
             priors.push(if leave_one_out {
                 let text = fit::fit(&fitted, Some(&table.pool), &reference)?;
-                Prior::parse(&text).map_err(|e| anyhow::anyhow!("{e}"))?
+                Prior::parse_with(&text, registry::codecs())?
             } else {
                 Prior::shipped().clone()
             });
@@ -185,7 +186,8 @@ impl<'a> Worlds<'a> {
             ensure!(cell.get("scenario") != "cpu3", "load and cpu3 cannot be combined");
             conditions.cpu = Speed::constant(conditions.cores as f64 / (conditions.cores as f64 + load));
         }
-        let setup = PolicySetup { methods: DEFAULT_METHODS, ..PolicySetup::new(grid_cell.cores, prior) };
+        let codecs = registry::codecs();
+        let setup = PolicySetup { codecs, methods: DEFAULT_METHODS, ..PolicySetup::new(grid_cell.cores, prior) };
         let fixed = |method: Method, decision_ns: f64| -> Run {
             let conditions = world::Conditions { block_max: FIXED_BLOCK, decision_ns, ..conditions.clone() };
             world::run(table, &conditions, PolicySpec::fixed(method, false).build(&setup))
@@ -209,7 +211,7 @@ impl<'a> Worlds<'a> {
                 (run, Some(method))
             }
             _ => {
-                let spec: PolicySpec = name.parse()?;
+                let spec = registry::policy(name)?;
                 let block_max = if spec.name() == "fixed" { FIXED_BLOCK } else { conditions.block_max };
                 let conditions = world::Conditions { block_max, trace, ..conditions.clone() };
                 (world::run(table, &conditions, spec.build(&setup)), None)
@@ -225,9 +227,11 @@ impl<'a> Worlds<'a> {
         values.numbers.extend(more.map(|(k, v)| (k.to_owned(), v)));
         let mut mix: Vec<_> = summary.mix.iter().map(|r| (r.raw_bytes, r.method)).collect();
         mix.sort_by_key(|m| std::cmp::Reverse(m.0));
-        let share = |(bytes, method): &(u64, Method)| format!("{method} {:.2}", *bytes as f64 / grid_cell.len as f64);
+        let share = |(bytes, method): &(u64, Method)| {
+            format!("{} {:.2}", registry::name(*method), *bytes as f64 / grid_cell.len as f64)
+        };
         let words = mix.iter().take(4).map(share).collect::<Vec<_>>().join(" ");
-        values.words.insert("mix".into(), chosen.map_or(words, |m| m.to_string()));
+        values.words.insert("mix".into(), chosen.map_or(words, registry::name));
         Ok((values, run.trace))
     }
 

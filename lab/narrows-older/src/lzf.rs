@@ -1,7 +1,8 @@
-//! LZF, for comparisons with older systems: a byte-wise LZ with a window of 8 KiB. The stream is
-//! described in docs/format.md, 5.1.
+//! LZF: a byte-wise LZ with a window of 8 KiB. The stream is described in docs/format.md, 5.1.
 
-use super::{Codec, CodecId, DecodeError, Decoder, Encoder, Level, Room};
+use narrows::codec::{Codec, CodecId, DecodeError, Decoder, Encoder, Level};
+
+use crate::room::Room;
 
 /// The default of LZF itself.
 const HASH_BITS: u32 = 16;
@@ -11,11 +12,11 @@ const DISTANCE_MAX: usize = 8192;
 const LITERALS_MAX: usize = 32;
 
 #[derive(Debug)]
-pub(super) struct Lzf;
+struct Lzf;
 
 impl Codec for Lzf {
     fn id(&self) -> CodecId {
-        CodecId::LZF
+        crate::LZF
     }
 
     fn name(&self) -> &'static str {
@@ -148,7 +149,7 @@ impl Decoder for LzfDecoder {
     }
 }
 
-pub(super) const ENTRY: &dyn Codec = &Lzf;
+pub(crate) const ENTRY: &dyn Codec = &Lzf;
 
 #[cfg(test)]
 mod tests {

@@ -3,13 +3,15 @@
 
 use std::ops::{Index, IndexMut};
 
-use crate::codec::{CodecId, Level, Method};
-use crate::error::{Error, Result};
+use narrows::codec::{CodecId, Level, Method};
+use narrows::{Error, Result};
 
 /// Lengths of blocks.
 pub(super) const SIZES: [usize; 5] = [32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10];
+/// The number of LZO, a codec that only the laboratory has.
+const LZO: CodecId = CodecId(8);
 /// Families of methods with three strengths each; null (`store`) has one.
-const FAMILIES: [CodecId; 5] = [CodecId::STORE, CodecId::LZO, CodecId::ZLIB, CodecId::BZIP2, CodecId::XZ];
+const FAMILIES: [CodecId; 5] = [CodecId::STORE, LZO, CodecId::ZLIB, CodecId::BZIP2, CodecId::XZ];
 pub(super) const STRENGTHS: [&[Level]; 5] = [&[0], &[1, 2, 3], &[1, 6, 9], &[1, 5, 9], &[1, 6, 9]];
 const STRENGTHS_MAX: usize = 3;
 /// Numbers of threads: one, and all.

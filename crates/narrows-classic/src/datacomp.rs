@@ -9,10 +9,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{Choice, Outcome, Policy, PolicySettings, PolicySetup, Registered};
-use crate::codec::Method;
-use crate::error::{Error, Result};
-use crate::monitor::View;
+use narrows::codec::{Codecs, Method};
+use narrows::monitor::{Limits, View};
+use narrows::policy::{Choice, Outcome, Policy, PolicySettings, PolicySetup, Registered};
+use narrows::{Error, Result};
 
 mod table;
 
@@ -39,6 +39,8 @@ const LOAD_GAIN: f32 = 0.125;
 pub struct Datacomp {
     table: EventTable,
     learns: bool,
+    /// Codecs of the flow, bit n for codec n.
+    codecs: u64,
     cores: usize,
     /// By record: number of choices whose outcome has not come.
     in_flight: Vec<u8>,
@@ -69,15 +71,16 @@ struct Why {
 }
 
 impl Datacomp {
-    pub(super) const BLOCK_MAX: usize = SIZES[SIZES.len() - 1];
+    const BLOCK_MAX: usize = SIZES[SIZES.len() - 1];
 
-    /// A policy for one flow. If `learns`, it tries methods and updates the table; else it only
-    /// reads it.
-    pub fn new(table: EventTable, learns: bool, cores: usize) -> Self {
+    /// A policy for one flow, with methods of these codecs. If `learns`, it tries methods and updates the
+    /// table; else it only reads it.
+    pub fn new(table: EventTable, learns: bool, cores: usize, codecs: &Codecs) -> Self {
         Self {
             in_flight: vec![0; table.len()],
             table,
             learns,
+            codecs: codecs.bits(),
             cores: cores.max(1),
             pending: Box::new([None; REMEMBERED]),
             load: 0.0,
@@ -90,12 +93,12 @@ impl Datacomp {
         }
     }
 
-    /// All methods of the table that this build has.
-    pub(super) fn methods() -> Vec<Method> {
+    /// All methods of the table that these codecs have.
+    fn methods(codecs: &Codecs) -> Vec<Method> {
         let mut methods = Vec::new();
         for (family, strengths) in STRENGTHS.iter().enumerate() {
             let known = strengths.iter().map(|level| table::method(family, *level));
-            methods.extend(known.filter(|m| m.codec.codec().is_some()));
+            methods.extend(known.filter(|m| codecs.get(m.codec).is_some()));
         }
         methods
     }
@@ -116,12 +119,12 @@ impl Datacomp {
 
     /// The records that may be used now, in the order of the table.
     fn candidates<'a>(&self, view: &View<'a>, opportunity: usize) -> impl Iterator<Item = RecordIndex> + use<'a> {
-        let limits = view.limits;
+        let limits = Limits { codecs: view.limits.codecs & self.codecs, ..view.limits };
         let size_max = table::size_of(view.gathered.min(limits.block_max));
         let threads = if self.cores > 1 { 2 } else { 1 };
         variants(opportunity).filter(move |r| {
             let method = r.method();
-            r.size <= size_max && r.threads < threads && limits.allows(method) && method.codec.codec().is_some()
+            r.size <= size_max && r.threads < threads && limits.allows(method)
         })
     }
 
@@ -159,7 +162,7 @@ impl Datacomp {
     }
 
     fn store(&self, view: &View<'_>, len: usize) -> Choice {
-        Choice::new(Method::STORE, len.clamp(1, view.limits.block_max))
+        Choice::new(Method::STORE, len.min(view.limits.block_max).max(1))
     }
 
     fn finished(&mut self, seq: u64, raw_len: usize, wire_len: usize, wall_ns: u64) {
@@ -244,10 +247,12 @@ struct Settings {
     learns: bool,
     /// Contents of the file.
     table: Option<EventTable>,
+    /// Those of which it tries methods.
+    codecs: Codecs,
 }
 
 impl Settings {
-    fn parse(rest: &str) -> Result<Self> {
+    fn parse(rest: &str, codecs: &Codecs) -> Result<Self> {
         let rest = rest.strip_prefix(':').unwrap_or_default();
         // The mode is parsed from the end, since the name of a file may have commas.
         let (rest, learns) = match rest.rsplit_once("mode=") {
@@ -267,7 +272,7 @@ impl Settings {
         if file.is_none() && !learns {
             return Err(Error::misuse("datacomp needs a table to read: datacomp:table=FILE,mode=read"));
         }
-        Ok(Self { file, learns, table: None })
+        Ok(Self { file, learns, table: None, codecs: codecs.clone() })
     }
 }
 
@@ -283,7 +288,7 @@ impl fmt::Display for Settings {
 
 impl PolicySettings for Settings {
     fn build(&self, setup: &PolicySetup<'_>) -> Box<dyn Policy> {
-        Box::new(Datacomp::new(self.table.clone().unwrap_or_default(), self.learns, setup.cores))
+        Box::new(Datacomp::new(self.table.clone().unwrap_or_default(), self.learns, setup.cores, setup.codecs))
     }
 
     fn block_max(&self) -> usize {
@@ -291,7 +296,7 @@ impl PolicySettings for Settings {
     }
 
     fn methods(&self) -> Vec<Method> {
-        Datacomp::methods()
+        Datacomp::methods(&self.codecs)
     }
 
     fn file(&self) -> Option<&str> {
@@ -303,7 +308,8 @@ impl PolicySettings for Settings {
     }
 
     fn load(&self, bytes: &[u8]) -> Result<Arc<dyn PolicySettings>> {
-        Ok(Arc::new(Self { file: self.file.clone(), learns: self.learns, table: Some(EventTable::parse(bytes)?) }))
+        let (file, codecs) = (self.file.clone(), self.codecs.clone());
+        Ok(Arc::new(Self { file, learns: self.learns, table: Some(EventTable::parse(bytes)?), codecs }))
     }
 
     fn contents(&self) -> Option<Vec<u8>> {
@@ -311,12 +317,12 @@ impl PolicySettings for Settings {
     }
 }
 
-pub(super) const ENTRY: Registered = Registered {
+pub(crate) const ENTRY: Registered = Registered {
     name: "datacomp",
     usage: "datacomp[:table=FILE][,mode=train|read]",
     about: "Datacomp (2016): the method with the best recorded rate in the situation",
     examples: &["datacomp", "datacomp:table=FILE", "datacomp:table=FILE,mode=read"],
-    parse: |rest| Ok(Arc::new(Settings::parse(rest)?)),
+    parse: |rest, codecs| Ok(Arc::new(Settings::parse(rest, codecs)?)),
 };
 
 #[cfg(test)]

@@ -9,10 +9,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{Choice, Outcome, Policy, PolicySettings, PolicySetup, Registered};
-use crate::codec::{Level, Method};
-use crate::error::{Error, Result};
-use crate::monitor::View;
+use narrows::codec::{Level, Method};
+use narrows::monitor::View;
+use narrows::policy::{Choice, Outcome, Policy, PolicySettings, PolicySetup, Registered};
+use narrows::{Error, Result};
 
 /// Interval between checks.
 const REFRESH_NS: u64 = 1_000_000_000 / 6;
@@ -67,8 +67,9 @@ impl Stall {
     /// Initial level of `zstd --adapt`.
     const LEVEL_FIRST: Level = 3;
 
-    /// A policy for one flow that stays within the levels `min..=max`.
+    /// A policy for one flow that stays within the levels `min..=max`; a `max` below `min` counts as `min`.
     pub fn new(min: Level, max: Level, cores: usize) -> Self {
+        let max = max.max(min);
         Self {
             min,
             max,
@@ -88,7 +89,7 @@ impl Stall {
         }
     }
 
-    pub(super) fn methods(min: Level, max: Level) -> Vec<Method> {
+    fn methods(min: Level, max: Level) -> Vec<Method> {
         std::iter::once(Method::STORE).chain((min..=max).filter(|l| *l != 0).map(Method::zstd)).collect()
     }
 
@@ -129,7 +130,7 @@ impl Stall {
     fn correct(&mut self, now: &Progress) {
         self.corrected_at_block = self.blocks_done;
         // Until then the workers are only being filled.
-        if self.blocks_done > self.cores + 1 {
+        if self.blocks_done > self.cores.saturating_add(1) {
             if self.blocked == 0 {
                 self.change = Change::Slower;
             } else if self.change == Change::None {
@@ -256,10 +257,10 @@ impl PolicySettings for Settings {
     }
 }
 
-pub(super) const ENTRY: Registered = Registered {
+pub(crate) const ENTRY: Registered = Registered {
     name: "stall",
     usage: "stall[:min=LEVEL][,max=LEVEL]",
     about: "the rule of zstd --adapt: stalls of CPU or link change the level",
     examples: &["stall", "stall:min=1,max=9"],
-    parse: |rest| Ok(Arc::new(Settings::parse(rest)?)),
+    parse: |rest, _| Ok(Arc::new(Settings::parse(rest)?)),
 };

@@ -1,34 +1,34 @@
 //! Bounded output of an encoder.
 
 /// Appends bytes while there is room; a call without enough room returns `None`.
-pub(super) struct Room<'a> {
+pub(crate) struct Room<'a> {
     out: &'a mut [u8],
     len: usize,
 }
 
 impl<'a> Room<'a> {
-    pub(super) fn new(out: &'a mut [u8]) -> Self {
+    pub(crate) fn new(out: &'a mut [u8]) -> Self {
         Self { out, len: 0 }
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    pub(super) fn put(&mut self, byte: u8) -> Option<()> {
+    pub(crate) fn put(&mut self, byte: u8) -> Option<()> {
         *self.out.get_mut(self.len)? = byte;
         self.len += 1;
         Some(())
     }
 
-    pub(super) fn put_all(&mut self, bytes: &[u8]) -> Option<()> {
+    pub(crate) fn put_all(&mut self, bytes: &[u8]) -> Option<()> {
         self.out.get_mut(self.len..self.len + bytes.len())?.copy_from_slice(bytes);
         self.len += bytes.len();
         Some(())
     }
 
     /// Sets bits of the second-last byte.
-    pub(super) fn or_before_last(&mut self, bits: u8) -> Option<()> {
+    pub(crate) fn or_before_last(&mut self, bits: u8) -> Option<()> {
         *self.out.get_mut(self.len.checked_sub(2)?)? |= bits;
         Some(())
     }

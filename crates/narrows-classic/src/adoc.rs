@@ -5,9 +5,9 @@
 //! or chunk is made moves the level. From level 1 on, chunks of 204,800 bytes are compressed one at
 //! a time. `docs/experiments/seed-policies.md` lists the decisions that the paper leaves open.
 
-use super::{Choice, NoSettings, Policy, Registered};
-use crate::codec::{CodecId, Level, Method};
-use crate::monitor::{PendingState, View};
+use narrows::codec::{CodecId, Level, Method};
+use narrows::monitor::{PendingState, View};
+use narrows::policy::{Choice, NoSettings, Policy, Registered};
 
 /// Section 3.5 of the paper: within 5 % of the best ratio, and 0.1 s at 500 MHz.
 const CHUNK_LEN: usize = 204_800;
@@ -31,9 +31,9 @@ pub struct Adoc {
 }
 
 impl Adoc {
-    pub(super) const BLOCK_MAX: usize = CHUNK_LEN;
+    const BLOCK_MAX: usize = CHUNK_LEN;
 
-    pub(super) fn methods() -> Vec<Method> {
+    fn methods() -> Vec<Method> {
         std::iter::once(Method::STORE).chain((1..=LEVEL_MAX).map(|l| Method::new(CodecId::ZLIB, l))).collect()
     }
 }
@@ -112,10 +112,10 @@ const SETTINGS: NoSettings = NoSettings {
     build: |_| Box::new(Adoc::default()),
 };
 
-pub(super) const ENTRY: Registered = Registered {
+pub(crate) const ENTRY: Registered = Registered {
     name: "adoc",
     usage: "adoc",
     about: "AdOC (2002): the length of the send queue sets the level of zlib",
     examples: &["adoc"],
-    parse: |rest| SETTINGS.parse(rest),
+    parse: |rest, _| SETTINGS.parse(rest),
 };

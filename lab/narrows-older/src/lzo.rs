@@ -1,10 +1,10 @@
-//! LZO1X, for comparisons with older systems: decoded by `lzokay`, encoded by a fast greedy encoder
-//! of our own in the manner of LZO1X-1, which the libraries under free licences lack. The stream is
-//! described in docs/format.md, 5.1.
+//! LZO1X: decoded by `lzokay`, encoded by a fast greedy encoder of our own in the manner of LZO1X-1,
+//! which the libraries under free licences lack. The stream is described in docs/format.md, 5.1.
 
 use lzokay::decompress::decompress;
+use narrows::codec::{Codec, CodecId, DecodeError, Decoder, Encoder, Level};
 
-use super::{Codec, CodecId, DecodeError, Decoder, Encoder, Level, Room};
+use crate::room::Room;
 
 /// Levels 1, 2 and 3 have hash tables of 2^11, 2^14 and 2^15 entries, as LZO1X-1(11), LZO1X-1 and
 /// LZO1X-1(15).
@@ -22,11 +22,11 @@ const SHORT_MATCH: usize = 8;
 const SKIP_SHIFT: usize = 5;
 
 #[derive(Debug)]
-pub(super) struct Lzo;
+struct Lzo;
 
 impl Codec for Lzo {
     fn id(&self) -> CodecId {
-        CodecId::LZO
+        crate::LZO
     }
 
     fn name(&self) -> &'static str {
@@ -159,7 +159,7 @@ impl Decoder for LzoDecoder {
     }
 }
 
-pub(super) const ENTRY: &dyn Codec = &Lzo;
+pub(crate) const ENTRY: &dyn Codec = &Lzo;
 
 #[cfg(test)]
 mod tests {

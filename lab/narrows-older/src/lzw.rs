@@ -1,8 +1,7 @@
-//! LZW, for comparisons with older systems: codes of 9 to 12 bits, low bits first, as in GIF.
+//! LZW: codes of 9 to 12 bits, low bits first, as in GIF.
 
+use narrows::codec::{Codec, CodecId, DecodeError, Decoder, Encoder, Level};
 use weezl::{BitOrder, LzwStatus};
-
-use super::{Codec, CodecId, DecodeError, Decoder, Encoder, Level};
 
 const SYMBOL_BITS: u8 = 8;
 /// Worst case: a code of twelve bits for every byte, the clear and end codes, and the library's own
@@ -11,11 +10,11 @@ const EXPANSION: usize = 2;
 const EXTRA: usize = 64;
 
 #[derive(Debug)]
-pub(super) struct Lzw;
+struct Lzw;
 
 impl Codec for Lzw {
     fn id(&self) -> CodecId {
-        CodecId::LZW
+        crate::LZW
     }
 
     fn name(&self) -> &'static str {
@@ -153,7 +152,7 @@ impl Decoder for LzwDecoder {
     }
 }
 
-pub(super) const ENTRY: &dyn Codec = &Lzw;
+pub(crate) const ENTRY: &dyn Codec = &Lzw;
 
 #[cfg(test)]
 mod tests {

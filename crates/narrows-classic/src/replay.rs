@@ -16,10 +16,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{Choice, Policy, PolicySettings, PolicySetup, Registered};
-use crate::codec::Method;
-use crate::error::{Error, Result};
-use crate::monitor::View;
+use narrows::codec::{Codecs, Method};
+use narrows::monitor::View;
+use narrows::policy::{Choice, Policy, PolicySettings, PolicySetup, Registered};
+use narrows::{Error, Result};
 
 /// Maximum length that every receiver accepts (docs/format.md, section 6).
 const BASELINE_BLOCK_MAX: usize = 2 << 20;
@@ -63,14 +63,22 @@ impl Schedule {
         &self.0
     }
 
-    /// Parses a schedule, or the trace of one flow.
+    /// Parses a schedule, or the trace of one flow, with methods of the library.
     ///
     /// # Errors
     /// A line is malformed, a block's length or method is invalid, the trace has more than one flow
     /// or lacks its beginning, or there are no blocks or too many.
     pub fn parse(text: &str) -> Result<Self> {
+        Self::parse_with(text, Codecs::shipped())
+    }
+
+    /// Parses a schedule, or the trace of one flow, with methods of these codecs.
+    ///
+    /// # Errors
+    /// As [`Schedule::parse`].
+    pub fn parse_with(text: &str, codecs: &Codecs) -> Result<Self> {
         let is_trace = text.trim_start().starts_with('{');
-        let blocks = if is_trace { parse_trace(text)? } else { parse_schedule(text)? };
+        let blocks = if is_trace { parse_trace(text, codecs)? } else { parse_schedule(text, codecs)? };
         if blocks.is_empty() {
             return Err(Error::misuse("the file has no block to replay"));
         }
@@ -103,7 +111,7 @@ impl fmt::Display for Schedule {
     }
 }
 
-fn parse_schedule(text: &str) -> Result<Vec<Planned>> {
+fn parse_schedule(text: &str, codecs: &Codecs) -> Result<Vec<Planned>> {
     let mut blocks = Vec::new();
     for (i, line) in text.lines().enumerate() {
         let mut words = line.split('#').next().unwrap_or_default().split_whitespace();
@@ -122,7 +130,7 @@ fn parse_schedule(text: &str) -> Result<Vec<Planned>> {
         if words.next().is_some() {
             return Err(bad());
         }
-        push(&mut blocks, i, raw_len, method, (linked, history_len))?;
+        push(&mut blocks, codecs, i, raw_len, method, (linked, history_len))?;
     }
     Ok(blocks)
 }
@@ -138,7 +146,7 @@ struct Begun<'a> {
     history_len: usize,
 }
 
-fn parse_trace(text: &str) -> Result<Vec<Planned>> {
+fn parse_trace(text: &str, codecs: &Codecs) -> Result<Vec<Planned>> {
     let mut blocks = Vec::new();
     let mut begun: Option<Begun<'_>> = None;
     let mut last_encoded = None;
@@ -154,7 +162,7 @@ fn parse_trace(text: &str) -> Result<Vec<Planned>> {
                     let raw_len = raw_len.ok_or_else(|| {
                         Error::misuse(format!("line {}: a second flow begins; replay takes the trace of one", i + 1))
                     })?;
-                    push(&mut blocks, b.line, raw_len, b.method, (b.linked, b.history_len))?;
+                    push(&mut blocks, codecs, b.line, raw_len, b.method, (b.linked, b.history_len))?;
                 } else if raw_offset > 0 {
                     return Err(Error::misuse("the trace lacks the beginning of its flow"));
                 }
@@ -177,7 +185,7 @@ fn parse_trace(text: &str) -> Result<Vec<Planned>> {
     }
     if let Some(b) = begun {
         let raw_len = last_encoded.filter(|e| e.0 == b.seq).map_or(b.len_at_most, |e| e.1);
-        push(&mut blocks, b.line, raw_len, b.method, (b.linked, b.history_len))?;
+        push(&mut blocks, codecs, b.line, raw_len, b.method, (b.linked, b.history_len))?;
     }
     Ok(blocks)
 }
@@ -195,6 +203,7 @@ fn field<'a>(line: &'a str, key: &str) -> Option<&'a str> {
 
 fn push(
     blocks: &mut Vec<Planned>,
+    codecs: &Codecs,
     line: usize,
     raw_len: u64,
     method: &str,
@@ -204,9 +213,9 @@ fn push(
     if raw_len == 0 || raw_len > BLOCK_HARD_MAX {
         return Err(Error::misuse(format!("line {line}: a block has 1 to {BLOCK_HARD_MAX} bytes, not {raw_len}")));
     }
-    let method: Method = method.parse().map_err(|e: Error| Error::misuse(format!("line {line}: {}", e.message)))?;
-    if linked && !method.info().can_link() {
-        return Err(Error::misuse(format!("line {line}: {} frames cannot be linked", method.info().name())));
+    let method = codecs.parse(method).map_err(|e| Error::misuse(format!("line {line}: {}", e.message)))?;
+    if linked && !codecs.can_link(method) {
+        return Err(Error::misuse(format!("line {line}: {} frames cannot be linked", codecs.of(method).name())));
     }
     if blocks.len() >= BLOCKS_MAX {
         return Err(Error::misuse(format!("line {line}: a schedule has at most {BLOCKS_MAX} blocks")));
@@ -222,18 +231,19 @@ pub struct Replay {
     /// The block that contains the next raw byte, and the raw offset of its end.
     at: usize,
     end: u64,
+    codecs: Codecs,
 }
 
 impl Replay {
     /// An empty schedule stores everything.
-    pub fn new(schedule: Schedule) -> Self {
+    pub fn new(schedule: Schedule, codecs: &Codecs) -> Self {
         let mut blocks = schedule.0;
         if blocks.is_empty() {
             blocks.push(Planned::alone(128 << 10, Method::STORE));
         }
-        let len_max = blocks.iter().map(|b| b.raw_len).max().unwrap_or(1);
+        let len_max = blocks.iter().map(|b| b.raw_len).max().unwrap_or(1).max(1);
         let end = blocks[0].raw_len as u64;
-        Self { blocks, len_max, at: 0, end }
+        Self { blocks, len_max, at: 0, end, codecs: codecs.clone() }
     }
 }
 
@@ -244,7 +254,7 @@ impl Policy for Replay {
     fn choose(&mut self, view: &View<'_>) -> Choice {
         while view.raw_offset >= self.end && self.at + 1 < self.blocks.len() {
             self.at += 1;
-            self.end += self.blocks[self.at].raw_len as u64;
+            self.end = self.end.saturating_add(self.blocks[self.at].raw_len as u64);
         }
         let block = self.blocks[self.at];
         // After the end of the schedule the last method continues in blocks of the longest
@@ -252,8 +262,9 @@ impl Policy for Replay {
         let len = self.end.checked_sub(view.raw_offset).filter(|l| *l > 0).map_or(self.len_max, |l| l as usize);
         let block_len = len.min(view.limits.block_max);
         let method = if view.limits.allows(block.method) { block.method } else { Method::STORE };
-        let linked = block.linked && method.info().can_link();
-        Choice { linked, history_len: block.history_len, ..Choice::new(method, block_len) }
+        let linked = block.linked && self.codecs.can_link(method);
+        let encode_ns = self.codecs.encode_ns(method, block_len);
+        Choice { linked, history_len: block.history_len, encode_ns, ..Choice::new(method, block_len) }
     }
 
     fn whole_blocks(&self) -> Option<usize> {
@@ -266,6 +277,8 @@ struct Settings {
     file: String,
     /// Contents of the file.
     schedule: Option<Schedule>,
+    /// Those that the file may name.
+    codecs: Codecs,
 }
 
 impl fmt::Display for Settings {
@@ -275,8 +288,8 @@ impl fmt::Display for Settings {
 }
 
 impl PolicySettings for Settings {
-    fn build(&self, _setup: &PolicySetup<'_>) -> Box<dyn Policy> {
-        Box::new(Replay::new(self.schedule.clone().unwrap_or_default()))
+    fn build(&self, setup: &PolicySetup<'_>) -> Box<dyn Policy> {
+        Box::new(Replay::new(self.schedule.clone().unwrap_or_default(), setup.codecs))
     }
 
     fn block_max(&self) -> usize {
@@ -298,17 +311,18 @@ impl PolicySettings for Settings {
 
     fn load(&self, bytes: &[u8]) -> Result<Arc<dyn PolicySettings>> {
         let text = std::str::from_utf8(bytes).map_err(|_| Error::misuse("a schedule or a trace is text"))?;
-        Ok(Arc::new(Self { file: self.file.clone(), schedule: Some(Schedule::parse(text)?) }))
+        let schedule = Some(Schedule::parse_with(text, &self.codecs)?);
+        Ok(Arc::new(Self { file: self.file.clone(), schedule, codecs: self.codecs.clone() }))
     }
 }
 
-pub(super) const ENTRY: Registered = Registered {
+pub(crate) const ENTRY: Registered = Registered {
     name: "replay",
     usage: "replay:FILE",
     about: "repeats the choices of a schedule or of a trace",
     examples: &["replay:FILE"],
-    parse: |rest| match rest.strip_prefix(':').filter(|file| !file.is_empty()) {
-        Some(file) => Ok(Arc::new(Settings { file: file.to_owned(), schedule: None })),
+    parse: |rest, codecs| match rest.strip_prefix(':').filter(|file| !file.is_empty()) {
+        Some(file) => Ok(Arc::new(Settings { file: file.to_owned(), schedule: None, codecs: codecs.clone() })),
         None => Err(Error::misuse("replay needs the file of a schedule or trace: replay:FILE")),
     },
 };
