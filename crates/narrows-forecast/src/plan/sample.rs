@@ -43,6 +43,11 @@ impl Sample {
         self.pieces.iter().map(Vec::len).sum()
     }
 
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// At most `len` bytes of `path`; - is stdin, of which it is the beginning. It is an error if there
     /// are none.
     ///
@@ -50,7 +55,7 @@ impl Sample {
     /// It cannot be read, or has no data.
     pub fn of(path: &Path, len: usize) -> Result<Self> {
         let sample = Self::within(path, len, None)?;
-        if sample.len() == 0 {
+        if sample.is_empty() {
             let skipped = if sample.unreadable > 0 { " that can be read" } else { "" };
             bail!(
                 "{} contains no data{skipped}",

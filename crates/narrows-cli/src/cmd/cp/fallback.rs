@@ -53,7 +53,7 @@ pub(super) fn copy(plan: &Plan, sources: &[Place], target: &Place, missing: Erro
         recursive: plan.pick.recursive,
         owner: !plan.keep.forbids_owner(),
         set_id: plan.keep.set_id,
-        fsync: Fsync::from(plan.keep.fsync) != Fsync::None,
+        fsync: plan.keep.fsync != Fsync::None,
         timeout: plan.patience(),
         quiet: plan.told.verbosity.quiet,
         progress: Arc::clone(&progress),

@@ -256,7 +256,7 @@ impl Plan {
                 exclude: self.pick.patterns.clone(),
                 max: delete.max,
                 names: names || itemize || self.told.removals.is_some(),
-                confirmed: delete.confirmed.clone(),
+                confirmed: delete.confirmed,
             }),
             names,
             set_id: self.keep.set_id || within_host,

@@ -93,7 +93,7 @@ pub(super) fn get_into(plan: &Plan, source: &Place, special: &Special, path: &Pa
         &Output { name: &name, part: Part::Disk, bar: !plan.told.verbosity.quiet },
         tell,
     )?;
-    if Fsync::from(plan.keep.fsync) != Fsync::None {
+    if plan.keep.fsync != Fsync::None {
         special::sync(&target.file()?).with_context(cannot)?;
     }
     Ok(outcome)

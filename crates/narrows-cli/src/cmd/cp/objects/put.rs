@@ -305,7 +305,7 @@ impl Put<'_> {
     fn remove_others(&self, filter: &Filter, tops: &[Vec<u8>]) -> Result<Removed> {
         let (copy, plan) = (self.copy, self.copy.plan);
         let (Some(there), Target::Prefix(prefix)) = (&self.there, &self.target) else { return Ok(Removed::default()) };
-        if !plan.delete.is_some() || signals::received().is_some() {
+        if plan.delete.is_none() || signals::received().is_some() {
             return Ok(Removed::default());
         }
         if Counts::of(&copy.counts.failed) > 0 {
