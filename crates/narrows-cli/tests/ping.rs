@@ -69,7 +69,7 @@ fn every_method_brings_all_messages_back() {
         let rows = |set: usize| seen["sets"][set]["rows"].as_array().unwrap();
         assert_eq!(seen["sets"].as_array().unwrap().len(), 3);
         for set in 0..3 {
-            assert_eq!(rows(set).len(), 19);
+            assert_eq!(rows(set).len(), 16);
             assert_eq!(seen["sets"][set]["messages"], 40);
             assert!(rows(set).iter().all(|r| r["p50_us"].as_f64().unwrap() > 0.0), "{seen}");
         }

@@ -3,8 +3,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use narrows::codec::Method;
-
 use crate::cells::Scenario;
 use crate::registry;
 use crate::units::parse_len;

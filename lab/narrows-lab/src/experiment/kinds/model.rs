@@ -11,7 +11,6 @@ use std::fs;
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result};
-use narrows::codec::Method;
 
 use super::super::cells::Cell;
 use super::super::plan::Plan;

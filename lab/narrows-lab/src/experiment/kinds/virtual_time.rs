@@ -134,7 +134,7 @@ impl<'a> Worlds<'a> {
             add(registry::methods(&more)?);
         }
         for policy in plan.axis("policy") {
-            if let Ok(spec) = registry::policy(policy) {
+            if let Ok(spec) = registry::policy(&policy) {
                 add(spec.methods());
             }
         }
