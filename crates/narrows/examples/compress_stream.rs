@@ -3,43 +3,24 @@
 //! `cargo run --release -p narrows --example compress_stream -- FILE`
 
 use std::fs::File;
-use std::io::{self, Write};
-use std::path::PathBuf;
+use std::io::{self, BufReader};
 
-use narrows::policy::PolicySpec;
-use narrows::stream::{ReceiveOptions, SendOptions, receive, send};
-use narrows::transport::Link;
+use narrows::{Decoder, Encoder, ReceiveOptions, SendOptions};
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let path = PathBuf::from(std::env::args_os().nth(1).ok_or("name a file")?);
-    let mut stream = path.clone().into_os_string();
+fn main() -> narrows::Result<()> {
+    let Some(path) = std::env::args_os().nth(1) else { return Ok(eprintln!("name a file")) };
+    let mut stream = path.clone();
     stream.push(".nrw");
-    let stream = PathBuf::from(stream);
-    let source = File::open(&path)?;
-    let raw_len = source.metadata()?.len();
 
     // A file is not a link: its rate says nothing about the cost of a byte, so the policy is another.
-    let options = SendOptions::new(PolicySpec::storage()).raw_len(raw_len).index(true);
-    let (summary, _policy) = send(source, Link::file_writer(File::create(&stream)?), options)?;
-    println!("{}: {} to {} bytes, ratio {:.2}", stream.display(), raw_len, summary.wire_bytes, summary.ratio());
+    let mut encoder = Encoder::new(File::create(&stream)?, SendOptions::storage().index(true));
+    let raw_len = io::copy(&mut File::open(&path)?, &mut encoder)?;
+    let (file, summary) = encoder.finish()?;
+    file.sync_all()?;
+    println!("{}: {raw_len} to {} bytes, ratio {:.2}", stream.display(), summary.wire_bytes, summary.ratio());
 
     // Every block is compared with its check; a damaged or truncated stream is an error.
-    let received = receive(Counting(0), Link::file_reader(File::open(&stream)?), ReceiveOptions::default())?;
-    assert_eq!(received.raw_bytes, raw_len);
-    println!("read back: {} bytes", received.raw_bytes);
+    let mut decoder = Decoder::new(BufReader::new(File::open(&stream)?), ReceiveOptions::default());
+    println!("read back: {} bytes", io::copy(&mut decoder, &mut io::sink())?);
     Ok(())
-}
-
-/// A sink that counts.
-struct Counting(u64);
-
-impl Write for Counting {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0 += bytes.len() as u64;
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }

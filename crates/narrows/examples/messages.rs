@@ -5,19 +5,17 @@
 use std::os::unix::net::UnixDatagram;
 use std::time::Instant;
 
-use narrows::message::{Contexts, Event, MessageConfig, MessageReceiver, MessageSender};
-use narrows::monitor::cost::Prior;
-use narrows::policy::{PolicySetup, PolicySpec};
+use narrows::messages::{Came, Carrier, Contexts, Delivery, MessageConfig, MessageEnd};
 
 /// Longest unit that this carrier takes; the library's own limit on a message is 65,535 bytes.
 const UNIT_MAX: usize = 66_000;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (here, there) = UnixDatagram::pair()?;
-    let config = MessageConfig { epoch: 1, ..MessageConfig::default() };
-    let policy = PolicySpec::messages().build(&PolicySetup::new(1, Prior::shipped()));
-    let mut sender = MessageSender::new(config.clone(), policy)?;
-    let mut receiver = MessageReceiver::new(MessageConfig { epoch: 2, ..config })?;
+    let carrier = Carrier { delivery: Delivery::Ordered, borders: true };
+    // Another number for every flow that begins, random where a peer may go on after a restart.
+    let end = |epoch| MessageEnd::adaptive(MessageConfig { carrier, epoch, ..MessageConfig::default() });
+    let (mut near, mut far) = (end(1)?, end(2)?);
     // One for each thread, shared by all of its flows.
     let mut contexts = Contexts::default();
 
@@ -28,18 +26,19 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let message =
             format!("{{\"sensor\": \"north-east corner\", \"celsius\": {:.1}}}", 20.0 + f64::from(i % 50) / 10.0);
         unit.clear();
-        sender.encode(message.as_bytes(), begun.elapsed().as_nanos() as u64, &mut contexts, &mut unit)?;
+        let now_ns = begun.elapsed().as_nanos() as u64;
+        near.send(message.as_bytes(), now_ns, &mut contexts, &mut unit)?;
         here.send(&unit)?;
         (raw_bytes, wire_bytes) = (raw_bytes + message.len(), wire_bytes + unit.len());
 
         let len = there.recv(&mut input)?;
         let (mut rest, mut came) = (&input[..len], None);
         while !rest.is_empty() {
-            let step = receiver.receive(rest, &mut contexts)?;
-            if let Event::Message(message) = step.event {
+            let received = far.receive(rest, &mut contexts)?;
+            if let Came::Message(message) = received.came {
                 came = Some(message.to_vec());
             }
-            rest = &rest[step.consumed..];
+            rest = &rest[received.consumed..];
         }
         assert_eq!(came.as_deref(), Some(message.as_bytes()));
     }

@@ -4,11 +4,8 @@
 
 use std::os::unix::net::UnixStream;
 
-use narrows::codec::Method;
-use narrows::monitor::View;
-use narrows::policy::{Choice, Policy};
-use narrows::stream::{ReceiveOptions, SendOptions, receive, send};
-use narrows::transport::Link;
+use narrows::extend::{Choice, Method, Policy, View};
+use narrows::{Link, ReceiveOptions, SendOptions, receive, send};
 
 /// 1 Gbit/s.
 const QUICK_BYTES_PER_S: f64 = 125e6;

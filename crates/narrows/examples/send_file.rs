@@ -7,8 +7,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use narrows::stream::{Control, ReceiveOptions, SendOptions, receive_then, send};
-use narrows::transport::Link;
+use narrows::{Control, Link, ReceiveOptions, SendOptions, receive_then, send};
 
 /// A peer that makes no progress for so long is given up.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -25,6 +25,7 @@ pub enum ErrorKind {
 
 /// An error with the place in the stream where it was found.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Error {
     /// The class of the error.
     pub kind: ErrorKind,
@@ -40,21 +41,25 @@ pub struct Error {
 
 impl Error {
     /// An error without a place.
+    #[doc(hidden)]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into(), wire_offset: None, frame: None, source: None }
     }
 
     /// An error of kind [`ErrorKind::Corrupt`].
+    #[doc(hidden)]
     pub fn corrupt(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Corrupt, message)
     }
 
     /// An error of kind [`ErrorKind::Limit`].
+    #[doc(hidden)]
     pub fn limit(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Limit, message)
     }
 
     /// An error of kind [`ErrorKind::Unsupported`].
+    #[doc(hidden)]
     pub fn unsupported(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Unsupported, message)
     }
@@ -65,12 +70,14 @@ impl Error {
     }
 
     /// An error of kind [`ErrorKind::Truncated`].
+    #[doc(hidden)]
     pub fn truncated(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Truncated, message)
     }
 
     /// Sets the place in the stream; a place that is already set is kept, since it is more exact.
     #[must_use]
+    #[doc(hidden)]
     pub fn at(mut self, wire_offset: u64, frame: u64) -> Self {
         self.wire_offset.get_or_insert(wire_offset);
         self.frame.get_or_insert(frame);

@@ -51,6 +51,7 @@ pub struct View<'a> {
 
 /// The occasion of a choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Ask {
     /// A worker is free, or soon will be.
     Next,

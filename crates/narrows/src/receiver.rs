@@ -163,6 +163,7 @@ struct Copies {
 
 /// Totals of a received flow.
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct RecvSummary {
     /// Raw bytes delivered.
     pub raw_bytes: u64,
@@ -207,6 +208,7 @@ impl RecvSummary {
 
 /// Totals of one codec.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RecvMixRow {
     /// The codec.
     pub codec: CodecId,

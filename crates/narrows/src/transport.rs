@@ -89,6 +89,7 @@ impl Link {
     ///
     /// # Errors
     /// No thread can be started, or the file has no positions.
+    #[doc(hidden)]
     pub fn disk(file: File) -> io::Result<Self> {
         Ok(Self { write: Some(WriteHalf::new(Writer::Disk(disk::Disk::new(file)?), true)), read: None })
     }
@@ -99,6 +100,7 @@ impl Link {
     }
 
     /// The pipes of another program, both directions.
+    #[doc(hidden)]
     pub fn pipes(write: File, read: File) -> Self {
         let mut write = Self::file_writer(write).write;
         write.iter_mut().for_each(|half| half.relayed = true);
@@ -111,6 +113,7 @@ impl Link {
     /// Skips all input before `magic`, such as the output of a login shell. `on_noise` hears it, and
     /// whether `magic` arrived. More than [`NOISE_MAX`] bytes of noise are an error.
     #[must_use]
+    #[doc(hidden)]
     pub fn skip_noise(mut self, magic: &'static [u8], on_noise: impl FnMut(Heard<'_>) + Send + 'static) -> Self {
         if let Some(read) = &mut self.read {
             read.skip_noise(magic, Box::new(on_noise));

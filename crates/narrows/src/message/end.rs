@@ -6,7 +6,8 @@ use super::{
     Sampler, Sent, Training,
 };
 use crate::error::Result;
-use crate::policy::Policy;
+use crate::monitor::cost::Prior;
+use crate::policy::{Policy, PolicySetup, PolicySpec};
 
 /// The content at the front of the input.
 #[derive(Debug, PartialEq, Eq)]
@@ -26,6 +27,7 @@ pub enum Came<'a> {
 
 /// The result of reading one frame.
 #[derive(Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Received<'a> {
     /// Bytes consumed from the front of the input.
     pub consumed: usize,
@@ -35,6 +37,7 @@ pub struct Received<'a> {
 
 /// Totals of one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct Traffic {
     /// Number of messages.
     pub messages: u64,
@@ -70,6 +73,14 @@ pub struct MessageEnd {
 }
 
 impl MessageEnd {
+    /// Both flows of a new link, with the policy `messages`, which adapts to data and carrier.
+    ///
+    /// # Errors
+    /// `Misuse` if the configuration is invalid.
+    pub fn adaptive(config: MessageConfig) -> Result<Self> {
+        Self::new(config, PolicySpec::messages().build(&PolicySetup::new(1, Prior::shipped())))
+    }
+
     /// Both flows of a new link.
     ///
     /// # Errors
@@ -252,16 +263,19 @@ impl MessageEnd {
     }
 
     /// The sending end of the flow to the peer.
+    #[doc(hidden)]
     pub fn sender(&self) -> &MessageSender {
         &self.sender
     }
 
     /// The sending end of the flow to the peer.
+    #[doc(hidden)]
     pub fn sender_mut(&mut self) -> &mut MessageSender {
         &mut self.sender
     }
 
     /// The receiving end of the flow from the peer.
+    #[doc(hidden)]
     pub fn receiver(&self) -> &MessageReceiver {
         &self.receiver
     }

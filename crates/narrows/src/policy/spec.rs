@@ -146,6 +146,7 @@ impl PolicySpec {
     }
 
     /// The policy for a file as its user wants it; `default` is the mode where none is said.
+    #[doc(hidden)]
     pub fn of_hint(hint: &Hint, default: Mode) -> Self {
         if hint.is_never() {
             return Self::store();

@@ -7,6 +7,7 @@ use crate::monitor::expectation::PeerLink;
 /// are estimates.
 // More than 20 fields, since it is a list: each total has readers of its own, who know it by its name.
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct Summary {
     /// Raw bytes whose frames were handed to the link.
     pub raw_bytes: u64,
@@ -63,6 +64,7 @@ pub struct Summary {
 
 /// Totals of one method.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct MixRow {
     /// The method as sent: a block that did not shrink counts as `store`.
     pub method: Method,

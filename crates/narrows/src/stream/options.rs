@@ -131,6 +131,7 @@ impl SendOptions {
 
     /// Calls `act` on the thread that writes the link, once the flow has lasted `delay`: what shorter
     /// flows should not pay for.
+    #[doc(hidden)]
     pub fn later(self, delay: Duration, act: impl FnOnce() + Send + 'static) -> Self {
         Self { later: Some((delay, Box::new(act))), ..self }
     }
@@ -141,17 +142,20 @@ impl SendOptions {
     }
 
     /// Costs of methods before anything is measured. Default: [`Prior::shipped`].
+    #[doc(hidden)]
     pub fn prior(self, prior: Prior) -> Self {
         Self { prior: Some(prior), ..self }
     }
 
     /// Calibration of this host. Default: none.
+    #[doc(hidden)]
     pub fn calibration(self, calibration: Option<&Calibration>) -> Self {
         Self { calibration: calibration.cloned(), ..self }
     }
 
     /// What earlier flows to the same peer found, assumed until this one has evidence of its own.
     /// Default: nothing.
+    #[doc(hidden)]
     pub fn expect(self, expectation: Option<&Expectation>) -> Self {
         let Expectation { link, kinds } = expectation.cloned().unwrap_or_default();
         Self { kinds, rest: SenderConfig { expected_link: link, ..self.rest }, ..self }
@@ -200,12 +204,14 @@ impl SendOptions {
     }
 
     /// Whether repeats are looked for whatever time it takes. Default: false.
+    #[doc(hidden)]
     pub fn search_always(self, always: bool) -> Self {
         Self { search_always: always, ..self }
     }
 
     /// Whether repeats are looked for only once a duplex receiver has stated a reach of its own, so
     /// that a sender may offer them to all. Default: false: from the first byte on.
+    #[doc(hidden)]
     pub fn search_if_asked(self, asked: bool) -> Self {
         Self { search_if_asked: asked, ..self }
     }
@@ -213,6 +219,7 @@ impl SendOptions {
     /// The bytes with which repeats are compared are read from `stored` instead of being kept in
     /// memory: from where the source reads, from its first byte on. If that is changed meanwhile, a
     /// check of the receiver fails; so without checks they are kept. Default: none.
+    #[doc(hidden)]
     pub fn read_back(self, stored: Arc<dyn Stored>) -> Self {
         Self { read_back: Some(stored), ..self }
     }
@@ -241,17 +248,20 @@ impl SendOptions {
 
     /// Raw bytes after which the history is dropped, so that a reader of a file can begin there; 0:
     /// never. Default: 0.
+    #[doc(hidden)]
     pub fn run_len(self, len: u64) -> Self {
         Self { rest: SenderConfig { run_len: len, ..self.rest }, ..self }
     }
 
     /// The effort that a file says it was encoded with. Default: none.
+    #[doc(hidden)]
     pub fn attempt(self, attempt: Option<Attempt>) -> Self {
         Self { rest: SenderConfig { attempt, ..self.rest }, ..self }
     }
 
     /// Whether what a [`BlockSource`](super::BlockSource) gives at once is never joined with what it gives
     /// next: then no block has bytes of two. Default: false.
+    #[doc(hidden)]
     pub fn separate(self, separate: bool) -> Self {
         Self { rest: SenderConfig { separate, ..self.rest }, ..self }
     }
@@ -259,6 +269,7 @@ impl SendOptions {
     /// Whether every block but the last has the length that the policy chose, however long its bytes take to
     /// come, except where the flow is flushed. A policy that looks at the block alone then gives the
     /// same stream for the same bytes. Default: false.
+    #[doc(hidden)]
     pub fn whole_blocks(self, whole: bool) -> Self {
         let gather_ns = if whole { Some(u64::MAX) } else { self.gather_ns };
         Self { gather_ns, rest: SenderConfig { whole_blocks: whole, ..self.rest }, ..self }
@@ -266,6 +277,7 @@ impl SendOptions {
 
     /// Whether the driver tells in this stream how much of the other direction was delivered
     /// ([`Sender::delivered`]). Default: false.
+    #[doc(hidden)]
     pub fn tells_delivered(self, tells: bool) -> Self {
         Self { rest: SenderConfig { tells_delivered: tells, ..self.rest }, ..self }
     }
@@ -283,6 +295,7 @@ impl SendOptions {
 
     /// Whether the source is a regular file, so that reading it waits for no other program. Short
     /// and fast flows then need no thread for it. Default: false.
+    #[doc(hidden)]
     pub fn from_file(self, from_file: bool) -> Self {
         Self { from_file, ..self }
     }
@@ -293,6 +306,7 @@ impl SendOptions {
     }
 
     /// Calls `hear` for each note of the receiver's application ([`Notes`]).
+    #[doc(hidden)]
     pub fn on_note(self, hear: OnNote) -> Self {
         Self { on_note: Some(hear), ..self }
     }
@@ -303,6 +317,7 @@ impl SendOptions {
     }
 
     /// A flow with these options, for drivers. Link, trace and notes are not set in it.
+    #[doc(hidden)]
     pub fn encoding(self, buffers: &BufferPool) -> Encoding {
         let (config, policy) = self.into_engine();
         Encoding::new(Sender::new(config, policy, buffers.clone()))
@@ -310,6 +325,7 @@ impl SendOptions {
 
     /// Splits off the parts that an engine needs, for drivers. Link, trace and notes are not set in
     /// the result.
+    #[doc(hidden)]
     pub fn into_engine(self) -> (SenderConfig, Box<dyn Policy>) {
         let (block_max, history, gather_ns) = match &self.chooser {
             Chooser::Spec(spec) => (spec.block_max(), if spec.links() { HISTORY_DEFAULT } else { 0 }, spec.gather_ns()),
@@ -391,6 +407,7 @@ impl ReceiveOptions {
     /// kept in memory: where the sink stores everything that is written to it, from its first byte on
     /// and at once. Of a stream without checks, which alone tell whether another program changed it,
     /// they are kept in memory, with [`ReceiveOptions::reach_max`] as limit. Default: none.
+    #[doc(hidden)]
     pub fn read_back(self, stored: Arc<dyn Stored>, reach_max: usize) -> Self {
         Self { read_back: Some((stored, reach_max)), ..self }
     }
@@ -415,11 +432,13 @@ impl ReceiveOptions {
 
     /// Whether the sink is a regular file, so that writing it waits for no other program. Short and
     /// fast flows then need no thread for it. Default: false.
+    #[doc(hidden)]
     pub fn to_file(self, to_file: bool) -> Self {
         Self { to_file, ..self }
     }
 
     /// Channel by which the sink sends notes to the sender's application.
+    #[doc(hidden)]
     pub fn notes(self, notes: &Notes) -> Self {
         Self { notes: Some(notes.clone()), ..self }
     }
@@ -430,11 +449,13 @@ impl ReceiveOptions {
     }
 
     /// A flow with these options, for drivers.
+    #[doc(hidden)]
     pub fn decoding(self, buffers: &BufferPool) -> Decoding {
         Decoding::new(Receiver::new(self.into_engine(), buffers.clone()))
     }
 
     /// The engine's configuration, for drivers.
+    #[doc(hidden)]
     pub fn into_engine(self) -> ReceiverConfig {
         ReceiverConfig { cores: self.threads.unwrap_or_else(cores), ..self.rest }
     }

@@ -55,6 +55,7 @@ impl Link {
     ///
     /// # Errors
     /// `Misuse` if the link has only one direction.
+    #[doc(hidden)]
     pub fn bonded(self) -> crate::Result<(Self, Bond)> {
         let bond = Bond(Arc::new(Shared {
             waiting: Mutex::default(),

@@ -17,6 +17,7 @@ impl Link {
     ///
     /// # Errors
     /// `Misuse` if the link has only one direction.
+    #[doc(hidden)]
     pub fn plain(self, backlog: u32) -> Result<Plain> {
         let Self { write: Some(write), read: Some(read) } = self else {
             return Err(Error::misuse("a measurement needs both directions of a link"));
