@@ -210,8 +210,7 @@ mod tests {
     #[test]
     fn a_full_disk_is_no_link() {
         let full = || io::Error::from_raw_os_error(28);
-        let link =
-            narrows::Error { source: Some(full()), ..narrows::Error::new(ErrorKind::Io, "cannot write to the link") };
+        let link = narrows::Error::system("cannot write to the link", full());
         assert_eq!(crate::files::innermost(io::Error::other(link)).to_string(), full().to_string());
         assert_eq!(crate::files::innermost(full()).to_string(), full().to_string());
     }

@@ -66,7 +66,8 @@ impl Cursor {
         self.decode_next(entry, wire, contexts, pool).map_err(|e| {
             // The receiver counts from the beginning of the run.
             let frame = e.frame.map(|frame| frame + run);
-            Error { frame, ..e }.at(entry.wire_begin, next)
+            let wire_offset = e.wire_offset;
+            e.with_place(wire_offset, frame).at(entry.wire_begin, next)
         })
     }
 

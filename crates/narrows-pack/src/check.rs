@@ -160,7 +160,7 @@ fn compare<R: ReadAt>(pack: &Pack<R>, item: &Item, buffer: &mut [u8]) -> Result<
             Piece::End(_) => return Ok(()),
             Piece::Unproven(_, e) => {
                 let message = format!("its content is whole, but its digest cannot be read: {}", e.message);
-                return Err(Error { message, ..e });
+                return Err(e.with_message(message));
             }
         }
     }

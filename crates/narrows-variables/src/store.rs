@@ -45,7 +45,7 @@ impl Store {
         if path.is_dir() {
             if !zarr::METADATA.iter().any(|name| path.join(name).is_file()) {
                 let why = "it has no .zgroup, .zarray or zarr.json";
-                return Err(Error { message: "the folder is no Zarr store".into(), ..io::Error::other(why).into() });
+                return Err(Error::system("the folder is no Zarr store", io::Error::other(why)));
             }
             let (keys, variables, unseen) = zarr::open_folder(path)?;
             return Ok(Some(Self { format: "Zarr", variables, unseen, source: Source::Zarr(keys) }));
@@ -220,7 +220,7 @@ fn classic(version: u8) -> Error {
     };
     let why = "it has no chunks and no filters, and is not read here; ncdump and netCDF4 read it, and \
                `nccopy -k nc4 IN OUT` makes a file that is read here too";
-    Error { message: format!("a classic NetCDF file ({name}), not HDF5"), ..io::Error::other(why).into() }
+    Error::system(format!("a classic NetCDF file ({name}), not HDF5"), io::Error::other(why))
 }
 
 /// Whether an HDF5 file begins behind a short block of its user.

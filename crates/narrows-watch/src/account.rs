@@ -119,20 +119,19 @@ impl Times {
 
     /// As a summary, from which a bottleneck can be found.
     pub fn summary(&self) -> Summary {
-        Summary {
-            encode_cpu_ns: self.encode_cpu_ns,
-            link_busy_ns: self.link_busy_ns,
-            link_dry_ns: self.link_dry_ns,
-            idle_ns: self.idle_ns,
-            search_idle_ns: self.search_idle_ns,
-            confirm_ns: self.confirm_ns,
-            decode_cpu_ns: self.decode_cpu_ns,
-            decode_threads: self.decode_threads,
-            receiver_blocked_ns: self.receiver_blocked_ns,
-            receiver_limited_ns: self.receiver_limited_ns,
-            rate_bytes_per_s: self.rate_bytes_per_s,
-            ..Summary::default()
-        }
+        let mut summary = Summary::default();
+        summary.encode_cpu_ns = self.encode_cpu_ns;
+        summary.link_busy_ns = self.link_busy_ns;
+        summary.link_dry_ns = self.link_dry_ns;
+        summary.idle_ns = self.idle_ns;
+        summary.search_idle_ns = self.search_idle_ns;
+        summary.confirm_ns = self.confirm_ns;
+        summary.decode_cpu_ns = self.decode_cpu_ns;
+        summary.decode_threads = self.decode_threads;
+        summary.receiver_blocked_ns = self.receiver_blocked_ns;
+        summary.receiver_limited_ns = self.receiver_limited_ns;
+        summary.rate_bytes_per_s = self.rate_bytes_per_s;
+        summary
     }
 
     /// What came since an earlier look.
@@ -161,13 +160,17 @@ mod tests {
 
     #[test]
     fn flows_add_up_by_method() {
-        let row = |raw_bytes| MixRow { method: Method::STORE, linked: false, frames: 1, raw_bytes, wire_bytes: 2 };
-        let summary = Summary { mix: vec![row(10)], link_busy_ns: 5, rate_bytes_per_s: 7.0, ..Summary::default() };
-        let mut account = Account::of(&summary);
-        account.merge(&Account::of(&Summary { mix: vec![row(30)], ..summary }));
+        let summary = |raw_bytes| {
+            let mut summary = Summary::default();
+            summary.count_frame(Method::STORE, false, raw_bytes, 0, 2);
+            (summary.link_busy_ns, summary.rate_bytes_per_s) = (5, 7.0);
+            summary
+        };
+        let mut account = Account::of(&summary(10));
+        account.merge(&Account::of(&summary(30)));
         assert_eq!(account.methods().iter().map(|m| (m.frames, m.raw_bytes)).collect::<Vec<_>>(), [(2, 40)]);
         assert_eq!((account.times.link_busy_ns, account.times.rate_bytes_per_s), (10, 7.0));
-        assert_eq!(account.times.since(&Times::of(&Summary { link_busy_ns: 4, ..Summary::default() })).link_busy_ns, 6);
+        assert_eq!(account.times.since(&Times { link_busy_ns: 4, ..Times::default() }).link_busy_ns, 6);
         assert_eq!(Times::of(&account.times.summary()), account.times);
     }
 }

@@ -158,7 +158,8 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     fn sent(f: impl Fn(&mut Summary)) -> Summary {
-        let mut s = Summary { decode_threads: 4, ..Summary::default() };
+        let mut s = Summary::default();
+        s.decode_threads = 4;
         f(&mut s);
         s
     }
@@ -224,8 +225,11 @@ mod tests {
 
     #[test]
     fn a_receiving_end_knows_its_own_part() {
-        let received =
-            |sink_ns, commit_ns, decode_cpu_ns| RecvSummary { sink_ns, commit_ns, decode_cpu_ns, ..Default::default() };
+        let received = |sink_ns, commit_ns, decode_cpu_ns| {
+            let mut received = RecvSummary::default();
+            (received.sink_ns, received.commit_ns, received.decode_cpu_ns) = (sink_ns, commit_ns, decode_cpu_ns);
+            received
+        };
         let s = SECOND;
         for (summary, part) in [
             (received(9 * s, 0, 0), Some(Part::Disk)),

@@ -75,6 +75,26 @@ impl Error {
         Self::new(ErrorKind::Truncated, message)
     }
 
+    /// An error of kind [`ErrorKind::Io`], with that of the system.
+    #[doc(hidden)]
+    pub fn system(message: impl Into<String>, source: std::io::Error) -> Self {
+        Self { source: Some(source), ..Self::new(ErrorKind::Io, message) }
+    }
+
+    /// The same with this text.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_message(self, message: impl Into<String>) -> Self {
+        Self { message: message.into(), ..self }
+    }
+
+    /// The same at this place, or at none.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_place(self, wire_offset: Option<u64>, frame: Option<u64>) -> Self {
+        Self { wire_offset, frame, ..self }
+    }
+
     /// Sets the place in the stream; a place that is already set is kept, since it is more exact.
     #[must_use]
     #[doc(hidden)]

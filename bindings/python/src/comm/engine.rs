@@ -402,5 +402,5 @@ fn frame_bytes(summary: &Summary) -> u64 {
 }
 
 fn link_error(e: io::Error) -> Error {
-    Error { source: Some(e), ..Error::new(narrows::ErrorKind::Io, "the connection cannot be written") }
+    Error::system("the connection cannot be written", e)
 }

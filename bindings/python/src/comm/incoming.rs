@@ -451,7 +451,7 @@ fn begin(py: Python<'_>, allocate: &Py<PyAny>, frame_lens: &[usize], left: u64) 
 /// The length of a read; 0 if there is nothing now.
 fn taken(read: io::Result<usize>) -> PyResult<usize> {
     match read {
-        Ok(0) => Err(raised(Error { wire_offset: None, ..Error::truncated("the peer closed the connection") })),
+        Ok(0) => Err(raised(Error::truncated("the peer closed the connection"))),
         Ok(n) => Ok(n),
         Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(0),
         Err(e) => Err(raised(Error::from(e))),

@@ -154,7 +154,7 @@ impl Decompressing {
         }
         if let Some((kind, text, wire_offset, frame)) = &self.failure {
             let text = format!("the stream has failed already: {text}");
-            return Err(Error { wire_offset: *wire_offset, frame: *frame, ..Error::new(*kind, text) });
+            return Err(Error::new(*kind, text).with_place(*wire_offset, *frame));
         }
         let found = self.decode(wire, most);
         if let Err(e) = &found {

@@ -4,9 +4,9 @@ use std::process;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use narrows::Error;
 use narrows::stream::{self, Control};
 use narrows::transport::Link;
-use narrows::{Error, ErrorKind};
 use pyo3::exceptions::{PyBlockingIOError, PyOSError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
@@ -442,8 +442,7 @@ impl Patience {
         match self.limit {
             Some(limit) if self.since.elapsed() > limit => {
                 let text = format!("no progress for {} s", limit.as_secs_f64());
-                let source = Some(std::io::ErrorKind::TimedOut.into());
-                Err(raised(Error { source, ..Error::new(ErrorKind::Io, text) }))
+                Err(raised(Error::system(text, std::io::ErrorKind::TimedOut.into())))
             }
             _ => Ok(()),
         }

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 use narrows::policy::PolicySpec;
-use narrows::receiver::RecvSummary;
 use narrows::sender::Summary;
 use narrows::stream::{ReceiveOptions, SendOptions};
 use narrows::transport::Link;
@@ -345,7 +344,8 @@ impl Work<'_> {
     /// The summary of a stream of Narrows; of other formats nothing is known but lengths.
     fn tell_decoded(&self, input: &Path, decoded: &Decoded, elapsed: Duration) {
         let Some(last) = &decoded.last else { return };
-        let summary = RecvSummary { raw_bytes: decoded.raw_bytes, wire_bytes: decoded.wire_bytes, ..last.clone() };
+        let mut summary = last.clone();
+        (summary.raw_bytes, summary.wire_bytes) = (decoded.raw_bytes, decoded.wire_bytes);
         self.tell(input, || report::receive_json(&summary, elapsed), || report::receive_line(&summary, elapsed));
     }
 

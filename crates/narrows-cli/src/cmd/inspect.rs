@@ -212,7 +212,7 @@ impl Inspection {
     fn piece(&mut self) -> Result<Block, Error> {
         let mut buffer = self.pool.get(PIECE);
         let read = self.file.read(&mut buffer.bytes_mut()[..PIECE]).map_err(|e| {
-            let error = Error { source: Some(e), ..Error::new(ErrorKind::Io, "cannot read") };
+            let error = Error::system("cannot read", e);
             let inside = self.decoding.preface().is_some() && !self.ended;
             if inside { error.at(self.wire_offset - self.wire_begin, self.frames - self.frames_before) } else { error }
         })?;
@@ -270,7 +270,7 @@ impl Inspection {
     fn with_place(&self, error: Error) -> Error {
         match self.decoding.preface() {
             Some(_) => error,
-            None => Error { wire_offset: None, frame: None, ..error },
+            None => error.with_place(None, None),
         }
     }
 

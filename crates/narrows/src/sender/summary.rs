@@ -92,7 +92,8 @@ impl Summary {
     }
 
     /// Counts a frame of `raw_len` literals and `copied` raw bytes.
-    pub(super) fn count_frame(&mut self, method: Method, linked: bool, raw_len: usize, copied: usize, wire_len: usize) {
+    #[doc(hidden)]
+    pub fn count_frame(&mut self, method: Method, linked: bool, raw_len: usize, copied: usize, wire_len: usize) {
         self.frames += 1;
         self.raw_bytes += (raw_len + copied) as u64;
         self.copied_bytes += copied as u64;
