@@ -40,7 +40,7 @@ fn archived(folder: &Path) -> Option<String> {
     id(&fs::read_to_string(folder.join(NAME)).ok()?)
 }
 
-/// Of builds for others only: else every commit would compile the program anew.
+/// Of builds for others only: else every commit would compile the program again.
 fn current(folder: &Path) -> Option<String> {
     // A copy of this crate in another repository must not take its commit.
     let root = folder.parent()?.parent()?;

@@ -1,4 +1,4 @@
-//! Arbitrary bytes as a chunk of an array, as a file of chunks and as a .npy header; and, behind a valid
+//! Arbitrary bytes as a chunk of an array, as a file of chunks and as a .npy header; and, after a valid
 //! header, as pipeline and body, with the check corrected so that everything is reached.
 #![no_main]
 

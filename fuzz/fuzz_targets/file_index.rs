@@ -1,4 +1,4 @@
-//! An arbitrary index, with a footer that is right or arbitrary, behind frames that are good: what is
+//! An arbitrary index, with a footer that is right or arbitrary, after frames that are good: what is
 //! read are the raw bytes of the frames or an error. And arbitrary bytes as a whole file.
 #![no_main]
 

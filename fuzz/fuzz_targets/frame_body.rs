@@ -1,5 +1,5 @@
 //! A valid preface and valid headers before arbitrary bodies, so that the fuzzer reaches the code
-//! behind them.
+//! after them.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! An arbitrary directory behind an entry stream that is good, of version 1 or 2, with a trailer that leads
+//! An arbitrary directory after an entry stream that is good, of version 1 or 2, with a trailer that leads
 //! to it: what is read of a member is its content or an error, and a directory that compares equal leads to all
 //! content.
 #![no_main]

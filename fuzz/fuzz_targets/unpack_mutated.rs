@@ -30,7 +30,7 @@ fn entries() -> Vec<u8> {
     for (path, kind) in kinds {
         let path = path.as_bytes().to_vec();
         let entry = Entry { path, kind, mode: 0o755, uid: 0, gid: 0, mtime_s: 0, mtime_ns: 0, xattrs: Vec::new() };
-        // Entries by columns behind the first one, as a writer has them.
+        // Entries by columns after the first one, as a writer has them.
         if raw.is_empty() { records.entry(&entry, &mut raw) } else { records.gather(&entry, &mut raw) }.unwrap();
     }
     records.gathered(&mut raw);

@@ -21,7 +21,7 @@ pub struct Bound {
     pub floor: Option<f64>,
     /// So many significant decimal digits: abs(x - y) <= 0.5 10^(1-d) abs(x).
     pub digits: Option<u32>,
-    /// So many significant bits behind the leading one: abs(x - y) <= 2^-(b+1) abs(x).
+    /// So many significant bits after the leading one: abs(x - y) <= 2^-(b+1) abs(x).
     pub bits: Option<u32>,
     /// Range of the array that the chunk is of, without fill values. A chunk alone knows its own only,
     /// which is no wider.

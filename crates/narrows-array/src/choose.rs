@@ -47,7 +47,7 @@ impl Mode {
         }
     }
 
-    /// Level of zstd behind differences within a bound: level 3 finds no more in them, and takes longer.
+    /// Level of zstd after differences within a bound: level 3 finds no more in them, and takes longer.
     fn zstd_of_noise(self) -> BackEnd {
         BackEnd::Zstd(if self == Self::Archive { 3 } else { 1 })
     }
@@ -312,7 +312,7 @@ struct Trial<'a> {
     tried: Vec<(f64, Pipeline)>,
 }
 
-/// Words behind some first steps, and a piece of them.
+/// Words after some first steps, and a piece of them.
 struct Base {
     steps: Vec<Step>,
     /// Side data of those steps, for the whole chunk.
@@ -342,7 +342,7 @@ impl<'a> Trial<'a> {
         Base { steps: Vec::new(), side_len: 0, stage: stage.clone(), piece, piece_stage, times, ns: 0.0 }
     }
 
-    /// Words behind a step, if it applies to the whole chunk.
+    /// Words after a step, if it applies to the whole chunk.
     fn behind(&mut self, step: Step, words: &Words, stage: &Stage) -> Option<Base> {
         let ns = cost::step_ns(&step, stage.width);
         if ns > self.limits.ns_max {
@@ -358,10 +358,10 @@ impl<'a> Trial<'a> {
         Some(Base { steps: vec![step], side_len: side.len(), ns, ..base })
     }
 
-    /// Tries steps and a back end behind a base.
+    /// Tries steps and a back end after a base.
     fn offer(&mut self, base: &Base, steps: &[Step], back_end: BackEnd) {
         let width = base.stage.width;
-        // Behind rank, words are shorter than the elements.
+        // After rank, words are shorter than the elements.
         let share = base.stage.bytes() as f64 / self.raw_len.max(1) as f64;
         let ns = base.ns
             + share

@@ -148,7 +148,7 @@ fn write_header(view: &ArrayView<'_>, bound: Option<&Kept>, xxh3: impl FnOnce(u6
     out.append(&mut tail);
 }
 
-/// The seed of the check, from what stands before and behind it in the header: axes and type that are
+/// The seed of the check, from what stands before and after it in the header: axes and type that are
 /// damaged would give the right bytes another meaning.
 fn seed(before: &[u8], behind: &[u8]) -> u64 {
     xxh3_64_with_seed(behind, xxh3_64(before))

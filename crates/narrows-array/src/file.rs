@@ -155,7 +155,7 @@ impl<'a> Iterator for Chunks<'a> {
 }
 
 impl Chunks<'_> {
-    /// Bytes that are still to be read: behind the header, or behind the chunks so far.
+    /// Bytes that are still to be read: after the header, or after the chunks so far.
     pub fn unread(&self) -> usize {
         self.reader.0.len()
     }

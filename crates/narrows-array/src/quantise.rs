@@ -320,7 +320,7 @@ fn largest<T: Float>(v: &[T::Bits], tolerance: &Tolerance) -> f64 {
 /// more: at 1/64, f32 up to 2^18 times the bound have no exceptions, for .02 bits a value.
 const FIXED_NARROWING: f64 = 63.0 / 64.0;
 
-/// Width of cells for an absolute bound: the value is rounded once more behind, so the cell is narrower
+/// Width of cells for an absolute bound: the value is rounded once more afterwards, so the cell is narrower
 /// by that, unless that would leave little.
 pub(crate) fn cell<T: Float>(v: &[T::Bits], tolerance: &Tolerance) -> Option<f64> {
     if tolerance.rel.is_some() {
@@ -457,7 +457,7 @@ fn layout<T: Float>() -> (u32, u32) {
     }
 }
 
-/// Rounds to `kept` bits behind the leading one, ties to even; not-a-numbers and values that would
+/// Rounds to `kept` bits after the leading one, ties to even; not-a-numbers and values that would
 /// become infinite stay.
 pub(crate) fn round_bits<T: Float>(bits: T::Bits, kept: u32) -> T::Bits {
     let (significand, sign_at) = layout::<T>();
@@ -472,7 +472,7 @@ pub(crate) fn round_bits<T: Float>(bits: T::Bits, kept: u32) -> T::Bits {
     if T::value(result).is_finite() { result } else { bits }
 }
 
-/// Rounds floats to `kept` significant bits behind the leading one, half to even. The result are plain
+/// Rounds floats to `kept` significant bits after the leading one, half to even. The result are plain
 /// floats that any lossless codec shrinks and any reader opens. Fill values and exact ranges of `bound`
 /// stay, as do values that are not finite.
 ///

@@ -192,7 +192,7 @@ fn roff_of_help(help: &str, goes_on: bool) -> Roff {
 fn fold(source: &str) -> String {
     let mut out = String::with_capacity(source.len() + source.len() / 32);
     let mut filled = true;
-    // The line behind .TP is one argument.
+    // The line after .TP is one argument.
     let mut is_tag = false;
     for line in source.lines() {
         match line {

@@ -1,4 +1,4 @@
-//! One file of `narrows repack`: encoded anew beside the old one, verified, put in its place.
+//! One file of `narrows repack`: recompressed beside the old one, verified, put in its place.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -30,11 +30,11 @@ pub(crate) enum Outcome {
     Before,
     /// It is left as it is.
     Left(&'static str),
-    /// It would be encoded anew.
+    /// It would be recompressed.
     Would { old: u64 },
 }
 
-/// Encodes the file at `path` anew, which is no link. `leave` is a reason of its hint to leave it. With
+/// Recompresses the file at `path`, which is no link. `leave` is a reason of its hint to leave it. With
 /// `dry` only its end is read.
 ///
 /// # Errors

@@ -10,7 +10,7 @@ const FEATURES: [&str; 2] = ["mount", "tls"];
 
 const BUILD: &str = if cfg!(debug_assertions) { ", not optimised" } else { "" };
 
-/// What `-V` prints behind the program's name: version, commit and features.
+/// What `-V` prints after the program's name: version, commit and features.
 pub(crate) fn short() -> &'static str {
     static TEXT: LazyLock<String> = LazyLock::new(|| {
         let commit = env!("NARROWS_COMMIT");
@@ -21,7 +21,7 @@ pub(crate) fn short() -> &'static str {
     &TEXT
 }
 
-/// The version, and behind it the commit, the target and what is built in, a line each.
+/// The version, and after it the commit, the target and what is built in, a line each.
 pub(crate) fn long() -> &'static str {
     static TEXT: LazyLock<String> = LazyLock::new(|| {
         let codecs: Vec<_> = CODECS.iter().map(|codec| codec.name()).collect();

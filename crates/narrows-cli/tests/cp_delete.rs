@@ -278,7 +278,7 @@ fn names_of_one_socket_are_names_of_one_copy() {
     }
 }
 
-/// A program that has it open goes on with the one it knows; a copy of its own makes none anew.
+/// A program that has it open goes on with the one it knows; a copy of its own makes no other one.
 #[test]
 fn a_fifo_or_socket_that_is_there_stays_the_one_it_is() {
     let home = home();

@@ -36,7 +36,7 @@ fn of_a_file_with_holes_that_changed_a_little_little_is_sent_and_holes_stay_hole
     let written: Change = |file| file.write_all_at(b"changed", 7_000_001).unwrap();
     let filled: Change = |file| file.write_all_at(&text(200_000), 80 << 20).unwrap();
     let emptied: Change = |file| {
-        // The data of the second range goes: the file is written anew without it.
+        // The data of the second range goes: the file is rewritten without it.
         let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
         rustix::fs::fallocate(file, flags, 40 << 20, 4 << 20).unwrap();
     };

@@ -269,7 +269,7 @@ fn what_is_no_file_of_its_own_fails_alone() {
 fn a_server_stores_only_what_it_was_asked_for() {
     let home = home();
     let (target, outside) = folders(home.path());
-    // The first that was not asked for ends the copy, whatever comes behind it.
+    // The first that was not asked for ends the copy, whatever comes after it.
     let refused = |flags: &[&str], path: &str, kind: EntryKind, words: &str| {
         let mut s = Stream::default();
         s.entry("wanted", EntryKind::Folder);

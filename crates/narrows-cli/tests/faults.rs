@@ -121,7 +121,7 @@ fn bytes_after_the_end_other_formats_and_newer_ones_are_told() {
     let packed = filter(home.path(), &["pipe"], &text(5000)).stdout;
     let after = [&packed[..], b"x"].concat();
     let twice = [&packed[..], &packed[..]].concat();
-    // Another stream behind the first is read as the rest of the file.
+    // Another stream after the first is read as the rest of the file.
     assert_eq!(code(&filter(home.path(), &["pipe", "-t"], &twice)), 0);
     assert_eq!(code(&filter(home.path(), &["inspect", "-"], &twice)), 0);
     for bad in [&after[..], b"this is no stream", b"NRW\x1a\x02 a later version", b"", b"NRW"] {

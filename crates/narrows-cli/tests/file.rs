@@ -179,7 +179,7 @@ fn a_repair_of_an_index_alone_is_good() {
     good(home.path(), &["--block-max", "64K", "a"]);
     let whole = fs::read(home.path().join("a.nrw")).unwrap();
     let mut packed = whole.clone();
-    // Within the sums or the index, behind all blocks and before the end frame.
+    // Within the sums or the index, after all blocks and before the end frame.
     let at = packed.len() - 100;
     packed[at] ^= 1;
     fs::write(home.path().join("a.nrw"), &packed).unwrap();
@@ -204,7 +204,7 @@ fn commands_and_files_are_told_apart() {
     assert!(String::from_utf8(good(home.path(), &["--help"])).unwrap().contains("Commands"));
 }
 
-/// The files behind a misspelt command are left alone.
+/// The files after a misspelt command are left alone.
 #[test]
 fn a_first_word_that_is_neither_a_command_nor_a_file_stops_everything() {
     let home = folder();
@@ -217,7 +217,7 @@ fn a_first_word_that_is_neither_a_command_nor_a_file_stops_everything() {
         (&["decompress", "--sums", "f"], Some("`narrows -d FILE`")),
         (&["pingg"], Some("`narrows ping`")),
         (&["notes.txt", "f"], None),
-        // A command behind its options.
+        // A command after its options.
         (&["--rm", "check", "f"], Some("`narrows check`")),
         (&["-k", "chekc", "f"], Some("`narrows check`")),
     ] {
@@ -486,7 +486,7 @@ fn a_range_of_another_format_is_right_or_an_error() {
     assert_eq!(run(home.path(), &["cat", "--range", "10-20", "a.bz2"]).status.code(), Some(3));
 }
 
-/// What is behind the check of the range is not decoded, however much it is.
+/// What is after the check of the range is not decoded, however much it is.
 #[test]
 fn a_range_of_another_format_ends_with_the_frame_or_member_that_has_it() {
     let home = folder();
@@ -581,7 +581,7 @@ fn zeros_behind_a_gzip_file_are_padding_and_other_bytes_are_an_error() {
     fs::write(home.path().join("a"), &raw).unwrap();
     assert!(Command::new("gzip").current_dir(home.path()).args(["-k", "a"]).status().unwrap().success());
     let packed = fs::read(home.path().join("a.gz")).unwrap();
-    // Behind one member and two, up to the block of a tape; longer than what is read at once.
+    // After one member and two, up to the block of a tape; longer than what is read at once.
     for (members, zeros) in [(1, 1), (1, 10_240), (2, 512), (1, 1 << 20)] {
         let padded = [packed.repeat(members), vec![0; zeros]].concat();
         fs::write(home.path().join("a.gz"), &padded).unwrap();
@@ -645,7 +645,7 @@ fn runs_of_zeros_become_holes_in_new_files_and_nowhere_else() {
             good(home.path(), &["-df", "--no-sparse", "-o", "b", packed]);
             assert!(disk_bytes("b") >= raw.len() as u64 && fs::read(at("b")).unwrap() == raw, "{name}");
             assert!(good(home.path(), &["-dc", packed]) == raw, "{name}");
-            // Behind what is there.
+            // After what is there.
             fs::write(at("b"), "before").unwrap();
             let append = fs::File::options().append(true).open(at("b")).unwrap();
             let mut command = narrows(home.path());

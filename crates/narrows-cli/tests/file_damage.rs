@@ -83,7 +83,7 @@ fn a_damaged_beginning_or_end_names_what_mends_it() {
             assert_one_line_error(&output, 3);
             assert!(stderr(&output).contains("narrows check --repair-index"), "{what}: {}", stderr(&output));
         }
-        // Whether anything was behind a damaged end is not known.
+        // Whether anything was after a damaged end is not known.
         let status = code(&run(h, &["check", "--repair-index", "a.nrw"]));
         assert_eq!(status, if what == "end" { 3 } else { 0 }, "{what}");
         assert!(good(h, &["cat", "a.nrw"]) == raw, "{what}");

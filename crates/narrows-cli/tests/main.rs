@@ -1,5 +1,5 @@
 //! Tests of the program from outside: one program for all of them, since each would compile the helpers
-//! and link everything anew. `cargo test -p narrows-cli --test main cp_kill::` runs those of one file.
+//! and link everything again. `cargo test -p narrows-cli --test main cp_kill::` runs those of one file.
 
 mod common;
 

@@ -66,7 +66,7 @@ fn single_faults_cost_nothing() {
     }
     assert!(hit[..3].iter().all(|n| *n > 0), "begin, parts and end met faults: {hit:?}");
     // Of an upload that began twice because the answer to the first request was lost, nobody knows the
-    // first one: the second request of a copy, behind the question whether the object is there.
+    // first one: the second request of a copy, after the question whether the object is there.
     let left = bucket.unfinished();
     let unknown = |key: &String| {
         ["2-", "3-", "4-", "5-", "6-"].iter().any(|before| key.starts_with(before)) && key.ends_with("-1.nrw")

@@ -1,4 +1,4 @@
-//! Packs in object stores, and objects that are encoded anew, with a real S3-compatible server.
+//! Packs in object stores, and objects that are recompressed, with a real S3-compatible server.
 
 use std::fs;
 use std::path::Path;

@@ -102,7 +102,7 @@ fn images_of_a_tree_come_back_bit_by_bit() {
     unpack.stdin.take().unwrap().write_all(&fs::read(h.join("x.nrw")).unwrap()).unwrap();
     assert!(unpack.wait().unwrap().success());
     assert_eq!(snapshot(&piped.join("tree")), before);
-    // Packed without images, and encoded anew with them.
+    // Packed without images, and recompressed with them.
     good(h, &[&"pack", &"tree", &"-o", &"plain.nrw", &"-f"]);
     good(h, &[&"repack", &"--images", &"plain.nrw"]);
     assert!(len("plain.nrw") <= len("x.nrw") + 200, "{} {}", len("plain.nrw"), len("x.nrw"));
@@ -151,7 +151,7 @@ fn fifos_devices_and_contents_of_folders_are_packed() {
     assert!(h.join("back/fifo").exists() && h.join("back/sub").is_dir());
 }
 
-/// As with tar: whoever listens makes it anew.
+/// As with tar: whoever listens makes a new one.
 #[test]
 fn a_socket_is_left_out_with_a_warning() {
     let home = home();
@@ -423,7 +423,7 @@ fn a_full_disk_is_named_and_is_no_link() {
     assert_eq!(stderr(&output), "narrows: cannot write /dev/full: No space left on device\n");
 }
 
-/// All commands agree that a file with something behind a pack is damaged, and nothing is left out silently.
+/// All commands agree that a file with something after a pack is damaged, and nothing is left out silently.
 #[test]
 fn what_follows_a_pack_is_refused() {
     let home = home();

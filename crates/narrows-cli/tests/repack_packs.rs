@@ -94,7 +94,7 @@ fn a_pack_is_done_once() {
         assert!(out.contains("\"result\":\"before\""), "{name}: {out}");
         assert_eq!(state(&path), before, "{name}");
     }
-    // Two packs behind one another are not one that is done.
+    // Two packs one after another are not one that is done.
     let both = [fs::read(h.join("late.nrw")).unwrap(), fs::read(h.join("late.nrw")).unwrap()].concat();
     fs::write(h.join("both.nrw"), both).unwrap();
     let out = String::from_utf8(good(h, &["repack", "--dry-run", "both.nrw"])).unwrap();

@@ -154,7 +154,7 @@ fn much_both_ways_arrives_as_it_was() {
 
 /// Neither end waits for the other's bytes, nor for more of its own.
 /// Zeros take next to nothing on the network, so that its buffers stop nobody. Both write before either
-/// reads, so that what each says of its reading stands behind bytes that the other does not read.
+/// reads, so that what each says of its reading stands after bytes that the other does not read.
 #[test]
 fn a_program_that_reads_nothing_has_little_on_its_way_to_it() {
     if !has("python3") {

@@ -246,7 +246,7 @@ fn certificates_are_read_again_while_connections_are_open() {
     }
     let home = home();
     let home = home.path();
-    // One certificate for both ends, anew for each authority.
+    // One certificate for both ends, a new one for each authority.
     let renew = || {
         Authority::new(home, "new-ca").sign("new", "IP:127.0.0.1", 2);
         for (new, name) in [("new-ca.pem", "ca.pem"), ("new.key", "end.key"), ("new.pem", "end.pem")] {

@@ -100,7 +100,7 @@ impl Tunnel {
     }
 }
 
-/// The address behind these words and that of the metrics, in whatever order they come.
+/// The address after these words and that of the metrics, in whatever order they come.
 fn said_both(process: &Process, words: &str) -> (String, String) {
     let (mut address, mut metrics) = (None, None);
     while address.is_none() || metrics.is_none() {

@@ -19,7 +19,7 @@ pub use encoder::{Encoding, FramesOptions};
 pub(crate) use known::KnownFrames;
 pub(crate) use narrows_file::alone::{Reader, limits, stands_alone};
 
-/// What the name of a stored file has behind the name of the original.
+/// What the name of a stored file has after the name of the original.
 pub(crate) const SUFFIX: &[u8] = b".nrw";
 
 /// Raw bytes of a block. A record of data holds a frame, and a reader of one byte decodes a block.

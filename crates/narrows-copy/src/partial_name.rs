@@ -44,7 +44,7 @@ pub(crate) fn looks_partial(name: &[u8]) -> bool {
     digits(name).is_some()
 }
 
-/// The digits of a hash, and perhaps a number behind them.
+/// The digits of a hash, and perhaps a number after them.
 fn digits(name: &[u8]) -> Option<&[u8]> {
     let inner = name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?;
     let (digits, rest) = inner.split_at_checked(HASH_LEN)?;

@@ -25,7 +25,7 @@ pub struct Decoded {
 }
 
 /// Decodes all of `source` into `sink`: streams of Narrows, or files of another format, each kind
-/// also several behind one another. `options` makes those of each stream.
+/// also several one after another. `options` makes those of each stream.
 ///
 /// # Errors
 /// The source or the sink fails, or the bytes are in no known format or damaged.

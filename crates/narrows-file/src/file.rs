@@ -22,7 +22,7 @@ const CACHE_MAX: usize = 16 << 20;
 const CURSORS_MAX: usize = 4;
 /// Frames are read together up to so many bytes, and single ones that are longer.
 const READ_MAX: u64 = 4 << 20;
-/// Most streams in a file: each costs a read to find. Whoever appends more should write one anew.
+/// Most streams in a file: each costs a read to find. Whoever appends more should rewrite it.
 const MEMBERS_MAX: usize = 1 << 16;
 
 /// How a file is opened.
@@ -391,7 +391,7 @@ pub(crate) fn io_error(error: Error) -> io::Error {
 
 impl<R: ReadAt> Read for File<R> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        // One block at a time: the first bytes do not wait for what lies behind a damaged place.
+        // One block at a time: the first bytes do not wait for what lies after a damaged place.
         let Some(block) = self.block_at(self.position).map_err(io_error)? else { return Ok(0) };
         let n = block.len().min(buf.len());
         buf[..n].copy_from_slice(&block[..n]);

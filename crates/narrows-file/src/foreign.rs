@@ -95,19 +95,19 @@ pub fn peek(source: &mut impl Read) -> io::Result<Vec<u8>> {
 
 /// Bytes of the head of a skippable frame of zstd and LZ4: magic number and length.
 const SKIPPABLE_LEN: usize = 8;
-/// Skippable frames that are looked behind for the name of a format. Writers put one or two first.
+/// Skippable frames that are passed over in search of the name of a format. Writers put one or two first.
 const SKIPPABLE_MAX: usize = 64;
 
 fn is_skippable(begin: &[u8]) -> bool {
     matches!(begin, [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..])
 }
 
-/// The length of what a skippable frame has behind its head.
+/// The length of what a skippable frame has after its head.
 fn skippable_len(head: &[u8; SKIPPABLE_LEN]) -> u64 {
     u64::from(u32::from_le_bytes([head[4], head[5], head[6], head[7]]))
 }
 
-/// The format of a file that is read at any byte, also of LZ4 frames behind skippable ones.
+/// The format of a file that is read at any byte, also of LZ4 frames after skippable ones.
 ///
 /// # Errors
 /// The source fails.
@@ -140,7 +140,7 @@ pub trait Decoder: Read + Send {
 }
 
 /// A decoder of another format than Narrows' own. `begin` was read of `source` before. Bytes that
-/// follow one another in the same format are read as one, and zeros between and behind them are padding;
+/// follow one another in the same format are read as one, and zeros between and after them are padding;
 /// others are an error.
 ///
 /// # Errors
@@ -198,7 +198,7 @@ fn begins_with(format: Format, byte: u8) -> bool {
     }
 }
 
-/// Goes over zeros, which tapes and disk images have behind a file. Returns whether another member follows.
+/// Goes over zeros, which tapes and disk images have after a file. Returns whether another member follows.
 fn next_member(format: Format, source: &mut impl BufRead) -> io::Result<bool> {
     loop {
         let bytes = match source.fill_buf() {
@@ -222,7 +222,7 @@ fn next_member(format: Format, source: &mut impl BufRead) -> io::Result<bool> {
     }
 }
 
-/// Bytes that are decoded at a time for the check behind them.
+/// Bytes that are decoded at a time for the check after them.
 const STEP: usize = 128 << 10;
 
 /// Skippable frames that come first, and what follows them: frames of zstd or of LZ4, or nothing.
@@ -253,7 +253,7 @@ impl<R: Read + Send + 'static> Skippable<R> {
     }
 }
 
-/// The first bytes behind the skippable frames of a source.
+/// The first bytes after the skippable frames of a source.
 fn behind(source: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut begin = peek(source)?;
     while is_skippable(&begin) {
@@ -263,7 +263,7 @@ fn behind(source: &mut impl Read) -> io::Result<Vec<u8>> {
     Ok(begin)
 }
 
-/// Goes behind a skippable frame, whose first bytes were read.
+/// Skips a skippable frame, whose first bytes were read.
 fn skip_frame(begin: Vec<u8>, source: &mut impl Read) -> io::Result<()> {
     let cut = || io::Error::new(io::ErrorKind::UnexpectedEof, "it is cut off");
     let mut head = [0; SKIPPABLE_LEN];
@@ -458,7 +458,7 @@ impl<R: BufRead> Member<R> for Lz4Frame<R> {
     }
 }
 
-/// Members one after another. `None` behind the last one, and after an error.
+/// Members one after another. `None` after the last one, and after an error.
 struct Members<M, R> {
     decoder: Option<M>,
     source: PhantomData<fn() -> R>,

@@ -83,7 +83,7 @@ impl Member {
         self.frames.ends.iter().filter(|(_, wire)| wire & RUN != 0).count()
     }
 
-    /// Offset in the file behind its end frame.
+    /// Offset in the file after its end frame.
     pub fn wire_end(&self) -> u64 {
         self.wire_begin + self.totals.wire_total + frame::END_FRAME_LEN as u64
     }
@@ -209,7 +209,7 @@ impl Builder {
         Ok(())
     }
 
-    /// Offset in the stream behind the last frame.
+    /// Offset in the stream after the last frame.
     pub(crate) fn wire_end(&self) -> u64 {
         self.wire_end
     }

@@ -1,4 +1,4 @@
-//! Encoding a file anew with slower methods: the raw bytes, their offsets and their sums stay.
+//! Recompressing a file with slower methods: the raw bytes, their offsets and their sums stay.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,7 +25,7 @@ const MEMORY_MAX: usize = 160 << 20;
 /// Called before each block with the raw bytes so far: to wait, or to stop by an error.
 pub type Pace = Arc<dyn Fn(u64) -> io::Result<()> + Send + Sync>;
 
-/// How a file is encoded anew.
+/// How a file is recompressed.
 #[derive(Clone)]
 #[must_use]
 pub struct RepackOptions {
@@ -109,7 +109,7 @@ impl Repacked {
     }
 }
 
-/// A file that may be encoded anew, or why it is left as it is.
+/// A file that may be recompressed, or why it is left as it is.
 pub enum Candidate<R> {
     /// It is whole as far as its index tells.
     File(Box<File<R>>),

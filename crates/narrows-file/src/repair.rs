@@ -1,4 +1,4 @@
-//! A file anew with its index: the frames as they are, index, sums and footer behind them.
+//! A file rewritten with its index: the frames as they are, index, sums and footer after them.
 
 use std::io::Write;
 

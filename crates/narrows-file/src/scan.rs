@@ -72,7 +72,7 @@ pub(crate) fn scan(source: &impl ReadAt, tail: &Tail, wire_begin: u64, len: u64,
                     _ => break Some("the totals of the end frame do not match the stream".to_owned()),
                 }
             }
-            // Index and sums stand behind the last block; they are not looked at here.
+            // Index and sums stand after the last block; they are not looked at here.
             Header::Control(h) => {
                 unknown |= matches!(h.kind, ControlKind::Unknown(_));
                 if h.kind == ControlKind::Attempt && h.body_len < WINDOW {

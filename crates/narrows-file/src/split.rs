@@ -1,4 +1,4 @@
-//! One stream at a time out of bytes that go on behind it.
+//! One stream at a time out of bytes that go on after it.
 
 use std::io::{self, Read};
 
@@ -14,7 +14,7 @@ const PADDING_STEP: usize = 16 << 10;
 /// begins the next one. What is not a stream is passed on as it is, for the receiver to refuse.
 pub struct Split<R> {
     source: R,
-    /// Bytes that were read behind the end of the stream.
+    /// Bytes that were read after the end of the stream.
     behind: Vec<u8>,
     /// The beginning of a preface or header.
     carry: Vec<u8>,
@@ -28,7 +28,7 @@ pub struct Split<R> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Within,
-    /// Behind the end frame.
+    /// After the end frame.
     Ended,
     /// The rest is no stream that this program can take apart.
     Unknown,

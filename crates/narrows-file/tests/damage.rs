@@ -265,7 +265,7 @@ fn offsets_above_4_gib_lead_to_their_frames() {
     let (_, piece) = store_frame(&raw, there * block as u64);
     let len = piece.len() as u64;
     let whole = with_index(&preface, &[], &vec![(block as u64, len); blocks as usize], None);
-    // The same index behind so many frames.
+    // The same index after so many frames.
     let (raw_total, index_offset) = (blocks * block as u64, PREFACE_LEN as u64 + blocks * len);
     let mut pairs = Vec::new();
     (0..blocks).for_each(|_| {

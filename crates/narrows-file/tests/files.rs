@@ -77,7 +77,7 @@ fn runs_begin_at_resets_and_are_decoded_without_what_is_before() {
     assert_eq!(member.origin, IndexOrigin::Stored);
     // A block may end early where a piece of the source does.
     assert!((40..60).contains(&member.blocks()) && (6..=8).contains(&member.runs()), "{member:?}");
-    // Each read in a file opened anew, so that nothing is in its cache.
+    // Each read in a file opened again, so that nothing is in its cache.
     for at in (0..raw.len()).step_by(49_999) {
         let mut buf = [0; 3];
         File::open(&bytes[..]).unwrap().read_at(&mut buf, at as u64).unwrap();

@@ -1,4 +1,4 @@
-//! Files encoded anew: the same raw bytes and sums, recorded, refused where anything is damaged.
+//! Files recompressed: the same raw bytes and sums, recorded, refused where anything is damaged.
 
 mod common;
 
@@ -32,7 +32,7 @@ fn options() -> RepackOptions {
     RepackOptions::new(Mode::Archive).threads(2)
 }
 
-/// Encodes anew and verifies.
+/// Recompresses and verifies.
 fn anew(bytes: &[u8]) -> Result<Vec<u8>> {
     let Candidate::File(file) = open(bytes.to_vec(), &options())? else { panic!("it is left as it is") };
     let (new, repacked) = repack(*file, Vec::new(), &options())?;

@@ -7,7 +7,7 @@ use narrows::frame::{
 /// Longest header of a frame with its check; a preface is longer.
 const HEADER_MAX: usize = 64;
 
-/// Follows a stream, or several behind one another, that is written piece by piece.
+/// Follows a stream, or several one after another, that is written piece by piece.
 pub(crate) struct Frames(Place);
 
 enum Place {

@@ -401,7 +401,7 @@ mod tests {
         }
         assert!(!is_same(&strong, &head(9, Some("\"b\""), Some("1"), 5)));
         assert!(!is_same(&strong, &none), "a store that had a tag has one");
-        // What a tag says counts, not that an object was written anew with the same content.
+        // What a tag says counts, not that an object was rewritten with the same content.
         assert!(is_same(&strong, &head(9, Some("\"a\""), Some("2"), 6)));
         assert!(!is_same(&weak, &head(9, Some("W/\"b\""), Some("1"), 5)));
         for known in [&weak, &none] {

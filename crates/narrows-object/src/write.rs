@@ -362,7 +362,7 @@ impl Drop for ObjectWriter {
         let Ok(handle) = runtime::handle() else { return };
         let path = self.path.clone();
         handle.block_on(async move {
-            // A part that arrives behind the request would stay.
+            // A part that arrives after the request would stay.
             upload.tasks.shutdown().await;
             let abort = async {
                 match &mut upload.to {

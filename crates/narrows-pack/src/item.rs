@@ -79,7 +79,7 @@ pub(crate) struct Extent {
 }
 
 /// Encodes extents. Offsets are differences from where the bytes would be if they stood right before
-/// the end record, one extent right behind the other.
+/// the end record, one extent right after the other.
 pub(crate) fn put_extents(extents: &[Extent], end_at: u64, out: &mut Vec<u8>) {
     let len: u64 = extents.iter().filter(|e| e.raw.is_some()).map(|e| e.len).sum();
     let mut expected = end_at.wrapping_sub(len);

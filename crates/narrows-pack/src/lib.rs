@@ -1,7 +1,7 @@
 //! Packs: trees of files in one file (`docs/format.md`, section 17). Each member is listed and read
 //! without the rest, by a directory at the end; repeated content is stored once.
 //!
-//! A pack is a file of streams. Its raw bytes are an entry stream, as `narrows cp` speaks it, and behind
+//! A pack is a file of streams. Its raw bytes are an entry stream, as `narrows cp` speaks it, and after
 //! it the directory.
 
 #![warn(missing_docs)]

@@ -314,7 +314,7 @@ impl<R: ReadAt> View<R> {
                 };
                 let id = if let EntryKind::HardLink { of } = item.entry.kind { of } else { item.id };
                 let ino = INodeNo(id.saturating_add(FIRST));
-                // Behind "." and "..", which are 1 and 2.
+                // After "." and "..", which are 1 and 2.
                 if reply.add(ino, reading.told + 3, kind, OsStr::from_bytes(&name)) {
                     return false;
                 }

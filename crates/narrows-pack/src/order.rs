@@ -15,7 +15,7 @@ pub(crate) fn is_within(path: &[u8], folder: &[u8]) -> bool {
     folder.is_empty() || path.strip_prefix(folder).is_some_and(|rest| rest.first().is_none_or(|b| *b == b'/'))
 }
 
-/// What a name says of its content: the part behind its last dot. The rest of the name says less than the
+/// What a name says of its content: the part after its last dot. The rest of the name says less than the
 /// folder does: ordered by name within a suffix, a tree of sources gets 3 % larger.
 pub(crate) fn suffix(path: &[u8]) -> &[u8] {
     let name = path.rsplit(|b| *b == b'/').next().unwrap_or_default();
@@ -25,7 +25,7 @@ pub(crate) fn suffix(path: &[u8]) -> &[u8] {
     }
 }
 
-/// A key behind `path` and everything in it, and before whatever else comes.
+/// A key after `path` and everything in it, and before whatever else comes.
 pub(crate) fn behind(path: &[u8]) -> Vec<u8> {
     [path, b"\x01"].concat()
 }

@@ -225,7 +225,7 @@ fn not_a_pack() -> Error {
     Error::new(ErrorKind::Unsupported, "it is no pack: it has no directory behind its content")
 }
 
-/// The fault of a file that begins with a pack and goes on behind it; `None` if it does not. The offsets of a
+/// The fault of a file that begins with a pack and goes on after it; `None` if it does not. The offsets of a
 /// directory are those of its own pack, so that of a second one does not lead to anything.
 ///
 /// # Errors

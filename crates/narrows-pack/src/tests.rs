@@ -175,7 +175,7 @@ fn the_pack_of_a_tree_does_not_depend_on_time() {
     let home = tempfile::tempdir().unwrap();
     let mut x = 1u32;
     for i in 0..12u32 {
-        // Numbers behind text, of lengths that fit no block.
+        // Numbers after text, of lengths that fit no block.
         let wave = |k: u32| 280.0 + ((i * 9000 + k) as f32 / 50.0).sin() * 20.0;
         let noise = (0..20_000 + 1000 * i).map(|k| {
             x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);

@@ -23,7 +23,7 @@ const ENTRY_LEN_MIN: u64 = 9;
 pub struct Trailer {
     /// Levels of pages above the leaves.
     pub depth: u8,
-    /// Raw bytes of the entry stream; behind them the directory begins.
+    /// Raw bytes of the entry stream; after them the directory begins.
     pub content_end: u64,
     /// Raw offset of the root page.
     pub root: u64,

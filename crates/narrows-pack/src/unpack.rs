@@ -22,7 +22,7 @@ use crate::pack::Pack;
 use crate::select::Selector;
 use crate::trailer::{TRAILER_LEN, Trailer};
 
-/// Kind of the record behind which the directory begins.
+/// Kind of the record after which the directory begins.
 const FINISH: u8 = 7;
 /// Records with which a pack begins: an entry, a failure, its end, entries by columns.
 const FIRST: [u8; 4] = [1, 6, FINISH, 14];
@@ -395,7 +395,7 @@ struct Inline {
     /// Raw bytes that came, and where the entry stream ended.
     passed: u64,
     content_end: u64,
-    /// The last bytes behind the entry stream: at the end, the trailer.
+    /// The last bytes after the entry stream: at the end, the trailer.
     last: Vec<u8>,
 }
 
@@ -407,7 +407,7 @@ struct Finish {
 }
 
 impl Inline {
-    /// Why what came behind the entries is not their directory.
+    /// Why what came after the entries is not their directory.
     fn followed(&self) -> Option<Error> {
         let bytes: Option<[u8; TRAILER_LEN]> = self.last.as_slice().try_into().ok();
         match bytes.map(|bytes| Trailer::parse(&bytes, self.passed)) {
@@ -424,7 +424,7 @@ impl Inline {
         }
     }
 
-    /// Keeps the end of what is behind the entries.
+    /// Keeps the end of what is after the entries.
     fn keep_last(&mut self, bytes: &[u8]) {
         let bytes = &bytes[bytes.len().saturating_sub(TRAILER_LEN)..];
         let old = (self.last.len() + bytes.len()).saturating_sub(TRAILER_LEN);

@@ -297,7 +297,7 @@ impl<W: Write + Send + 'static> Packer<'_, W> {
         self.check_stop()?;
         match found {
             Found::Failed(text) => self.failed(&text)?,
-            // As tar does: whoever listens makes it anew.
+            // As tar does: whoever listens makes a new one.
             Found::Socket(path) => (self.on_failure)(&socket_words(&path)),
             Found::Stream(_) => {}
             Found::Entry { root, entry, .. } => {
@@ -697,7 +697,7 @@ impl<W: Write + Send + 'static> Packer<'_, W> {
         }
     }
 
-    /// Ends the entry stream, and writes the directory behind it.
+    /// Ends the entry stream, and writes the directory after it.
     fn finish(mut self) -> Result<(W, Packed)> {
         let mut record = Vec::new();
         self.records.finish(&mut record);

@@ -1,7 +1,7 @@
 //! Methods of `narrows ping`: plain, a method of message mode, a policy, or any codec on each
 //! message alone.
 //!
-//! A method is spelled as everywhere, with words for the context behind its settings:
+//! A method is spelled as everywhere, with words for the context after its settings:
 //! `zstd:level=1,dict`, `lz4:link,seeded`. The handshake keeps the older spelling, `zstd-1:dict` and
 //! `lz4:linked,seeded`, which the command line accepts too.
 

@@ -81,7 +81,7 @@ pub(crate) fn out_queue(fd: c_int) -> Option<c_int> {
     Some(c_int::from_ne_bytes(*reply.value().first_chunk()?))
 }
 
-/// Sends one byte urgently, behind everything written so far.
+/// Sends one byte urgently, after everything written so far.
 pub(crate) fn urgent(name: &Name, byte: u8) -> Result<(), c_int> {
     let answer = control::ask(Kind::Urgent, name.id, |r| (r.value_len, r.value[0]) = (1, byte));
     match answer {

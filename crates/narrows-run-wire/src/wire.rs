@@ -74,7 +74,7 @@ pub enum Kind {
     OutQueue = 6,
     /// This process listens at `local`; no answer.
     Listen = 7,
-    /// Sends the one byte of the value urgently, behind everything written so far.
+    /// Sends the one byte of the value urgently, after everything written so far.
     Urgent = 8,
     /// Asks for the TCP socket of a failed connection, to connect it again.
     TakeBack = 9,

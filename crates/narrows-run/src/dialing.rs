@@ -18,7 +18,7 @@ const ERRNO_MAX: u16 = 133;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// With frame bytes that came behind the answer.
+    /// With frame bytes that came after the answer.
     Connected(Vec<u8>),
     /// The error that the gateway got from the server.
     Failed(Errno),

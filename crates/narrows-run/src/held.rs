@@ -326,7 +326,7 @@ mod tests {
             assert_eq!(ask(&holdings, Kind::SetOption, NO_DELAY, &i32::to_ne_bytes(value)).status, 0);
             assert_eq!(int(&ask(&holdings, Kind::GetOption, NO_DELAY, &[0; 4])), value);
         }
-        // The engine's settings behind a marker stay hidden, and the program's later settings are
+        // The engine's settings after a marker stay hidden, and the program's later settings are
         // remembered.
         ask(&holdings, Kind::SetOption, NO_DELAY, &0i32.to_ne_bytes());
         held.keep_options();

@@ -214,7 +214,7 @@ impl Incoming {
         }
     }
 
-    /// Switches to frames, which begin behind a marker of this length.
+    /// Switches to frames, which begin after a marker of this length.
     pub fn switch(&mut self, marker_len: usize, serial: u64, context: &PumpContext) {
         self.plain_bytes += marker_len as u64;
         let compressor = &context.shared.compressor;
@@ -368,7 +368,7 @@ impl Incoming {
         self.plain_bytes + self.frames.as_ref().map_or(0, |f| f.wire_bytes())
     }
 
-    /// Whether the peer's marker and the preface behind it have arrived.
+    /// Whether the peer's marker and the preface after it have arrived.
     pub fn has_preface(&self) -> bool {
         self.frames.as_ref().is_some_and(|f| f.wire_bytes() >= PREFACE_LEN as u64)
     }

@@ -15,7 +15,7 @@ const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const REQUEST: u16 = 1;
 const LISTEN: u8 = 10;
 const HEADER: usize = 16;
-/// Offsets in the kernel's answer, behind the header.
+/// Offsets in the kernel's answer, after the header.
 const STATE: usize = 1;
 const PORTS: usize = 4;
 const UID: usize = 4 + 48 + 12;

@@ -71,7 +71,7 @@ impl Waiting {
         Ok(true)
     }
 
-    /// Writes `input` behind what waits.
+    /// Writes `input` after what waits.
     pub(crate) fn pass(&mut self, input: &[u8], sink: &OwnedFd) -> Result<(), Errno> {
         let mut taken = 0;
         if self.len() == 0 && !input.is_empty() {

@@ -73,7 +73,7 @@ impl<'a> Authority<'a> {
             "-crl_lastupdate 20200101000000Z -crl_nextupdate 20210101000000Z".to_owned()
         };
         openssl(self.dir, &format!("ca -batch -config {ca}.cnf -gencrl -out {file} {time}"));
-        // The next list begins anew.
+        // The next list begins again.
         std::fs::write(index, before).unwrap();
     }
 }

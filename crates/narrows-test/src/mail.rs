@@ -2,7 +2,7 @@
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// Bytes in lines of so many characters. Behind the last line is no line end.
+/// Bytes in lines of so many characters. After the last line is no line end.
 pub fn base64_lines(bytes: &[u8], columns: usize, crlf: bool) -> Vec<u8> {
     let mut characters = Vec::new();
     for group in bytes.chunks(3) {

@@ -1,4 +1,4 @@
-//! TLS as all programs speak it: version 1.3 only, both ends proved, every connection anew.
+//! TLS as all programs speak it: version 1.3 only, both ends proved, every connection on its own.
 
 use std::sync::Arc;
 

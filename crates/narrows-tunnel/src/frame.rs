@@ -159,7 +159,7 @@ impl Parser {
     /// The next complete frame.
     ///
     /// # Errors
-    /// `Corrupt` or `Unsupported`; nothing behind it can be read.
+    /// `Corrupt` or `Unsupported`; nothing after it can be read.
     pub fn next_frame(&mut self) -> Result<Option<Frame>> {
         Ok(match self.next_if(|_| true)? {
             Next::Frame(frame) => Some(frame),

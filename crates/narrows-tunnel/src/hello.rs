@@ -18,7 +18,7 @@ pub struct Hello {
     pub carrier: u8,
     /// Counts the carriers of the session, modulo 65,536: tells those apart that had the same place.
     pub attempt: u16,
-    /// Random number of the dialer: of its program, and behind that one which is new when it does not
+    /// Random number of the dialer: of its program, and after that one which is new when it does not
     /// trust the acceptor any more.
     pub dialer: [u8; 16],
     /// Counts the dialer's sessions.

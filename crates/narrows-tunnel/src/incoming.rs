@@ -41,7 +41,7 @@ pub(super) struct Incoming {
     ready: VecDeque<Ready>,
     /// Bytes of `ready`.
     ready_len: usize,
-    /// What is wrong with the bytes behind them.
+    /// What is wrong with the bytes after them.
     failed: Option<Box<Error>>,
     /// The local connection takes nothing now: what waits for it must not keep more than its own
     /// bytes.
@@ -211,7 +211,7 @@ impl Incoming {
     /// bytes that need no room any more.
     ///
     /// # Errors
-    /// The bytes behind all that were ready are damaged; the flow is to be reset.
+    /// The bytes after all that were ready are damaged; the flow is to be reset.
     pub(super) fn fill(&mut self, took: &mut usize, key: Key, engine: &mut Engine) -> Result<()> {
         if self.failed.is_none()
             && let Err(e) = self.gather(took, key, engine)

@@ -7,7 +7,7 @@ const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
 const TEXT_MARK: &[u8] = b"PROXY ";
 /// Longest header of version 1.
 const TEXT_MAX: usize = 107;
-/// Longest header of version 2 that is taken: addresses, and some extensions behind them.
+/// Longest header of version 2 that is taken: addresses, and some extensions after them.
 const BINARY_MAX: usize = 1024;
 const HEAD_LEN: usize = SIGNATURE.len() + 4;
 const LOCAL: u8 = 0x20;
@@ -155,7 +155,7 @@ mod tests {
         let six = b"PROXY TCP6 2001:db8::1 ::1 5000 80\r\n";
         assert_eq!(parse(six), Next::Found { len: six.len(), client: Some(address("[2001:db8::1]:5000")) });
         assert_eq!(parse(b"PROXY UNKNOWN\r\n"), Next::Found { len: 15, client: None });
-        // Addresses of a unix socket, and extensions behind those of TCP.
+        // Addresses of a unix socket, and extensions after those of TCP.
         let unix = [&SIGNATURE[..], &[PROXY, 0x31, 0, 216], &[0; 216]].concat();
         assert_eq!(parse(&unix), Next::Found { len: 232, client: None });
         let mut extended = header(Some(address("10.0.0.1:5000")), None);

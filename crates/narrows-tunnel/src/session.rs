@@ -297,7 +297,7 @@ impl Session {
         self.list(flow);
     }
 
-    /// Ends the sent direction behind what is queued.
+    /// Ends the sent direction after what is queued.
     pub fn finish(&mut self, flow: FlowId) {
         if let Some(f) = self.flows.get_mut(&flow).filter(|f| f.out.stage == Stage::Open) {
             f.out.stage = Stage::Ending;
@@ -376,7 +376,7 @@ impl Session {
     // --- bytes ---
 
     /// Takes at most so many frames more that ask for a connection or a listener: each costs much more
-    /// than its bytes. What comes behind them on the same carrier waits, and no more should be read of it,
+    /// than its bytes. What comes after them on the same carrier waits, and no more should be read of it,
     /// until [`Session::resume`].
     pub fn set_asks_left(&mut self, asks: usize) {
         self.asks_left = asks;

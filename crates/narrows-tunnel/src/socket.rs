@@ -176,7 +176,7 @@ pub(super) fn abort(socket: OwnedFd) {
     drop(socket);
 }
 
-/// Closes so that the other side gets everything that was written, and the end behind it.
+/// Closes so that the other side gets everything that was written, and the end after it.
 pub(super) fn close(socket: OwnedFd) {
     let _ = sockopt::set_socket_linger(&socket, None);
     drop(socket);

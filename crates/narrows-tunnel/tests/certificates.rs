@@ -434,7 +434,7 @@ fn who_is_not_trusted_any_more_opens_nothing() {
     assert_eq!(client.counters.flows_reset.get() + server.counters.flows_reset.get(), 0);
 }
 
-/// A connection may be on its way while the acceptor judges anew.
+/// A connection may be on its way while the acceptor judges again.
 #[test]
 fn what_was_opened_before_the_goodbye_was_heard_is_carried() {
     if !narrows_test::has("openssl") {

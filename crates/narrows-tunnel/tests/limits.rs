@@ -130,7 +130,7 @@ fn garbage_in_front_of_a_handshake_is_refused() {
     serves(&keys, &address);
 }
 
-/// The record of an alert that TLS ignores would let the handshake behind it pass uncounted.
+/// The record of an alert that TLS ignores would let the handshake after it pass uncounted.
 #[test]
 fn who_begins_with_an_alert_gets_no_handshake() {
     const USER_CANCELED: [u8; 7] = [21, 3, 3, 0, 2, 1, 90];

@@ -56,7 +56,7 @@ pub(crate) struct Structure {
 }
 
 impl Structure {
-    /// Without the bytes behind the first `len`.
+    /// Without the bytes after the first `len`.
     pub(crate) fn truncated(mut self, len: usize) -> Self {
         self.bytes.truncate(len);
         self

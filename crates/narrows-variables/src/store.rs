@@ -15,7 +15,7 @@ use crate::{plain, zarr};
 
 /// Bytes at the beginning by which formats are told apart.
 const PEEK: u64 = 8;
-/// Longest user's block before an HDF5 file that is looked behind.
+/// Longest user's block before an HDF5 file that is looked past.
 const USER_MAX: u64 = 1 << 12;
 
 /// An open file or folder.
@@ -223,7 +223,7 @@ fn classic(version: u8) -> Error {
     Error::system(format!("a classic NetCDF file ({name}), not HDF5"), io::Error::other(why))
 }
 
-/// Whether an HDF5 file begins behind a short block of its user.
+/// Whether an HDF5 file begins after a short block of its user.
 fn has_user_block(bytes: &Bytes) -> Result<bool> {
     let mut at = 512;
     while at <= USER_MAX && at < bytes.len {

@@ -103,7 +103,7 @@ pub fn tell(line: &str) -> Option<String> {
     }
 }
 
-/// The policy's own figures, which are behind the keys that every choice has.
+/// The policy's own figures, which are after the keys that every choice has.
 fn reasons(event: &Value) -> impl Iterator<Item = String> {
     const COMMON: [&str; 17] = [
         "event",

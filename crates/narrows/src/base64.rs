@@ -20,7 +20,7 @@ const VARIED_MIN: u32 = 26;
 
 /// Places at which the probe looks: a run that it misses is shorter than an eighth of the block.
 const PLACES: usize = 8;
-/// Places with lines of a smaller alphabet behind which it does not look any more.
+/// Places with lines of a smaller alphabet after which it does not look any more.
 const OTHERS_MAX: usize = 2;
 
 /// How some bytes are written down.
@@ -84,7 +84,7 @@ fn lines(bytes: &[u8]) -> Option<&[u8]> {
     (is_width(first.len()) && first.len() == second.len()).then(|| &lines[..2 * first.len()])
 }
 
-/// A line of the alphabet, and what is behind its end.
+/// A line of the alphabet, and what is after its end.
 fn line(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let len = bytes.iter().take(LINE_MAX + 1).take_while(|byte| is_symbol(**byte)).count();
     let (line, behind) = bytes.split_at(len);
@@ -92,7 +92,7 @@ fn line(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((line, behind))
 }
 
-/// Splits bytes into `text` and the bytes that runs in them encode. Returns each run behind the length of
+/// Splits bytes into `text` and the bytes that runs in them encode. Returns each run after the length of
 /// the text before it. Without any, `text` stays empty.
 pub(crate) fn split(raw: &[u8], text: &mut Vec<u8>, decoded: &mut Vec<u8>) -> Vec<(usize, Run)> {
     let (mut runs, mut written) = (Vec::new(), Vec::new());

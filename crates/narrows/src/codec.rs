@@ -74,9 +74,9 @@ impl CodecId {
     pub const SNAPPY: Self = Self(7);
     /// JPEG images, recompressed without loss.
     pub const LEPTON: Self = Self(11);
-    /// Base64 in lines, stored decoded, behind zstd.
+    /// Base64 in lines, stored decoded, then zstd.
     pub const BASE64: Self = Self(12);
-    /// Numbers of one width, their bytes sorted by place, behind zstd.
+    /// Numbers of one width, their bytes sorted by place, then zstd.
     pub const SPLIT: Self = Self(32);
 
     /// The codec with this number, if this library has it.
@@ -239,17 +239,17 @@ impl Method {
         Self::new(CodecId::ZSTD, level)
     }
 
-    /// Numbers split by their width, behind zstd at this level.
+    /// Numbers split by their width, then zstd at this level.
     pub const fn split(level: Level) -> Self {
         Self::new(CodecId::SPLIT, level)
     }
 
-    /// Base64 decoded, behind zstd at this level.
+    /// Base64 decoded, then zstd at this level.
     pub const fn base64(level: Level) -> Self {
         Self::new(CodecId::BASE64, level)
     }
 
-    /// zstd at the same level, if the method is that behind a step of its own.
+    /// zstd at the same level, if the method is that with a step of its own.
     pub fn without_step(self) -> Option<Self> {
         matches!(self.codec, CodecId::SPLIT | CodecId::BASE64).then_some(Self::zstd(self.level))
     }

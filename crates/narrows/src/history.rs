@@ -25,7 +25,7 @@ const REFERRED_MAX: usize = 256;
 #[derive(Default)]
 pub(crate) struct History {
     bytes: Arc<Vec<u8>>,
-    /// Blocks behind `bytes` that were not copied.
+    /// Blocks after `bytes` that were not copied.
     referred: VecDeque<Block>,
     referred_len: usize,
     len_max: usize,

@@ -40,7 +40,7 @@ pub enum Found {
         /// Its length.
         len: usize,
     },
-    /// It begins here and goes on behind the bytes.
+    /// It begins here and goes on after the bytes.
     Begins {
         /// Offset of its first byte.
         at: usize,

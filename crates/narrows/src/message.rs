@@ -123,7 +123,7 @@ pub struct MessageConfig {
     /// Number of dictionaries that the receiver keeps, at most [`SLOTS`].
     pub slots: usize,
     /// Distinguishes this end's flow from those of earlier connections and of the other direction:
-    /// draw it anew for each connection.
+    /// draw a new one for each connection.
     pub epoch: u64,
     /// Whether every frame has a check, for carriers that may damage data.
     pub check_all: bool,

@@ -14,7 +14,7 @@ pub(crate) struct Past {
     reach: usize,
     segment_len: usize,
     segments: Vec<Segment>,
-    /// Raw offset behind the last byte.
+    /// Raw offset after the last byte.
     end: u64,
 }
 
@@ -44,7 +44,7 @@ impl Past {
         self.segments.len() * self.segment_len
     }
 
-    /// Raw offset behind the last byte.
+    /// Raw offset after the last byte.
     pub(crate) fn end(&self) -> u64 {
         self.end
     }

@@ -56,7 +56,7 @@ pub struct ReceiverConfig {
     /// on to the end of the link, since nothing may follow; a link that another process keeps open
     /// has no end.
     pub ends_at_frame: bool,
-    /// Whether bytes behind the end frame are kept for [`Receiver::take_rest`], as those of another
+    /// Whether bytes after the end frame are kept for [`Receiver::take_rest`], as those of another
     /// stream. Otherwise they are an error.
     pub keeps_rest: bool,
 }
@@ -107,7 +107,7 @@ pub struct Receiver {
     preface: Option<Preface>,
     queue: Queue,
     next_seq: u64,
-    /// Raw offset behind the last slot of the ready front.
+    /// Raw offset after the last slot of the ready front.
     raw_offset: u64,
     digest: u64,
     decoding: Decoding,
@@ -341,7 +341,7 @@ impl Receiver {
         self.config.memory_max = memory_max;
     }
 
-    /// Takes wire bytes. An incomplete frame is not an error; bytes behind the end frame are. The
+    /// Takes wire bytes. An incomplete frame is not an error; bytes after the end frame are. The
     /// first error is final.
     ///
     /// A few bytes may contain frames of many raw megabytes: frames that find no room stay unparsed
@@ -512,7 +512,7 @@ impl Receiver {
         self.end.parsed && (self.config.keeps_rest || !self.has_unparsed())
     }
 
-    /// Takes the received bytes behind the end frame, once it was parsed. They count as not received.
+    /// Takes the received bytes after the end frame, once it was parsed. They count as not received.
     pub fn take_rest(&mut self) -> impl Iterator<Item = Block> + use<> {
         let rest = if self.has_end() { std::mem::take(&mut self.unparsed) } else { VecDeque::new() };
         self.summary.wire_bytes -= rest.iter().map(|wire| wire.len() as u64).sum::<u64>();
@@ -561,7 +561,7 @@ impl Receiver {
         if self.decoding.jobs >= self.config.cores.max(1) {
             return None;
         }
-        // Raw offsets behind a message that is not decoded yet are unknown, so its successors wait
+        // Raw offsets after a message that is not decoded yet are unknown, so its successors wait
         // for it.
         let mut raw_offset = self.raw_offset;
         let end = self.decoding.damaged_seq.unwrap_or(u64::MAX);
@@ -620,7 +620,7 @@ impl Receiver {
         Some(DecodeJob { seq: slot.seq, estimate_ns, header, codec: None, body, history, raw_offset, reach, join })
     }
 
-    /// Takes a decoded block. An error is final for everything behind it; the blocks before it can
+    /// Takes a decoded block. An error is final for everything after it; the blocks before it can
     /// still be decoded and read.
     ///
     /// # Errors

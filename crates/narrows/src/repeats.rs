@@ -435,7 +435,7 @@ mod tests {
 
     #[test]
     fn bytes_that_were_made_against_it_are_compared_a_few_times_only() {
-        // 64 bytes that choose an anchor, again and again behind different bytes: all anchors have
+        // 64 bytes that choose an anchor, again and again after different bytes: all anchors have
         // one hash. Then long runs of them that are equal up to a byte.
         let noise = noise_of(8, 1 << 20);
         let mut anchors = Anchors::new(7);

@@ -8,7 +8,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// The raw bytes of a flow in a place that is read by offset, such as a file.
 pub trait Stored: Send + Sync {
     /// Reads the raw bytes from raw offset `at` on and returns how many they are, at most those of
-    /// `out`; 0 behind the last.
+    /// `out`; 0 after the last.
     ///
     /// # Errors
     /// The place cannot be read.

@@ -33,7 +33,7 @@
 //! - Call `Flow::sending_plain` before each write of plain bytes, in the order of the writes. Pass
 //!   received bytes to `Flow::receive`, deliver what it releases, and hand the rest to a receiver.
 //!   For the ends of the two directions call `sending_end` and `receive_end`.
-//! - After every call of a flow: `take_marker`, whose bytes are sent behind the plain bytes counted
+//! - After every call of a flow: `take_marker`, whose bytes are sent after the plain bytes counted
 //!   so far, and `poll_word` until it returns `None`.
 //! - Timers: sleep until the earliest `next_wakeup_ns`, then call `on_time` of every machine that
 //!   is due.

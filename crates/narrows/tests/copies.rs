@@ -88,7 +88,7 @@ impl Stream {
     }
 }
 
-/// The bytes that `copies` and `literals` make behind `before`.
+/// The bytes that `copies` and `literals` make after `before`.
 fn made(before: &[u8], copies: &[Copy], mut literals: &[u8]) -> Vec<u8> {
     let mut flow = before.to_vec();
     for copy in copies {
@@ -503,7 +503,7 @@ fn what_repeats_is_sent_once_under_every_policy() {
 
 #[test]
 fn a_receiver_gets_copies_as_far_back_as_it_keeps_and_none_if_it_keeps_nothing() {
-    // The second release lies 800,000 bytes behind the first.
+    // The second release lies 800,000 bytes after the first.
     let flow = [releases(1), random(400_000, 99), releases(1)].concat();
     let copied = |duplex: bool, reach_max| {
         let config = SenderConfig { duplex, ..sends(1 << 20) };

@@ -50,7 +50,7 @@ fn answer(codecs: u64) -> [u8; 32] {
     preface.encode()
 }
 
-/// Methods of the blocks before and behind the receiver's preface.
+/// Methods of the blocks before and after the receiver's preface.
 fn methods(spec: &str, raw: &[u8], config: SenderConfig, codecs: Option<u64>) -> (Vec<Method>, Vec<Method>) {
     let pool = BufferPool::default();
     let mut sender = Sender::new(config, policy(spec), pool.clone());
@@ -151,7 +151,7 @@ fn recompressed(mbit: f64, images: bool, codecs: u64, raw: &[u8]) -> Vec<usize> 
 #[test]
 fn balance_recompresses_images_where_that_pays() {
     let images: Vec<Vec<u8>> = (0..12).map(|i| narrows_test::jpeg(320, 200, i % 2 == 0, i)).collect();
-    // A few bytes behind an image go with it if another one follows.
+    // A few bytes after an image go with it if another one follows.
     let gap = |i: usize| if i.is_multiple_of(3) { 3000 } else { 40 };
     let parts = images.iter().enumerate().map(|(i, image)| [&text(gap(i), 1)[..], image].concat());
     let raw = [text(200_000, 9), parts.flatten().collect()].concat();

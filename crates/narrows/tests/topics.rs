@@ -362,7 +362,7 @@ fn floods_of_units_that_cannot_be_decoded_take_bounded_room_and_time() {
     (0..100).for_each(|_| assert!(reader.receive(&long, start_ns)));
     assert!(reader.reader.waiting() <= (1 << 20) / 60_000, "{}", reader.reader.waiting());
     assert!(!reader.receive(&vec![flood[0][0]; 70_000], start_ns), "longer than any message");
-    // Messages whose dictionary is not announced are given up in time, and those behind them
+    // Messages whose dictionary is not announced are given up in time, and those after them
     // delivered.
     let mut unit = Vec::new();
     let mut plain = TopicWriter::new(config(5), fixed("store")).unwrap();

@@ -68,7 +68,7 @@ pub(crate) struct Args {
     /// program was built]
     #[arg(long, value_name = "DIR")]
     plans_dir: Option<PathBuf>,
-    /// Run nothing; write summaries, pictures and index.html anew from the samples in DIR
+    /// Run nothing; write summaries, pictures and index.html again from the samples in DIR
     #[arg(long, conflicts_with_all = ["quick", "rounds", "corpus"])]
     redraw: bool,
     /// List the plans and exit

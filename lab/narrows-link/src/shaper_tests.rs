@@ -140,7 +140,7 @@ fn losses_have_their_share_take_their_time_and_come_back() {
     assert_eq!(link.counters().lost, lost as u64);
     // 2000 expected, with four standard deviations.
     assert!((1830..2170).contains(&lost), "{lost}");
-    // Packets behind a lost one do not arrive earlier.
+    // Packets after a lost one do not arrive earlier.
     assert!(out.iter().all(|(at, i)| *at == (i + 1) * MS));
 }
 

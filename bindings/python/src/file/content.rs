@@ -23,7 +23,7 @@ const PIECE_LEN: usize = 128 << 10;
 pub(super) enum Content {
     Streams {
         file: File<Arc<Source>>,
-        /// Why it breaks off behind what it has.
+        /// Why it breaks off after what it has.
         broken: Option<Kept>,
     },
     Frames(SeekableFile<Arc<Source>>),

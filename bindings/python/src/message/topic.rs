@@ -142,7 +142,7 @@ impl TopicWriter {
 
 /// The reading end of a topic, without I/O: pass it the units that arrive.
 ///
-/// Messages that need an announcement wait for it, and so do the messages behind them, so that
+/// Messages that need an announcement wait for it, and so do the messages after them, so that
 /// messages are returned in the order of their arrival. At most 1,024 messages, 1 MiB and 25
 /// seconds; messages dropped after that are counted in ``unannounced``. So whoever may write to a
 /// topic can delay its readers.
@@ -190,7 +190,7 @@ impl TopicReader {
         }
     }
 
-    /// Drops messages that were not announced in time; returns the messages that waited behind
+    /// Drops messages that were not announced in time; returns the messages that waited after
     /// them.
     fn on_time<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let (reader, mut messages) = (self.reader.get(), Vec::new());

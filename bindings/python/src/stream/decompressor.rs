@@ -112,7 +112,7 @@ impl Decompressor {
         self.0.take(py, true, |d| Ok(d.needs_input))
     }
 
-    /// The bytes that were found behind the end of the stream.
+    /// The bytes that were found after the end of the stream.
     #[getter]
     fn unused_data<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         Ok(PyBytes::new(py, &self.0.take(py, true, |d| Ok(d.unused.clone()))?))

@@ -140,7 +140,7 @@ impl Compressing {
     }
 }
 
-/// Decodes one whole stream, or several one behind the other.
+/// Decodes one whole stream, or several one after the other.
 ///
 /// - ``max_length``: maximum length of the result in bytes, by default 1 GiB, since a few bytes may
 ///   expand to very many; ``None`` is no limit.

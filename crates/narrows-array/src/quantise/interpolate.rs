@@ -123,7 +123,7 @@ pub(crate) fn invert<T: Float>(q: &Words, parameters: &[f64], axes: &[usize]) ->
 
 /// Visits every element: the first one, then for each distance from the largest power of two down to 1
 /// and for each axis those whose index along it is an odd multiple of the distance, along axes before it
-/// a multiple, along axes behind it a multiple of twice the distance. `value` gets up to [`BLOCK`]
+/// a multiple, along axes after it a multiple of twice the distance. `value` gets up to [`BLOCK`]
 /// predictions, the first place and the distance of places, cell and its inverse, and replaces predictions
 /// by what the decoder will have there.
 fn visit(

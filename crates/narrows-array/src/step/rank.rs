@@ -103,7 +103,7 @@ fn look_up<W: Word>(ranks: &Words, list: &[W], kind: Kind) -> Result<Words> {
     if !list.windows(2).all(|pair| pair[0].order(kind) < pair[1].order(kind)) {
         return Err(Error::corrupt("the list of values does not ascend"));
     }
-    // Padding makes the look-up of every possible index safe; a wrong one is found behind.
+    // Padding makes the look-up of every possible index safe; a wrong one is found afterwards.
     let (words, highest) = match ranks {
         Words::W1(ranks) => {
             let mut table = [W::default(); 256];

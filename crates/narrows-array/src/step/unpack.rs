@@ -28,7 +28,7 @@ fn pairs(bytes: &[u8]) -> Vec<u16> {
     words
 }
 
-/// Number of words of `len` bytes whatever the phase; fewer pairs may fit behind one.
+/// Number of words of `len` bytes whatever the phase; fewer pairs may fit after one.
 pub(crate) fn words_of(len: usize, phase: usize) -> usize {
     len.saturating_sub(phase) / 3 * 2
 }

@@ -124,7 +124,7 @@ impl Part<'_> {
         if packs::is_pack(&file)? {
             return Err(packs::refused());
         }
-        // What was behind the place where it breaks off may have been in the range.
+        // What was after the place where it breaks off may have been in the range.
         let is_cut = |from: u64| file.broken().is_some() && from >= file.raw_len();
         let (begin, end) = match args.range {
             Some(Range::From(from, _)) if is_cut(from) => (file.raw_len(), file.raw_len()),
@@ -186,7 +186,7 @@ impl Part<'_> {
             sink.write_all(&buf[..n])?;
             at += n as u64;
         }
-        // Only the check behind the range tells whether its bytes are right. What follows that is not read.
+        // Only the check after the range tells whether its bytes are right. What follows that is not read.
         decoder.end().map_err(damaged)?;
         if at <= from {
             return Err(beyond(from, at));

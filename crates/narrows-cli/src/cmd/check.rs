@@ -1,4 +1,4 @@
-//! `narrows check`: scrubs files, and writes a lost index anew; checks the variables of files with arrays.
+//! `narrows check`: scrubs files, and rewrites a lost index; checks the variables of files with arrays.
 
 use std::fs;
 use std::io::{self, BufWriter, Write};
@@ -160,7 +160,7 @@ fn object(args: &CheckArgs, transfer: &Transfer, path: &Path, url: &Url) -> Resu
 }
 
 /// Keeps the file as it is beside the repaired one, which lacks a part of it: what is left out may be
-/// the rest of a stream behind a single damaged byte.
+/// the rest of a stream after a single damaged byte.
 fn keep_damaged(path: &Path) -> Result<PathBuf> {
     let mut kept = path.as_os_str().to_owned();
     kept.push(".damaged");

@@ -1,4 +1,4 @@
-//! `narrows repack`: encodes files anew with slower methods, in place.
+//! `narrows repack`: recompresses files with slower methods, in place.
 
 use std::fmt;
 use std::io;

@@ -213,7 +213,7 @@ impl Unpacking<'_> {
     }
 }
 
-/// Whether a file begins with a pack and goes on behind it.
+/// Whether a file begins with a pack and goes on after it.
 fn is_followed(source: Arc<dyn ReadAt>) -> bool {
     OpenOptions::default().open(source).is_ok_and(|file| matches!(followed(&file), Ok(Some(_))))
 }

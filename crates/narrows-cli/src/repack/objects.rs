@@ -1,4 +1,4 @@
-//! Objects of `narrows repack`: encoded anew in a file of this host, verified, and put in the place of the
+//! Objects of `narrows repack`: recompressed in a file of this host, verified, and put in the place of the
 //! old one if that is still the object that was read.
 
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ use crate::place;
 /// Bytes that are read of the new file at a time.
 const STEP: usize = 1 << 20;
 
-/// An object to encode anew.
+/// An object to recompress.
 pub(crate) struct Job {
     pub(crate) url: Url,
     /// Its user named it, and not what it is below of.
@@ -40,7 +40,7 @@ impl<'a> Objects<'a> {
         Self { args, rest: urls.into_iter().rev().map(|url| Job { url, is_named: true }).collect(), others: 0 }
     }
 
-    /// The next object. An error is about one name; there may be more behind it.
+    /// The next object. An error is about one name; there may be more after it.
     pub(crate) fn next(&mut self) -> Option<Result<Job>> {
         while let Some(job) = self.rest.pop() {
             if !job.is_named {
@@ -77,7 +77,7 @@ impl<'a> Objects<'a> {
     }
 }
 
-/// Encodes an object anew. `leave` is a reason of its hint to leave it. With `dry` only its end is read.
+/// Recompresses an object. `leave` is a reason of its hint to leave it. With `dry` only its end is read.
 ///
 /// # Errors
 /// It cannot be read or written, is damaged or changes meanwhile; it is as it was.
@@ -161,7 +161,7 @@ pub(crate) fn one(
     Ok(Outcome::Smaller { old, new })
 }
 
-/// Why this object is not one that is encoded anew.
+/// Why this object is not one that is recompressed.
 fn not_ours(head: &Head, is_named: bool) -> Option<&'static str> {
     match head.metadata.get(meta::FORM).map(String::as_str) {
         Some(meta::FORM_FILE | meta::FORM_PACK) => None,

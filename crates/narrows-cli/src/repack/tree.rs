@@ -20,7 +20,7 @@ impl Tree {
         Self { rest: paths.iter().rev().map(|path| (path.clone(), true)).collect(), others: 0 }
     }
 
-    /// The next file. An error is about one file or folder; there may be more behind it.
+    /// The next file. An error is about one file or folder; there may be more after it.
     pub(crate) fn next(&mut self) -> Option<Result<PathBuf>> {
         while let Some((path, is_named)) = self.rest.pop() {
             match self.enter(path, is_named) {

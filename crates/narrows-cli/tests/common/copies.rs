@@ -117,7 +117,7 @@ pub(crate) fn unlock(root: &Path) {
     let _ = fs::set_permissions(root.join("read-only"), fs::Permissions::from_mode(0o755));
 }
 
-/// The name of a temporary file of narrows for a target; `attempt`: empty, or a number behind a dash.
+/// The name of a temporary file of narrows for a target; `attempt`: empty, or a number after a dash.
 pub(crate) fn partial_name(target: &str, attempt: &str) -> String {
     let hash = &blake3::hash(target.as_bytes()).to_hex()[..16];
     let check = &blake3::hash(format!(".narrows-{hash}.partial").as_bytes()).to_hex()[..8];

@@ -159,7 +159,7 @@ pub(crate) struct Encoder {
 
 impl Encoder {
     /// Starts the thread that puts everything in order. `emit` takes the records, and hears how many
-    /// bytes wait behind them; `end` hears whether all went.
+    /// bytes wait after them; `end` hears whether all went.
     ///
     /// # Errors
     /// No thread can be started.

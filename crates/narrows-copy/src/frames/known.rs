@@ -13,7 +13,7 @@ use crate::delta::read_at;
 use narrows_host::shares::Share;
 
 /// Most frames that are remembered of a file: 128 GiB in blocks of 512 KiB, and 18 MiB of memory. What
-/// lies behind them is sent again.
+/// lies after them is sent again.
 const KNOWN_MAX: usize = 256 << 10;
 /// Most frames of a file that are looked at: those that are known from the file before it, and as many.
 const STEPS_MAX: usize = 2 * KNOWN_MAX;
@@ -49,7 +49,7 @@ impl KnownFrames {
         (len / FRAME_MIN).min(KNOWN_MAX as u64) as usize * size_of::<Place>()
     }
 
-    /// Finds the frames of `files`; of a later file only those behind the ones before.
+    /// Finds the frames of `files`; of a later file only those after the ones before.
     pub(crate) fn new(files: Vec<OwnedFd>, memory: Share) -> Self {
         let mut known = Self { files, frames: Vec::new(), _memory: memory };
         for file in 0..known.files.len() {

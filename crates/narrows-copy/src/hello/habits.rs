@@ -56,7 +56,7 @@ pub struct SourceHabits {
     pub checksum: bool,
     /// Files are removed once they are stored.
     pub remove_sources: bool,
-    /// Only these paths below the source, as `--files-from` names them; a slash behind a folder means
+    /// Only these paths below the source, as `--files-from` names them; a slash after a folder means
     /// what is in it.
     pub files: Option<Vec<PathBuf>>,
     /// Most bytes per second on the link; 0 is no limit.

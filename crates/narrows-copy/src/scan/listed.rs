@@ -42,7 +42,7 @@ pub struct Listed {
 }
 
 impl Listed {
-    /// The paths as the user wrote them: a slash in front of one is the source itself, and one behind a
+    /// The paths as the user wrote them: a slash in front of one is the source itself, and one after a
     /// folder means what is in it. What is before the first `/./` is no part of the path of the entry.
     /// `recursive`: everything in listed folders.
     ///
@@ -135,7 +135,7 @@ impl Listed {
     }
 
     /// Where the listed paths are in a source, if that cannot be told from their names. `follows`: links to folders
-    /// above them are followed, and those with a slash behind them.
+    /// above them are followed, and those with a slash after them.
     pub(super) fn aliases(&self, source: &OwnedFd, follows: bool) -> BTreeMap<Vec<u8>, Alias> {
         let is_link = |path: &[u8]| {
             let stat = rustix::fs::statat(source, path, AtFlags::SYMLINK_NOFOLLOW);

@@ -199,7 +199,7 @@ pub(super) fn beside(trees: Vec<Tree>) -> Vec<Beside> {
     trees.into_iter().map(Beside).collect()
 }
 
-/// The name of an entry for the user, with a slash behind a folder.
+/// The name of an entry for the user, with a slash after a folder.
 pub(super) fn name_of(entry: &Entry) -> String {
     let name = crate::shown(&entry.path);
     match entry.kind {

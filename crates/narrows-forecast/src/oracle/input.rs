@@ -109,7 +109,7 @@ mod tests {
         let cut = read(folder.path(), 2).unwrap();
         assert_eq!((cut.bytes.as_slice(), cut.is_cut), (&b"12"[..], true));
         assert!(read(&at("none"), 9).is_err());
-        // Deeper than anything may be, and behind what is enough.
+        // Deeper than anything may be, and after what is enough.
         let deep = (0..=DEPTH_MAX).fold(at("z"), |path, _| path.join("z"));
         fs::create_dir_all(deep).unwrap();
         assert!(read(folder.path(), 3).is_err());

@@ -128,7 +128,7 @@ impl Sample {
         files
     }
 
-    /// Pieces at equal distances of the files one behind the other. After `until` no further one is
+    /// Pieces at equal distances of the files one after the other. After `until` no further one is
     /// read, and those that were are still spread.
     fn take(&mut self, files: &[(PathBuf, u64)], len: usize, until: Option<Instant>) {
         self.files = files.len() as u64;
@@ -159,7 +159,7 @@ impl Sample {
     }
 }
 
-/// Reads files that lie one behind the other; quickest at growing offsets.
+/// Reads files that lie one after the other; quickest at growing offsets.
 struct Reader<'a> {
     files: &'a [(PathBuf, u64)],
     index: usize,

@@ -76,7 +76,7 @@ impl Witness {
     /// What the file is now, if it still has what was read.
     fn now(&self) -> Result<Option<FileState>> {
         match &self.file {
-            // Files such as those of /proc have length 0, and are made anew at each look.
+            // Files such as those of /proc have length 0, and are made again at each look.
             Some((file, before)) if before.len > 0 => {
                 let still = before.still(file, || self.seen.are_of(file, before.len));
                 match still.with_context(|| self.cannot.clone())? {

@@ -78,7 +78,7 @@ impl Connection {
         let has_place = if self.down.is_framed() {
             self.down.may_read_ahead()
         } else {
-            // The peer's marker may stand behind plain bytes.
+            // The peer's marker may stand after plain bytes.
             let waiting = self.down.plain_waiting();
             self.urgent_down == UrgentDown::Nothing && waiting < LEN_MAX && self.up.has_memory_beside(waiting)
         };

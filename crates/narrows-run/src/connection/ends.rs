@@ -14,7 +14,7 @@ use crate::sys;
 /// Polling interval for a socket that cannot be closed yet: no event tells that the peer has
 /// confirmed everything.
 pub(super) const LOOK_EVERY_NS: u64 = 10_000_000;
-/// Longest wait for a peer's marker. It comes a round trip behind ours, and only the supervisor
+/// Longest wait for a peer's marker. It comes a round trip after ours, and only the supervisor
 /// waits for it.
 const MARKER_MAX_NS: u64 = 2_000_000_000;
 /// When a program closes with bytes unread, blocks that are with workers may still be sent for this

@@ -70,7 +70,7 @@ impl Connection {
         self.origin.same_host && context.shared.compressor.stores_within_host
     }
 
-    /// Takes bytes from the network: plain ones, a marker, or frames behind a marker.
+    /// Takes bytes from the network: plain ones, a marker, or frames after a marker.
     pub(super) fn came(&mut self, input: &[u8], context: &mut PumpContext) -> narrows::Result<()> {
         let step = self.negotiation.flow.receive(input, context.now_ns())?;
         self.pass_down(&step.released);

@@ -27,7 +27,7 @@ pub(super) enum UrgentDown {
 }
 
 impl Connection {
-    /// Queues an urgent byte behind everything that the program has written so far. False if an
+    /// Queues an urgent byte after everything that the program has written so far. False if an
     /// earlier one is still under way.
     pub(crate) fn send_urgent(&mut self, byte: u8) -> bool {
         let unread = ioctl_fionread(&self.program).unwrap_or(1).saturating_sub(1);

@@ -261,7 +261,7 @@ fn a_peer_that_tells_nothing_stops_nobody() {
     ends.program.write_all(&vec![0; 8 * FIRST]).unwrap();
 }
 
-/// What the peer says stands behind bytes that the program does not read before it has written all of
+/// What the peer says stands after bytes that the program does not read before it has written all of
 /// its own.
 #[test]
 fn the_peer_is_heard_though_the_program_reads_nothing() {

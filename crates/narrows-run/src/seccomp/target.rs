@@ -217,7 +217,7 @@ fn read(tid: i32, file: &str) -> Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The decimal number behind a field name.
+/// The decimal number after a field name.
 fn field(status: &str, name: &str) -> Option<u32> {
     status.lines().find_map(|l| l.strip_prefix(name))?.trim().parse().ok()
 }

@@ -59,14 +59,14 @@ pub(super) struct Conn {
 pub(super) struct Local {
     pub(super) readable: bool,
     pub(super) writable: bool,
-    /// The socket has reported an error, which is read behind the last bytes.
+    /// The socket has reported an error, which is read after the last bytes.
     broken: bool,
     /// It takes no bytes any more.
     pub(super) deaf: bool,
     /// The other side of a unix socket reads no more, and may still write: what comes for it is thrown
     /// away.
     unread: bool,
-    /// It has reported its end, which is read behind the last bytes, or urgent ones: no event comes
+    /// It has reported its end, which is read after the last bytes, or urgent ones: no event comes
     /// for them then.
     hung_up: bool,
     /// It sends no more.
@@ -115,7 +115,7 @@ pub(super) enum Stage {
 /// How a local connection ends that outlives its flow.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rest {
-    /// Behind what waits for it, by the end that the peer has sent.
+    /// After what waits for it, by the end that the peer has sent.
     Ends,
     /// By a reset.
     Breaks,
@@ -222,7 +222,7 @@ impl Conn {
                         if n == len { (2 * len).min(self.up.read_len()).max(READ_MIN) } else { READ_MIN };
                     self.up.push(block, &mut context);
                 }
-                // It comes behind all bytes that arrived, and takes none.
+                // It comes after all bytes that arrived, and takes none.
                 Err(_) => (self.local.ended, self.local.deaf) = (true, true),
             }
         }

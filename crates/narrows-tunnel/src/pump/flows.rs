@@ -51,7 +51,7 @@ impl Flows {
 pub(super) enum Early {
     Nothing,
     Bytes(Vec<u8>),
-    /// Behind the request of a SOCKS client, which waits for an answer.
+    /// After the request of a SOCKS client, which waits for an answer.
     Socks(Vec<u8>),
 }
 

@@ -198,7 +198,7 @@ impl Pump {
         }
     }
 
-    /// Parts from the peer of a session without flows, behind all that is still to be sent to it.
+    /// Parts from the peer of a session without flows, after all that is still to be sent to it.
     pub(super) fn part_if_done(&mut self, at: usize) {
         let now_ns = self.now_ns;
         let Some(place) = self.sessions.get(at).filter(|s| s.flows.is_empty() && s.session.flows() == 0) else {

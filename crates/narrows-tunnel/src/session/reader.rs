@@ -61,7 +61,7 @@ impl Session {
 
     /// When [`Session::delivered`] tells the peer so; `None`: not for so few bytes, or never.
     pub fn report_ns(&self, flow: FlowId, total: u64) -> Option<u64> {
-        // Behind its finish frame the peer has nothing that could wait.
+        // After its finish frame the peer has nothing that could wait.
         let f = self.flows.get(&flow).filter(|f| f.peer_tells && !f.inn.ended)?;
         f.inn.reports.due_ns(total)
     }

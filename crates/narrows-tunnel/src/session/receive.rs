@@ -121,7 +121,7 @@ impl Session {
             return Ok(());
         }
         let mut f = Flow::new(number, false, &self.credit);
-        // One that tells says so right behind this frame.
+        // One that tells says so right after this frame.
         f.out.ahead.set_peer_tells(false);
         self.flows.insert(flow, f);
         self.events.push_back(Event::Incoming { flow, target });

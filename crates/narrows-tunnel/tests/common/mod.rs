@@ -111,7 +111,7 @@ pub(crate) fn forward(from: &str, to: &str) -> Forward {
 }
 
 impl Ends {
-    /// Local forwards, as pairs of what is in front of and behind the first colon.
+    /// Local forwards, as pairs of what is in front of and after the first colon.
     pub(crate) fn new(local: &[(&str, &str)]) -> Self {
         let local = local.iter().map(|(from, to)| forward(from, to)).collect();
         Self::with(Settings { local, ..Settings::default() }, Settings::default())

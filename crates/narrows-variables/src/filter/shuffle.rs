@@ -1,6 +1,6 @@
 //! Byte shuffle, and the bit shuffle of Blosc.
 
-/// Undoes a byte shuffle. Bytes behind the last whole element stay where they are.
+/// Undoes a byte shuffle. Bytes after the last whole element stay where they are.
 pub(crate) fn undo(bytes: &[u8], width: usize) -> Vec<u8> {
     let mut out = bytes.to_vec();
     let count = bytes.len() / width.max(1);

@@ -196,7 +196,7 @@ impl Blocks {
             let pages = Pages { at: at + head + SUM, page: self.page, count, bits, first_bit };
             return pages.read(file, self.entry_len, first, sink);
         }
-        // Entries behind the last one that was set say nothing.
+        // Entries after the last one that was set say nothing.
         let set = times(count.min(self.end.saturating_sub(first)), self.entry_len as u64)?;
         entries(fields.take(set as usize)?, self.entry_len, first, sink)
     }

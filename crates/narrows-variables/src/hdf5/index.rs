@@ -19,7 +19,7 @@ impl Index {
         })
     }
 
-    /// Reads what a layout of version 4 or 5 says behind the shape of the chunks.
+    /// Reads what a layout of version 4 or 5 says after the shape of the chunks.
     pub(super) fn read(file: &Hdf5, fields: &mut Fields<'_>, flags: u8, max: Vec<u64>) -> Result<Place> {
         let form = match fields.u8()? {
             1 => {
@@ -75,7 +75,7 @@ impl Index {
             }
             IndexForm::Implicit => {
                 let grid = Grid::new(&self.max, chunk, None)?;
-                // All chunks are there, one behind the other.
+                // All chunks are there, one after the other.
                 let count = file.bytes.len.saturating_sub(self.at) / raw_len.max(1);
                 for i in 0..grid.count().min(count) {
                     add(&grid.scaled(i), self.at + i * raw_len, raw_len, 0)?;

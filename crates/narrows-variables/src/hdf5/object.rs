@@ -178,7 +178,7 @@ fn raw_messages(file: &Hdf5, at: u64) -> Result<Vec<(Message, u8)>> {
                 let at = at.ok_or_else(|| Error::corrupt("a header goes on nowhere"))?;
                 visited.check(at, len)?;
                 if tracked.is_some() {
-                    // Signature before, check sum behind.
+                    // Signature before, check sum after.
                     let len = len.checked_sub(8).ok_or_else(|| Error::corrupt("a header's end is too short"))?;
                     Fields(&sum::read(file, at, len + 4)?).expect(b"OCHK")?;
                     blocks.push((at + 4, len));
@@ -469,7 +469,7 @@ mod tests {
     use crate::bytes::Bytes;
     use narrows::ErrorKind;
 
-    /// A header of the first version at 0 with one message, and what is behind it.
+    /// A header of the first version at 0 with one message, and what is after it.
     fn with_message(number: u16, data: &[u8], more: &[u8]) -> Hdf5 {
         let len = 8 + data.len() as u32;
         let mut bytes = vec![1, 0, 1, 0, 1, 0, 0, 0];
@@ -491,7 +491,7 @@ mod tests {
 
     #[test]
     fn a_header_has_each_byte_once() {
-        // It begins with one message of 24 bytes at 16; behind it, at 40, is what it goes on with.
+        // It begins with one message of 24 bytes at 16; after it, at 40, is what it goes on with.
         let own = message(kind::CONTINUATION, &goes_on(40, 24));
         let beside = message(kind::CONTINUATION, &goes_on(64, 10));
         let within = message(kind::CONTINUATION, &goes_on(48, 8));

@@ -8,7 +8,7 @@ use crate::bytes::Structure;
 /// Bytes of a sum.
 pub(super) const LEN: usize = 4;
 
-/// Compares the sum behind the first `len` bytes of a structure with them.
+/// Compares the sum after the first `len` bytes of a structure with them.
 pub(super) fn verify(bytes: &[u8], len: usize, at: u64) -> Result<()> {
     let (body, rest) = bytes.split_at_checked(len).ok_or_else(|| differs(bytes, at))?;
     match rest.get(..LEN) {
@@ -27,7 +27,7 @@ fn differs(bytes: &[u8], at: u64) -> Error {
     Error::corrupt(format!("the file's structure is damaged: the check sum of {name} at byte {at} differs"))
 }
 
-/// Reads `len` bytes of structure that have their sum behind them.
+/// Reads `len` bytes of structure that have their sum after them.
 pub(super) fn read(file: &Hdf5, at: u64, len: u64) -> Result<Structure> {
     let bytes = file.bytes.structure(at, len.saturating_add(LEN as u64))?;
     let len = bytes.len() - LEN;

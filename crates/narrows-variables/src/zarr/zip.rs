@@ -9,7 +9,7 @@ use narrows::{Error, Result};
 use crate::bytes::Bytes;
 use crate::fields::Fields;
 
-/// Bytes of the record at the end, and the longest comment behind it.
+/// Bytes of the record at the end, and the longest comment after it.
 const END_LEN: u64 = 22;
 const COMMENT_MAX: u64 = 65_535;
 /// Longest deflated entry of which parts are read: the last one stays in memory.

@@ -283,7 +283,7 @@ fn styled(columns: &[Column], texts: &[String], view: &View, form: Form, moves: 
     line
 }
 
-/// Texts in columns, each with a space behind it. Those of other programs steer no terminal.
+/// Texts in columns, each with a space after it. Those of other programs steer no terminal.
 fn cells(columns: &[Column], texts: &[String], form: Form) -> Line {
     let fixed: usize = columns.iter().map(|c| c.1 + 1).sum();
     let flexible = (form.width + 1).saturating_sub(fixed).max(6);

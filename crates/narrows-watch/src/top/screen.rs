@@ -87,7 +87,7 @@ impl Screen {
         let mut out = io::stdout().lock();
         queue!(out, BeginSynchronizedUpdate)?;
         for (row, line) in lines.iter().enumerate() {
-            // Before the text: behind a full line it would take the last column.
+            // Before the text: after a full line it would take the last column.
             queue!(out, MoveTo(0, row as u16), Clear(ClearType::UntilNewLine))?;
             for (style, text) in &line.0 {
                 self.put(&mut out, *style, text)?;

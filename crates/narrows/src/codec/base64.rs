@@ -1,10 +1,10 @@
-//! Base64: runs of lines of it, stored as the bytes that they encode, behind zstd.
+//! Base64: runs of lines of it, stored as the bytes that they encode, then zstd.
 //!
 //! ```text
 //! | runs | gap, length, width, line end of each |  text, then what the runs encode, as a zstd frame |
 //! ```
 //!
-//! The encoder finds the runs, and writes each anew to compare it with what stands in the block. A block
+//! The encoder finds the runs, and writes each again to compare it with what stands in the block. A block
 //! without any costs the time to look at the beginning of each line, and a byte.
 
 use super::{Codec, CodecId, DecodeError, Decoder, Encoder, Level, zstd};
@@ -17,7 +17,7 @@ const LEVELS: &[Level] = &[1, 3, 6, 9, 15, 19];
 /// Bytes of a number in the plan, at most.
 const VARINT_MAX: usize = 4;
 
-/// Time to find, decode and write anew, in ns per byte of a block of which half is base64: (encode, decode).
+/// Time to find, decode and write again, in ns per byte of a block of which half is base64: (encode, decode).
 const STEP_NS: (f32, f32) = (1.5, 0.6);
 
 #[derive(Debug)]
@@ -44,7 +44,7 @@ impl Codec for Base64 {
         true
     }
 
-    /// Text, decoded bytes, one run written anew, and zstd.
+    /// Text, decoded bytes, one run rewritten, and zstd.
     fn encoder_memory(&self, level: Level, raw_len: usize, history_len: usize) -> usize {
         3 * raw_len + zstd::ENTRY.encoder_memory(level, raw_len, history_len)
     }

@@ -98,7 +98,7 @@ pub struct DictionaryContexts {
     zstd: CCtx<'static>,
     zstd_level: Option<i32>,
     decoder: DCtx<'static>,
-    /// Input of zstd's decoder and output of its encoder: a body behind its frame and block
+    /// Input of zstd's decoder and output of its encoder: a body after its frame and block
     /// headers.
     framed: Vec<u8>,
 }

@@ -1,4 +1,4 @@
-//! Lepton: JPEG images of one scan, recompressed without loss. Coefficients are coded anew with a model of
+//! Lepton: JPEG images of one scan, recompressed without loss. Coefficients are coded again with a model of
 //! their neighbours; headers, padding and what follows the image are kept.
 //!
 //! The library is written for files of its own making. Lengths in its header make it allocate, so

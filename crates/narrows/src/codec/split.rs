@@ -1,4 +1,4 @@
-//! Split: numbers of one width, their bytes sorted by place, behind zstd.
+//! Split: numbers of one width, their bytes sorted by place, then zstd.
 //!
 //! The encoder finds the width by itself and tries on a slice of the block what is shorter: the bytes
 //! as they are, sorted into planes, or the differences of neighbours within each plane. So a block of
@@ -7,7 +7,7 @@
 use super::{Codec, CodecId, DecodeError, Decoder, Encoder, Level, zstd};
 use crate::probe::probe;
 
-/// Levels of zstd behind the split.
+/// Levels of zstd after the split.
 const LEVELS: &[Level] = &[1, 3, 6, 9, 15, 19];
 
 /// Bytes of the header: width and steps.
@@ -169,7 +169,7 @@ impl Steps {
     }
 }
 
-/// The first bytes of all elements, then the second ones, and so on; what is left behind the last whole
+/// The first bytes of all elements, then the second ones, and so on; what is left after the last whole
 /// element stands at the end.
 fn split<const W: usize>(raw: &[u8], planes: &mut [u8]) {
     let (elements, rest) = raw.as_chunks::<W>();

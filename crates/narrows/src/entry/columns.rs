@@ -113,7 +113,7 @@ impl<'a> EntryRows<'a> {
         Ok(Self { columns, path: before.to_vec(), mtime: (0, 0) })
     }
 
-    /// The next entry; `None` behind the last one. A hard link may refer to entries below `known`.
+    /// The next entry; `None` after the last one. A hard link may refer to entries below `known`.
     ///
     /// # Errors
     /// `Corrupt`, `Limit` or `Unsupported` if the fields violate the format.

@@ -290,7 +290,7 @@ impl Feedback {
         control_frame(ControlKind::Feedback, &body, 0)
     }
 
-    /// Decodes the body of a feedback frame. Bytes behind the known fields are ignored.
+    /// Decodes the body of a feedback frame. Bytes after the known fields are ignored.
     ///
     /// # Errors
     /// `Corrupt` if it is too short or malformed.

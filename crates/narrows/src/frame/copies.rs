@@ -93,7 +93,7 @@ impl<'a> Plan<'a> {
         Ok(plan)
     }
 
-    /// The next copy, `None` behind the last.
+    /// The next copy, `None` after the last.
     ///
     /// # Errors
     /// `Corrupt` if it is malformed.

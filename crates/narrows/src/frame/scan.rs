@@ -133,7 +133,7 @@ mod tests {
     use crate::policy::Fixed;
     use crate::sender::{LinkSample, Sender, SenderConfig};
 
-    /// A stream with blocks of many lengths and a delivered frame behind each.
+    /// A stream with blocks of many lengths and a delivered frame after each.
     fn stream() -> (Vec<u8>, Vec<u64>) {
         let config = SenderConfig { tells_delivered: true, ..SenderConfig::default() };
         let (pool, mut contexts) = (BufferPool::default(), Contexts::default());

@@ -30,7 +30,7 @@ const OFFER_ANNOUNCED: u8 = 2;
 pub enum Control {
     /// Begins a flow and states the limits of its sender. Forward.
     Preface(Preface),
-    /// Both ends begin their history anew. Forward.
+    /// Both ends begin their history again. Forward.
     Reset {
         /// Counts the resets of the flow.
         generation: u64,

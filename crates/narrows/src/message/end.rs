@@ -104,7 +104,7 @@ impl MessageEnd {
         self.sampler.get_or_insert_default();
     }
 
-    /// Appends the frames that send `message` to `out`, behind all frames that are due before it:
+    /// Appends the frames that send `message` to `out`, after all frames that are due before it:
     /// on a carrier with borders one unit. An error changes nothing: a message that is too long
     /// ([`ErrorKind::Limit`](crate::ErrorKind::Limit)), or, on a carrier with borders, units that
     /// have to be sent first ([`ErrorKind::Misuse`](crate::ErrorKind::Misuse)).
@@ -183,7 +183,7 @@ impl MessageEnd {
 
     /// Reads one frame from the front of `input`: on a carrier with borders the rest of a unit,
     /// otherwise all bytes received and not consumed yet. Call again while input is left. An error
-    /// leaves the end unchanged, but on a carrier without borders nothing behind it can be read.
+    /// leaves the end unchanged, but on a carrier without borders nothing after it can be read.
     ///
     /// # Errors
     /// `Corrupt`, `Truncated`, `Limit` or `Unsupported`.
@@ -523,7 +523,7 @@ mod tests {
         assert!(len(true) < 20 && len(false) < 20, "{} {}", len(true), len(false));
     }
 
-    /// The first message over a new connection carries all that the peer needs to begin anew.
+    /// The first message over a new connection carries all that the peer needs to begin again.
     #[test]
     fn a_new_connection_begins_anew() {
         let mut world = World::new(true, |_, _| {});

@@ -64,12 +64,12 @@ impl History {
         }
     }
 
-    /// Whether [`History::place`] can put a message behind the history.
+    /// Whether [`History::place`] can put a message after the history.
     pub(super) fn takes(&self, message_len: usize) -> bool {
         message_len > 0 && message_len <= self.kept()
     }
 
-    /// Places a message behind the history, which first makes room as an append would. Returns the
+    /// Places a message after the history, which first makes room as an append would. Returns the
     /// buffer up to the message's end, and where the message begins. The message counts as
     /// appended.
     pub(super) fn place(&mut self, message: &[u8], table: &mut LinkedTable) -> (&mut [u8], usize) {

@@ -114,7 +114,7 @@ impl MessageReceiver {
 
     /// Reads one frame from the front of `input`: on a carrier with borders the rest of a unit,
     /// otherwise all bytes received and not consumed yet. Call again while input is left. An error
-    /// leaves the receiver unchanged, but on a carrier without borders nothing behind it can be
+    /// leaves the receiver unchanged, but on a carrier without borders nothing after it can be
     /// read.
     ///
     /// # Errors
@@ -362,7 +362,7 @@ impl MessageReceiver {
                 self.lacks(header.slot)
             };
         }
-        // Tested behind the check: decoding with a wrong dictionary may yield any length.
+        // Tested after the check: decoding with a wrong dictionary may yield any length.
         if message.len() > self.config.message_max {
             // Later messages are encoded with this one: the history is out of step, and the sender
             // must be told.

@@ -295,7 +295,7 @@ impl Writer {
     }
 }
 
-/// A message whose dictionary is missing, or one that came behind such a message.
+/// A message whose dictionary is missing, or one that came after such a message.
 struct Waiting {
     frame: Vec<u8>,
     since_ns: u64,
@@ -510,7 +510,7 @@ impl TopicReader {
         self.waiting.front().map(|w| w.since_ns.min(self.waits_since_ns).saturating_add(WAIT_NS))
     }
 
-    /// Stops waiting for overdue announcements, and delivers the messages behind.
+    /// Stops waiting for overdue announcements, and delivers the messages after them.
     pub fn on_time(&mut self, now_ns: u64, contexts: &mut Contexts, mut deliver: impl FnMut(&[u8])) {
         if self.next_wakeup_ns().is_some_and(|at| at <= now_ns) {
             self.drain(now_ns, contexts, &mut deliver);

@@ -485,7 +485,7 @@ impl Filter {
     }
 }
 
-/// Optimism in standard deviations, behind so many blocks in a row that did not shrink.
+/// Optimism in standard deviations, after so many blocks in a row that did not shrink.
 fn hope(stubborn: u32) -> f32 {
     OPTIMISM * 0.5f32.powi(stubborn.min(10) as i32)
 }

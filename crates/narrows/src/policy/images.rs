@@ -12,7 +12,7 @@ use crate::monitor::cost::Costs;
 pub(super) struct Images {
     /// Raw offset of the next byte to look at.
     seen: u64,
-    /// The first image behind the bytes cut so far: its raw offset, and its length if it ends in sight.
+    /// The first image after the bytes cut so far: its raw offset, and its length if it ends in sight.
     next: Option<(u64, Option<usize>)>,
 }
 
@@ -25,7 +25,7 @@ impl Images {
         self.look(view);
         let (at, len) = self.next?;
         let len = len.filter(|len| at == view.raw_offset && *len <= view.limits.block_max)?;
-        // Copies in a flow move what is behind them.
+        // Copies in a flow move what is after them.
         jpeg::begins(view.upcoming).then(|| Choice::new(Method::LEPTON, len))
     }
 

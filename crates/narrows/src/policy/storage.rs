@@ -207,7 +207,7 @@ impl Priced {
             return false;
         }
         let part = TRIAL_LEN.min(block.len() / 2);
-        // At one and three quarters, behind headers.
+        // At one and three quarters, after headers.
         let parts = [1, 3].map(|quarter| &block[(block.len() * quarter / 4).min(block.len() - part)..][..part]);
         let mut len = |method: Method| -> usize { parts.iter().map(|raw| self.trial.encoded_len(method, raw)).sum() };
         (len(TRIAL_SPLIT) as f32) < LINK_GAIN * len(TRIAL_PLAIN) as f32

@@ -95,7 +95,7 @@ pub(super) struct Earlier {
     /// How far back copies may refer.
     pub(super) reach: usize,
     recent: VecDeque<Block>,
-    /// Raw offset behind the last byte.
+    /// Raw offset after the last byte.
     end: u64,
     /// Bytes of the first recent block that are stored.
     ahead: usize,

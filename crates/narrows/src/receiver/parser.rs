@@ -54,7 +54,7 @@ impl Parser {
         self.limits = Some(limits);
     }
 
-    /// Begins behind so many bytes of the stream.
+    /// Begins after so many bytes of the stream.
     pub(super) fn set_wire_offset(&mut self, wire_offset: u64) {
         self.wire_offset = wire_offset;
     }

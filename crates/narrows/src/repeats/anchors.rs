@@ -15,7 +15,7 @@ pub(super) struct Anchors {
     /// The last bytes of the piece before.
     tail: Vec<u8>,
     last_hash: u64,
-    /// Positions behind an anchor in the latest piece, with the hash of what is before them.
+    /// Positions after an anchor in the latest piece, with the hash of what is before them.
     pub(super) found: Vec<(usize, u64)>,
 }
 
@@ -71,7 +71,7 @@ impl Anchors {
         self.tail.extend_from_slice(&raw[raw.len().saturating_sub(WIDTH)..]);
     }
 
-    /// Scans two lanes from `at` on, the first of which begins with `hash`. Returns the hash behind
+    /// Scans two lanes from `at` on, the first of which begins with `hash`. Returns the hash after
     /// the second.
     fn two_lanes(&mut self, raw: &[u8], at: usize, hash: u64) -> u64 {
         let (first, second) = (&raw[at..at + LANE], &raw[at + LANE..at + 2 * LANE]);

@@ -15,7 +15,7 @@ pub(super) struct Reread {
     stored: Arc<dyn Stored>,
     reach: usize,
     pieces: Vec<Piece>,
-    /// Raw offset behind the last byte.
+    /// Raw offset after the last byte.
     end: u64,
 }
 

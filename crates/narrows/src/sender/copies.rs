@@ -9,7 +9,7 @@ use crate::codec::Method;
 use crate::frame::{BASELINE_BLOCK_MAX, COPY_MIN, Copy, REACH_MAX_HARD, put_plan};
 
 /// Copies that stand before all literals leave as a frame of their own from this length on: its
-/// header and plan are a thousandth of a percent, and nobody waits for the literals behind.
+/// header and plan are a thousandth of a percent, and nobody waits for the literals after them.
 pub(super) const ALONE_MIN: usize = 1 << 20;
 
 /// Shortest limit of blocks with which copies are sent: those that wait must fit.

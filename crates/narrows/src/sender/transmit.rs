@@ -90,7 +90,7 @@ impl Sender {
     }
 
     /// Tells the peer how many raw bytes of the other direction of the connection were delivered so far,
-    /// in a frame behind those that are ready. Nothing once the end frame was made.
+    /// in a frame after those that are ready. Nothing once the end frame was made.
     pub fn delivered(&mut self, raw_bytes: u64) {
         if self.phase < Phase::Ended {
             self.output.push_control(delivered_frame(raw_bytes));

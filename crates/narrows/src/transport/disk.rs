@@ -20,7 +20,7 @@ use crate::sys;
 /// On their way to the disk, and counted as gone: a disk needs so much at once to reach its rate, 1 GB/s
 /// where a write takes 2 ms. With less on its way it says how long a write takes, not how fast it is.
 const AT_ONCE: u64 = 2 << 20;
-/// Least window behind that.
+/// Least window after that.
 const WINDOW_MIN: u64 = 2 << 20;
 /// Waited for at a time: a hundredth of a second of a slow disk.
 const STRETCH: u64 = 1 << 20;

@@ -63,7 +63,7 @@ mod tests {
     use super::*;
     use crate::transport::Link;
 
-    /// The bytes that pass behind the noise, and the noise.
+    /// The bytes that pass after the noise, and the noise.
     fn pass(pieces: &[&[u8]]) -> (Vec<u8>, Vec<u8>) {
         let noise = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
         let heard = std::sync::Arc::clone(&noise);

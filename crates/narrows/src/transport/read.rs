@@ -18,7 +18,7 @@ pub(crate) struct ReadHalf {
     /// The size of this pipe was raised.
     large: bool,
     noise: Option<Noise>,
-    /// Bytes behind the noise that have not been read.
+    /// Bytes after the noise that have not been read.
     stash: Vec<u8>,
 }
 

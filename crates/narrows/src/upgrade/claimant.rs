@@ -183,7 +183,7 @@ impl Claimant {
         match self.channel {
             Channel::None | Channel::Absent { .. } => self.dial(now_ns),
             Channel::Dialing { .. } | Channel::Pausing { .. } => {}
-            // Right behind the greeting, without waiting: a peer that does not understand it closes
+            // Right after the greeting, without waiting: a peer that does not understand it closes
             // the connection.
             Channel::Greeting { .. } | Channel::Up { .. } => self.send(&Message::Claim(claim.clone())),
         }

@@ -1,5 +1,5 @@
 //! One end of a connection, from its first plain byte to the marker in either direction (format.md
-//! section 11.4). The driver counts what it sends and passes in what it receives. Behind the
+//! section 11.4). The driver counts what it sends and passes in what it receives. After the
 //! markers, sender and receiver take over and the flow is idle.
 
 use std::collections::VecDeque;
@@ -296,7 +296,7 @@ impl Flow {
         self.sent += len as u64;
     }
 
-    /// The program sends nothing more, and the end is passed on behind plain bytes. Frames have
+    /// The program sends nothing more, and the end is passed on after plain bytes. Frames have
     /// their own end, so call [`Flow::take_marker`] first.
     pub fn sending_end(&mut self) {
         if self.outgoing == Outgoing::Plain {
@@ -305,7 +305,7 @@ impl Flow {
         }
     }
 
-    /// The marker, when it is due: send it at once, behind all bytes counted, and frames behind it.
+    /// The marker, when it is due: send it at once, after all bytes counted, and frames after it.
     /// Call this after every [`Flow::hear`] and [`Flow::receive`]; returns `Some` once.
     pub fn take_marker(&mut self) -> Option<Marker> {
         let Outgoing::Due(marker) = self.outgoing else { return None };

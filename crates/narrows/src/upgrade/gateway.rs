@@ -35,7 +35,7 @@ impl GatewayClient {
     }
 
     /// Takes received bytes. Returns the error number, 0 for none, once the answer is complete:
-    /// only then may the program learn the outcome of its connect. Frames that arrived behind the
+    /// only then may the program learn the outcome of its connect. Frames that arrived after the
     /// answer are in [`GatewayClient::rest`].
     ///
     /// # Errors
@@ -52,7 +52,7 @@ impl GatewayClient {
         }
     }
 
-    /// The bytes behind the answer.
+    /// The bytes after the answer.
     pub fn rest(&self) -> &[u8] {
         self.parser.rest()
     }

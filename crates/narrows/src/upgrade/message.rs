@@ -263,7 +263,7 @@ fn write_address(address: SocketAddr, out: &mut Vec<u8>) {
     out.extend(address.port().to_le_bytes());
 }
 
-/// The fields of a body, in order. Bytes behind the fields that this version knows are ignored.
+/// The fields of a body, in order. Bytes after the fields that this version knows are ignored.
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {

@@ -144,7 +144,7 @@ impl Bench {
     }
 }
 
-/// The sorting of format.md, section 5.2, written anew so that it checks the product's gain.
+/// The sorting of format.md, section 5.2, rewritten so that it checks the product's gain.
 fn split(block: &[u8], width: usize, delta: bool, planes: &mut [u8]) {
     let count = block.len() / width;
     for place in 0..width {

@@ -192,7 +192,7 @@ impl<'a> Judge<'a> {
                 // The client was killed within `connect`.
                 None if !meeting.is_empty() || !self.complete => {}
                 Some(End::Errno(libc::ECONNREFUSED)) if self.is_replaced(client, seen) => verdict.refused += 1,
-                // EPIPE: an end came and a reset behind it before the call looked, as from TCP.
+                // EPIPE: an end came and a reset after it before the call looked, as from TCP.
                 Some(End::Errno(libc::ECONNRESET | libc::EPIPE)) if !meeting.is_empty() => verdict.refused += 1,
                 // A server without supervisor accepted and was killed: the frames that it got by
                 // --peer break the connection.

@@ -102,7 +102,7 @@ pub(crate) const FDS_MAX: usize = 8;
 pub(crate) fn send_with(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[RawFd]) -> Result<()> {
     let mut control = [0u64; 8];
     let mut iov = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-    // SAFETY: `control` is aligned for a cmsghdr and has room for FDS_MAX descriptors behind it (16 + 32 of 64 bytes);
+    // SAFETY: `control` is aligned for a cmsghdr and has room for FDS_MAX descriptors after it (16 + 32 of 64 bytes);
     // all pointers are to locals that live through the call.
     unsafe {
         let mut message: libc::msghdr = zeroed();

@@ -48,7 +48,7 @@ pub(crate) fn run(args: &SyncArgs) -> Result<ExitCode> {
     super::carry_out(&mirror)
 }
 
-/// The source as what is in it: with a slash behind it. The name of a host alone means the user's folder
+/// The source as what is in it: with a slash after it. The name of a host alone means the user's folder
 /// there, whose contents are meant in any case; with a slash it would be the root of that host.
 fn contents(source: &OsStr) -> OsString {
     let bytes = source.as_bytes();

@@ -19,7 +19,7 @@ use crate::frames::{self, BLOCK_LEN, Item, Known};
 use crate::{e_text, meta, shown};
 
 /// Most frames or sums that are asked for, of all files that wait for answers: 128 GiB in blocks of 512
-/// KiB, in 12 MiB. What lies behind them is sent again.
+/// KiB, in 12 MiB. What lies after them is sent again.
 const KNOWN_MAX: usize = 256 << 10;
 
 /// An answer about what the other end has of a file.
@@ -65,7 +65,7 @@ impl Producer<'_> {
                 let stored = *len;
                 *len = match frames::totals(&fd) {
                     Ok(totals) => totals.raw_total,
-                    // Several streams behind one another, perhaps.
+                    // Several streams one after another, perhaps.
                     Err(e) => open_any(&fd).map_err(|_| e)?.raw_len(),
                 };
                 let mut state = self.shared.lock();
@@ -337,7 +337,7 @@ impl Producer<'_> {
         if raw_at != stored.raw_len {
             return Ok(Err(damaged()));
         }
-        // Those of the blocks that were encoded anew alone would be wrong.
+        // Those of the blocks that were encoded again alone would be wrong.
         let sum = sum(&hash);
         Ok(Ok((true, Some(stored.sums.unwrap_or_default()), sum)))
     }

@@ -6,7 +6,7 @@ use narrows::jpeg::{self, Found};
 /// Length of a read where images are looked for: the longest image that a record holds.
 pub(super) const READ_LEN: usize = DATA_LEN_MAX;
 
-/// Where a record of these bytes must end because of images: behind the last whole one, or before one of
+/// Where a record of these bytes must end because of images: after the last whole one, or before one of
 /// which there is more to come. `None`: it may end anywhere.
 pub(super) fn record_end(bytes: &[u8]) -> Option<usize> {
     let (mut from, mut end) = (0, None);

@@ -71,7 +71,7 @@ pub(super) fn open_stored(fd: &OwnedFd, len: u64) -> io::Result<Option<Stored>> 
     Ok(Some(Stored { limits: frames::limits(&preface), index_offset, raw_len: totals.raw_total, sums }))
 }
 
-/// The sums behind the index, if their stretches are those that this program compares.
+/// The sums after the index, if their stretches are those that this program compares.
 fn read_sums(fd: &OwnedFd, begin: u64, end: u64, raw_total: u64) -> io::Result<Option<Vec<u64>>> {
     let limits = ReadLimits { block_max: 0, history: 0, reach: 0, codecs: 0, check: true, messages: false };
     let (mut at, mut sums) = (begin, Vec::new());
@@ -96,7 +96,7 @@ fn read_sums(fd: &OwnedFd, begin: u64, end: u64, raw_total: u64) -> io::Result<O
     Ok(Some(sums).filter(|sums| sums.len() as u64 == raw_total.div_ceil(1 << SUMS_LOG)))
 }
 
-/// Reads frames one behind the other, several at a time.
+/// Reads frames one after the other, several at a time.
 pub(super) struct Window<'a> {
     fd: &'a OwnedFd,
     at: u64,

@@ -12,7 +12,7 @@ use crate::jpeg::Head;
 const FIXED_LEN: usize = 28;
 /// Bytes of the deflated part that are not of the image: names, lengths, padding and the only partition.
 const SECTIONS_LEN: usize = 7 + 4 + 19 + 7;
-/// Mark behind the deflated part.
+/// Mark after the deflated part.
 const COMPLETE: &[u8] = b"CMP";
 /// Fields that say which build wrote the file: version, then commit.
 const BUILD: std::ops::Range<usize> = 15..20;
@@ -66,7 +66,7 @@ fn sections(header: &[u8], raw_len: usize, coded_len: usize) -> Option<()> {
     (fits && is_ours && head.len == segments.len() + 2 && rest.is_empty()).then_some(())
 }
 
-/// Bytes behind their length.
+/// Bytes after their length.
 fn sized(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (len, rest) = bytes.split_first_chunk()?;
     rest.split_at_checked(usize::try_from(u32::from_le_bytes(*len)).ok()?)

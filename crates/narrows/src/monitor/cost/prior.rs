@@ -227,7 +227,7 @@ impl Prior {
             cost_between: diagonal(0.25),
             cost_within: diagonal(0.05),
         };
-        // A block behind a step costs what zstd of the same level does, and what the step adds.
+        // A block with a step costs what zstd of the same level does, and what the step adds.
         let known = |m: &Method| m.without_step().unwrap_or(*m);
         let at: Vec<_> = methods.iter().map(|m| self.methods.iter().position(|p| *p == known(m))).collect();
         let count = self.methods.len();

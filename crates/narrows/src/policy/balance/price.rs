@@ -5,7 +5,7 @@ use super::{Balance, CLASSES, END_IN_VIEW, window_max};
 use crate::monitor::View;
 use crate::monitor::cost::Prediction;
 
-/// The price is solved anew for each of the first blocks, then refined at every fourth one.
+/// The price is solved again for each of the first blocks, then refined at every fourth one.
 const COLD_BLOCKS: u64 = 12;
 /// Logit range of the price.
 const PRICE_MAX: f32 = 9.0;

@@ -16,7 +16,7 @@ const LAST_WORD: Duration = Duration::from_millis(500);
 
 /// Length of the buffer that the reverse direction is read into; notes of a copy come in bursts.
 const BUFFER_LEN: usize = 16 << 10;
-/// The same behind a short flow, which has few reports.
+/// The same after a short flow, which has few reports.
 const SHORT_BUFFER_LEN: usize = 1 << 10;
 
 impl SendDriver {

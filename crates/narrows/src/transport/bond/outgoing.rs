@@ -97,7 +97,7 @@ impl Outgoing {
                 let len = part.buffer.len() - HEADER_LEN;
                 if len == 0 {
                     part.buffer.clear();
-                    // The next write begins with the carrier behind this one, which had less.
+                    // The next write begins with the carrier after this one, which had less.
                     self.turn = (index + 1) % self.parts.len();
                     return Ok(taken);
                 }

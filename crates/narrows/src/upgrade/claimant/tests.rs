@@ -50,7 +50,7 @@ fn a_host_without_narrows_is_left_alone_for_a_second_and_longer_each_time() {
         claimant.claim(1, tuple(), 5, now - 1);
         assert_eq!(outputs(&mut claimant), [plain], "asked again before {wait} s");
     }
-    // After a success the pauses begin anew.
+    // After a success the pauses begin again.
     claimant.claim(1, tuple(), 5, now);
     claimant.connected(now);
     claimant.receive(&hello(), now);
