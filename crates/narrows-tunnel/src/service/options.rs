@@ -10,6 +10,7 @@ use narrows_watch::logs::Wanted;
 /// The settings of a tunnel as they were given; what was not given has its default.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
+    // More than 20 fields, each of them a setting that a user may give: an argument, and a key of the file.
     /// The other end: narrows://HOST\[:PORT\], or a host that a remote shell reaches.
     pub to: Option<OsString>,
     /// Forwards: \[BIND:\]PORT:HOST:PORT.
