@@ -12,14 +12,13 @@ use narrows::transport::{Link, tls};
 
 use super::error::{Blame, Error, Result};
 use super::hello::{self, Request};
+pub use super::place::PORT;
 use super::place::Place;
 use narrows_trust::keys::{self, Token};
 use narrows_trust::proof;
 
 /// Application protocol of copies (ALPN, RFC 7301), so that no other service is taken for this one.
 const PROTOCOL: &[u8] = b"narrows-cp/1";
-/// Default port of a server; not assigned by IANA.
-pub const PORT: u16 = 7700;
 /// Time limit for connection, handshake and request: ten round trips over a satellite take less.
 const PATIENCE: Duration = Duration::from_secs(10);
 

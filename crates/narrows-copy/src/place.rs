@@ -5,7 +5,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
-use super::direct::PORT;
+/// Default port of a server; not assigned by IANA.
+pub const PORT: u16 = 7700;
 
 const DIRECT: &[u8] = b"narrows://";
 const SSH: &[u8] = b"ssh://";

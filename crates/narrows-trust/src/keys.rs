@@ -14,12 +14,8 @@ use narrows_host::words::without_temporary_name;
 use rustix::event::{PollFd, PollFlags};
 
 use crate::error::{Blame, Error, Fault, Result};
-use crate::proof;
+use crate::secret::{self, FINGERPRINT_LEN, SECRET_LEN};
 
-/// Length of the secret of an Ed25519 key in bytes (RFC 8032, section 5.1.5).
-pub(crate) const SECRET_LEN: usize = 32;
-/// Length of a fingerprint in bytes.
-pub(crate) const FINGERPRINT_LEN: usize = 32;
 /// Name of the key file of `narrows serve`.
 pub const SERVE: &str = "serve.key";
 /// Name of the key file of `narrows tunnel`: who may copy files may not therefore reach services.
@@ -49,7 +45,7 @@ impl Keys {
         let of_file = format!("the key file {}", path.display());
         let text = match read_private(path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                let keys = Self { server: proof::random_secret()?, client: proof::random_secret()? };
+                let keys = Self { server: secret::random()?, client: secret::random()? };
                 keys.save(path).blame_for(Fault::Local, &of_file)?;
                 // Another server may have created the file first.
                 read_private(path).blame(Fault::Trust)?
@@ -89,7 +85,7 @@ impl Keys {
     /// # Errors
     /// A key has no public part, which is a bug.
     pub fn token(&self) -> Result<Token> {
-        Ok(Token { client: self.client, fingerprint: proof::fingerprint_of_secret(&self.server)? })
+        Ok(Token { client: self.client, fingerprint: secret::fingerprint_of_secret(&self.server)? })
     }
 }
 

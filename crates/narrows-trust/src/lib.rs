@@ -5,6 +5,7 @@ pub mod ends;
 mod error;
 pub mod keys;
 pub mod proof;
+mod secret;
 pub mod tls;
 
 pub use error::{Error, Fault, Result};

@@ -7,34 +7,21 @@ use std::sync::Arc;
 use rustls::client::AlwaysResolvesClientRawPublicKeys;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls13_signature_with_raw_key};
-use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
+use rustls::pki_types::{CertificateDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
 use rustls::server::AlwaysResolvesServerRawPublicKeys;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::sign::CertifiedKey;
 use rustls::{
     CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, DistinguishedName, ServerConfig,
     ServerConnection, SignatureScheme,
 };
 
-use crate::error::{Blame, Error, Fault, Result};
-use crate::keys::{FINGERPRINT_LEN, Keys, SECRET_LEN, Token};
+use crate::error::{Blame, Fault, Result};
+use crate::keys::{Keys, Token};
+use crate::secret::{FINGERPRINT_LEN, certified, fingerprint, fingerprint_of_secret};
 use crate::tls::{self, only_tls13, provider};
 
 /// TLS asks for a name, which raw keys do not use.
 pub const NAME: &str = "narrows";
-/// Prefix of the secret of an Ed25519 key in PKCS #8 (RFC 8410, section 7).
-const PKCS8_HEAD: [u8; 16] = [0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20];
-
-/// A new random secret of a key.
-pub(crate) fn random_secret() -> Result<[u8; SECRET_LEN]> {
-    let mut secret = [0; SECRET_LEN];
-    provider()
-        .secure_random
-        .fill(&mut secret)
-        .map_err(|_| Error::new(Fault::Local, "the system gives no random bytes"))?;
-    Ok(secret)
-}
-
 /// The TLS connection of a client with this token. `protocol`: the name that both ends must agree on (ALPN).
 ///
 /// # Errors
@@ -83,29 +70,6 @@ pub fn client_verifier(keys: &Keys) -> Result<Arc<dyn ClientCertVerifier>> {
 /// None with a configuration of [`server_config`].
 pub fn server_connection(config: &Arc<ServerConfig>) -> Result<ServerConnection> {
     ServerConnection::new(Arc::clone(config)).blame(Fault::Bug)
-}
-
-/// BLAKE3 of the public key that belongs to a secret.
-pub(crate) fn fingerprint_of_secret(secret: &[u8; SECRET_LEN]) -> Result<[u8; FINGERPRINT_LEN]> {
-    match certified(secret)?.cert.first() {
-        Some(public) => Ok(fingerprint(public)),
-        None => Err(no_public_part()),
-    }
-}
-
-fn fingerprint(public: &CertificateDer<'_>) -> [u8; FINGERPRINT_LEN] {
-    *blake3::hash(public).as_bytes()
-}
-
-fn no_public_part() -> Error {
-    Error::new(Fault::Bug, "a key has no public part; this is a bug")
-}
-
-fn certified(secret: &[u8; SECRET_LEN]) -> Result<CertifiedKey> {
-    let pkcs8 = PrivatePkcs8KeyDer::from([&PKCS8_HEAD[..], secret].concat());
-    let key = rustls::crypto::ring::sign::any_eddsa_type(&pkcs8).blame(Fault::Trust)?;
-    let public = key.public_key().ok_or_else(no_public_part)?;
-    Ok(CertifiedKey::new(vec![CertificateDer::from(public.to_vec())], key))
 }
 
 /// Verifier that accepts exactly one key.
