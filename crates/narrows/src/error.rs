@@ -124,7 +124,7 @@ impl From<Error> for std::io::Error {
             ErrorKind::Corrupt | ErrorKind::Limit | ErrorKind::Unsupported => std::io::ErrorKind::InvalidData,
             ErrorKind::Truncated => std::io::ErrorKind::UnexpectedEof,
             ErrorKind::Misuse => std::io::ErrorKind::InvalidInput,
-            ErrorKind::Io => e.source.as_ref().map_or(std::io::ErrorKind::Other, std::io::Error::kind),
+            ErrorKind::Io => e.source.as_ref().map_or(std::io::ErrorKind::Other, Self::kind),
         };
         Self::new(kind, e)
     }
