@@ -7,8 +7,8 @@ use std::io::{self, BufReader};
 
 use narrows::{Decoder, Encoder, ReceiveOptions, SendOptions};
 
-fn main() -> narrows::Result<()> {
-    let Some(path) = std::env::args_os().nth(1) else { return Ok(eprintln!("name a file")) };
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let path = std::env::args_os().nth(1).ok_or("name a file")?;
     let mut stream = path.clone();
     stream.push(".nrw");
 

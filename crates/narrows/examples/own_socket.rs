@@ -8,8 +8,8 @@ use std::net::{TcpListener, TcpStream};
 
 use narrows::{Decoder, Encoder, ReceiveOptions, SendOptions};
 
-fn main() -> narrows::Result<()> {
-    let Some(path) = std::env::args_os().nth(1) else { return Ok(eprintln!("name a file")) };
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let path = std::env::args_os().nth(1).ok_or("name a file")?;
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let mut socket = TcpStream::connect(listener.local_addr()?)?;
     let server = std::thread::spawn(move || serve(listener.accept()?.0));
@@ -19,7 +19,8 @@ fn main() -> narrows::Result<()> {
     let (_, summary) = encoder.finish()?;
     println!("ratio {:.2}", summary.ratio());
     writeln!(socket, "this line is not compressed")?;
-    server.join().expect("no panic")
+    server.join().expect("no panic")?;
+    Ok(())
 }
 
 fn serve(socket: TcpStream) -> narrows::Result<()> {

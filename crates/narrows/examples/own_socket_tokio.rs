@@ -12,19 +12,20 @@ use tokio::net::{TcpListener, TcpStream};
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> narrows::Result<()> {
-    let Some(path) = std::env::args_os().nth(1) else { return Ok(eprintln!("name a file")) };
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let path = std::env::args_os().nth(1).ok_or("name a file")?;
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
     let server = tokio::spawn(async move { serve(listener.accept().await?.0).await });
 
     let mut encoder = AsyncEncoder::new(TcpStream::connect(address).await?, SendOptions::default());
     let raw = std::fs::read(path)?;
-    tokio::time::timeout(PATIENCE, encoder.write_all(&raw)).await.map_err(std::io::Error::from)??;
+    tokio::time::timeout(PATIENCE, encoder.write_all(&raw)).await??;
     let (mut socket, summary) = encoder.finish().await?;
     println!("ratio {:.2}", summary.ratio());
     socket.write_all(b"this line is not compressed\n").await?;
-    server.await.expect("no panic")
+    server.await??;
+    Ok(())
 }
 
 async fn serve(socket: TcpStream) -> narrows::Result<()> {
