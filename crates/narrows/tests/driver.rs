@@ -58,15 +58,20 @@ impl Write for Sink {
 
 #[test]
 fn the_example_of_the_readme_runs() -> std::result::Result<(), Box<dyn std::error::Error>> {
-    use narrows::{stream::*, transport::Link};
-
-    let (here, there) = std::os::unix::net::UnixStream::pair()?;
-    let (near, far) = (Link::unix(here)?, Link::unix(there)?);
-    let receiver = std::thread::spawn(|| receive(std::io::sink(), far, ReceiveOptions::default()));
-    let source = std::io::Cursor::new(vec![7; 1 << 20]);
-    let (summary, _policy) = send(source, near, SendOptions::default())?;
-    receiver.join().expect("no panic")?;
+    let (socket, there) = std::os::unix::net::UnixStream::pair()?;
+    let other_end = std::thread::spawn(move || -> narrows::Result<Vec<u8>> {
+        let (socket, mut output) = (there, Vec::new());
+        let socket = std::io::BufReader::new(socket);
+        let mut decoder = narrows::Decoder::new(socket, narrows::ReceiveOptions::default());
+        std::io::copy(&mut decoder, &mut output)?;
+        Ok(output)
+    });
+    let mut file = &[7; 1 << 20][..];
+    let mut encoder = narrows::Encoder::new(&socket, narrows::SendOptions::default());
+    std::io::copy(&mut file, &mut encoder)?;
+    let (_, summary) = encoder.finish()?;
     assert!(summary.ratio() > 1.0);
+    assert_eq!(other_end.join().expect("no panic")?, [7; 1 << 20]);
     narrows_test::assert_compiled("README.md".as_ref(), include_str!("driver.rs"));
     Ok(())
 }

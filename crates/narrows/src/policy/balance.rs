@@ -189,7 +189,9 @@ impl Balance {
         let others = setup.methods.iter().copied().filter(|m| *m != Method::STORE && *m != Method::CONSTANT);
         let methods: Vec<_> = std::iter::once(Method::STORE).chain(others).collect();
         let mut costs = match setup.calibration {
-            Some(calibration) => CostModel::with(setup.codecs, &methods, &setup.prior.shifted(|m| calibration.shift(m))),
+            Some(calibration) => {
+                CostModel::with(setup.codecs, &methods, &setup.prior.shifted(|m| calibration.shift(m)))
+            }
             None => CostModel::with(setup.codecs, &methods, setup.prior),
         };
         costs.expect(setup.kinds);

@@ -173,7 +173,9 @@ impl Priced {
     fn new(settings: &Settings, mode: Mode, setup: &PolicySetup<'_>) -> Self {
         let methods: Vec<_> = settings.candidates(mode).into_iter().filter(|m| *m != Method::CONSTANT).collect();
         let costs = match setup.calibration {
-            Some(calibration) => CostModel::with(setup.codecs, &methods, &setup.prior.shifted(|m| calibration.shift(m))),
+            Some(calibration) => {
+                CostModel::with(setup.codecs, &methods, &setup.prior.shifted(|m| calibration.shift(m)))
+            }
             None => CostModel::with(setup.codecs, &methods, setup.prior),
         };
         let cores = setup.cores.max(1) as f32;
@@ -419,9 +421,7 @@ impl fmt::Display for Settings {
         if self.images {
             write!(f, "{}images=true", if self.mode.is_some() || self.block.is_some() { ',' } else { ':' })?;
         }
-        self.methods.as_deref().map_or(Ok(()), |methods| {
-            write!(f, ",methods={}", print_methods(methods, &self.codecs))
-        })
+        self.methods.as_deref().map_or(Ok(()), |methods| write!(f, ",methods={}", print_methods(methods, &self.codecs)))
     }
 }
 
