@@ -463,3 +463,40 @@ async def main():
 asyncio.run(main())
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=LIMIT_S, capture_output=True)
+
+
+class _Forgetful(asyncio.Transport):
+    """A session of TLS, which knows nothing of itself any more once it is being closed."""
+
+    forgot = False
+
+    def get_extra_info(self, name, default=None):
+        if self.forgot:
+            raise AttributeError("'NoneType' object has no attribute '_get_extra_info'")
+        return object() if name == "sslcontext" else default
+
+    def set_write_buffer_limits(self, high=None, low=None) -> None:
+        pass
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def is_closing(self) -> bool:
+        return self.forgot
+
+    def is_reading(self) -> bool:
+        return True
+
+    def abort(self) -> None:
+        self.forgot = True
+
+
+def test_the_end_of_a_tls_connection_that_is_being_closed():
+    async def main() -> None:
+        layer = aio._Layer(asyncio.Protocol(), "balance", asyncio.get_running_loop())
+        raw = _Forgetful()
+        layer.connection_made(raw)
+        raw.forgot = True
+        assert layer.eof_received() is False
+
+    run(main)

@@ -138,7 +138,7 @@ impl Hello {
 /// # Errors
 /// It is none, is not for messages, or has a file.
 pub fn policy(text: &str) -> Result<PolicySpec> {
-    let spec = text.parse::<PolicySpec>()?;
+    let spec = narrows_classic::policies().parse(text)?;
     if spec.takes_messages() && spec.file().is_none() {
         return Ok(spec);
     }

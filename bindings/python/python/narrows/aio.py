@@ -71,6 +71,8 @@ class _Layer(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._raw = transport
+        # A session of TLS that is being closed forgets it.
+        self._is_tls = transport.get_extra_info("sslcontext") is not None
         self.transport = _Transport(self, transport, _flow(transport, self._policy))
         # With anything in its buffer, no more is handed over: what waits here can still be encoded in
         # another way.
@@ -122,7 +124,7 @@ class _Layer(asyncio.Protocol):
         self._hung_up = True
         self.decode()
         # What is still to be sent can be, except by TLS.
-        return self._raw.get_extra_info("sslcontext") is None
+        return not self._is_tls
 
     def decode(self) -> None:
         """Decodes what was received, as long as the application reads."""
