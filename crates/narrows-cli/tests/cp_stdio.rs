@@ -368,7 +368,15 @@ fn what_the_copy_waited_for_is_named() {
     let mut stdout = child.stdout.take().unwrap();
     stdout.read_exact(&mut [0; 1000]).unwrap();
     pause(begun);
-    stdout.read_to_end(&mut Vec::new()).unwrap();
+    // It stays slower than what it reads from, whatever that is slowed by.
+    let mut piece = vec![0; 64 << 10];
+    loop {
+        let begun = Instant::now();
+        if stdout.read(&mut piece).unwrap() == 0 {
+            break;
+        }
+        std::thread::sleep((begun.elapsed() * 8).max(Duration::from_millis(5)));
+    }
     let output = finish(child);
     let reader: serde_json::Value = serde_json::from_str(stderr(&output).lines().last().unwrap()).unwrap();
     assert_eq!(reader["bound_by"], "stdout", "{reader}");
