@@ -328,7 +328,10 @@ impl Setting for Option<Form> {
 impl Setting for Option<PolicySpec> {
     fn read(value: &Spanned<DeValue<'_>>, reading: &mut Reading<'_>, key: &str, check: &Check) -> Self {
         let text = reading.text(value, key, check)?;
-        narrows_classic::policies().parse(&text).map_err(|e| reading.fault(value.span().start, format!("{key}: {e}"))).ok()
+        narrows_classic::policies()
+            .parse(&text)
+            .map_err(|e| reading.fault(value.span().start, format!("{key}: {e}")))
+            .ok()
     }
 
     fn is_unset(&self) -> bool {
