@@ -1,5 +1,5 @@
-//! What Narrows would give for data, a link or a site, before anything is sent: the answers of `narrows oracle`,
-//! `narrows measure` and `narrows plan`, and their pages.
+//! Forecasts for data, a link or a site, before anything is sent: answers and pages of `narrows oracle`,
+//! `narrows measure` and `narrows plan`.
 
 pub mod measure;
 pub mod oracle;

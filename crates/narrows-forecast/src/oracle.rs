@@ -1,4 +1,4 @@
-//! What is attainable with given data on a given link.
+//! The attainable rate for given data on a given link.
 //!
 //! ```text
 //! input -> bytes -> cache or measuring -> table -> judge (virtual time) -> show (table, JSON), page

@@ -1,4 +1,4 @@
-//! What compression would do for a site: samples of data, measured methods, and the forms of output.
+//! The plan for a site: samples of data, measured methods, and the forms of output.
 
 pub mod defaults;
 pub mod measure;

@@ -1,4 +1,4 @@
-//! What commands print on stdout, and ask on a terminal.
+//! Output of commands on stdout, and questions on a terminal.
 
 use std::fmt::Display;
 use std::io::{self, BufRead, Write};

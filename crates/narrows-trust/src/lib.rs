@@ -1,4 +1,4 @@
-//! How two ends of Narrows prove themselves to each other: by keys and tokens, or by certificates.
+//! Proof between two ends of Narrows: keys and tokens, or certificates.
 
 pub mod certificates;
 pub mod ends;

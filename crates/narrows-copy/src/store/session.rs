@@ -1,4 +1,4 @@
-//! What all parts of a copy at the storing end need, and what is told of it.
+//! The state that all parts of the storing end share: tree, options, owners, memory, reports.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;

@@ -1,4 +1,4 @@
-//! What compression takes of a process: its engine, and the memory of all flows.
+//! The share of compression in a process: its engine, and the memory of all flows.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What a user says of a tunnel, on the command line or in a file.
+//! Options of a tunnel, from the command line or a file.
 
 use std::ffi::OsString;
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! What a tunnel reports, in words and as JSON.
+//! Reports of a tunnel, in words and as JSON.
 
 use std::io;
 
