@@ -314,8 +314,9 @@ fn of_a_pack_that_breaks_off_the_whole_files_are_unpacked() {
         let left = unpack_all(std::io::Cursor::new(cut.to_vec()), None::<&Pack<&[u8]>>, &store(to.path()), || {
             ReceiveOptions::default().threads(1)
         });
+        // Where the pack is cut between its two streams depends on the times in it; all entries are whole there.
         if let Ok(left) = &left {
-            assert!(left.broken.is_some(), "cut at {len}");
+            assert!(left.broken.is_some() || left.followed.is_some(), "cut at {len}");
         }
         let there = files.iter().filter(|(path, content)| {
             let there = std::fs::read(to.path().join(path)).ok();
