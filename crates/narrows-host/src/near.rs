@@ -2,8 +2,6 @@
 
 /// Most characters of a word that is compared: no command or option is so long, and time grows with the square.
 const LEN_MAX: usize = 40;
-/// Letters of a key that are compared: none is longer.
-const KEY_LEN_MAX: usize = 32;
 /// Edits of a key that may have been meant.
 const KEY_EDITS_MAX: usize = 3;
 
@@ -28,25 +26,12 @@ pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
 
 /// The key of a file that was probably meant.
 pub fn nearest_key<'a>(key: &str, known: &[&'a str]) -> Option<&'a str> {
-    let nearest = known.iter().map(|k| (edits(key, k), *k)).min();
+    if key.chars().count() > LEN_MAX {
+        return None;
+    }
+    let nearest = known.iter().map(|k| (distance(key, k), *k)).min();
     // Of a short key every letter counts.
     nearest.filter(|(n, _)| *n <= KEY_EDITS_MAX.min(key.chars().count() / 2)).map(|(_, near)| near)
-}
-
-/// Levenshtein distance; at most [`KEY_LEN_MAX`] letters of each are compared.
-fn edits(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().take(KEY_LEN_MAX).collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().take(KEY_LEN_MAX).enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let changed = diagonal + usize::from(x != *y);
-            diagonal = row[j + 1];
-            row[j + 1] = changed.min(row[j] + 1).min(row[j + 1] + 1);
-        }
-    }
-    row[b.len()]
 }
 
 /// Characters to insert, remove or replace, and neighbours to swap, to make one word of the other.
