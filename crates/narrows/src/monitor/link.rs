@@ -145,8 +145,13 @@ const NOT_IN_MEMORY_NS: f64 = 5e6;
 /// More unacknowledged bytes than this are in a queue behind the host. In memory a receiver
 /// acknowledges every second packet of 64 KiB.
 const TRUSTED_BYTES: u64 = 192 << 10;
+/// In bytes/s: a link that was found to be faster carries a write of 256 KiB within a millisecond.
+const FAST: f64 = 250e6;
 /// Fewer bytes behind the host are packets on their way, whose acknowledgement was delayed.
 const BEHIND_MIN_BYTES: f64 = 6000.0;
+/// A round trip that is longer than the least one by less shows no queue: where all cores are busy, packets and
+/// their acknowledgements wait as long for a core. A link of 1 Gbit/s carries 25 KB meanwhile.
+const QUEUE_MIN_NS: u64 = 200_000;
 /// Most that socket buffers, congestion windows and queues behind the host may hold, in bytes or in
 /// time.
 const ABSORB_BYTES: f64 = 524_288.0;
@@ -317,7 +322,7 @@ impl LinkMonitor {
     /// Observes a link that knows no exact busy time.
     fn observe_unless_exact(&mut self, begin_ns: u64, end_ns: u64, s: &LinkSample) {
         let crossed = s.unacked.map(|unacked| self.acknowledge(s.accepted, unacked));
-        let counted = self.observe_gap(begin_ns, s.unsent_before, crossed);
+        let counted = self.observe_gap((begin_ns, end_ns), s.unsent_before, crossed);
         self.observe_write(begin_ns, end_ns, s, crossed.map(|c| if counted { 0.0 } else { c }));
         self.observe_delivery(s);
         // The least round trip: the present one may be long because a queue is full, and then the
@@ -326,7 +331,10 @@ impl LinkMonitor {
             let dry = self.unsent == 0 && s.unsent_before == 0;
             self.opening.observe(end_ns, self.acked(), least_ns, dry);
         }
-        if !self.pushed_back && s.unacked.is_some_and(|unacked| unacked > TRUSTED_BYTES) {
+        // On a fast link what this write handed over cannot be acknowledged yet.
+        let is_fast = self.known && self.rate_bytes_per_s > FAST;
+        let just_written = if is_fast { s.accepted } else { 0 };
+        if !self.pushed_back && s.unacked.is_some_and(|unacked| unacked.saturating_sub(just_written) > TRUSTED_BYTES) {
             self.distrust();
         }
         self.observe_trial(end_ns, s);
@@ -364,7 +372,7 @@ impl LinkMonitor {
     /// trip; the lower of both counts, since an assumed queue that is not there would leave the
     /// link dry.
     fn behind(&self, in_flight: u64, rtt_ns: u64) -> u64 {
-        let Some(least_ns) = self.rtt_ns else { return 0 };
+        let Some(least_ns) = self.rtt_ns.filter(|least_ns| rtt_ns > least_ns + QUEUE_MIN_NS) else { return 0 };
         let waits = 1.0 - least_ns as f64 / rtt_ns.max(least_ns).max(1) as f64;
         let path = if self.known { self.rate_bytes_per_s * least_ns as f64 * 1e-9 } else { 0.0 };
         let behind = (in_flight as f64 * waits).min(in_flight as f64 - path);
@@ -402,7 +410,7 @@ impl LinkMonitor {
     /// Observes the time between two looks, in which the kernel drained on its own. `crossed`, if
     /// known, is the number of bytes acknowledged meanwhile. Returns whether they were used as
     /// evidence of a full link and must not be counted again.
-    fn observe_gap(&mut self, begin_ns: u64, unsent_now: u64, crossed: Option<f64>) -> bool {
+    fn observe_gap(&mut self, (begin_ns, end_ns): (u64, u64), unsent_now: u64, crossed: Option<f64>) -> bool {
         let gap_ns = begin_ns - self.last_ns;
         if self.unsent == 0 {
             if gap_ns > ABSORB_FORGET_NS {
@@ -420,7 +428,9 @@ impl LinkMonitor {
         // which the link did not stand still: peers that open their window in steps, hosts that
         // send large segments, and acknowledgements that arrive together all look like this.
         let carried = crossed.map_or(left, |crossed| crossed.max(left));
-        let busy_ns = (carried / self.rate_bytes_per_s * 1e9).min(gap_ns as f64);
+        // Acknowledgements are looked at after the write, which takes milliseconds while others have the core.
+        let span_ns = if crossed.is_some() { end_ns - self.last_ns } else { gap_ns };
+        let busy_ns = (carried / self.rate_bytes_per_s * 1e9).min(span_ns as f64);
         self.busy.ns += busy_ns as u64;
         if self.pushed_back && (crossed.is_some() || !self.known) {
             self.add_busy(crossed.unwrap_or(left), busy_ns);

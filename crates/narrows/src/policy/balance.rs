@@ -35,6 +35,9 @@ const SMALL_BLOCKS_ABOVE: f32 = 600e6;
 const RAW_RUN: u64 = 8;
 /// In bytes/s: below 300 Mbit/s larger blocks save 5 to 9 % of the bytes at about the same speed.
 const LARGE_BLOCKS_BELOW: f32 = 37.5e6;
+/// In bytes/s for each core: on faster links no block is linked. A twentieth fewer bytes cost a quarter more time of
+/// cores, which writing and receiving need as well.
+const LINKED_BELOW: f32 = 37.5e6;
 /// On faster links a block is linked to at most so many bytes before it, which stay in the caches.
 const HISTORY_SHORT: usize = 64 << 10;
 /// A block may take this share of the elapsed time: such doubling bounds the regret although the
@@ -329,7 +332,7 @@ impl Balance {
         now: &Now,
     ) -> (Prediction, [usize; METHODS_MAX]) {
         let mut p = self.costs.predict(context, features, len);
-        let history_len = history_len(view);
+        let history_len = self.history_len(view);
         if history_len == 0 {
             return (p, [0; METHODS_MAX]);
         }
@@ -344,6 +347,18 @@ impl Balance {
                 + self.prices.receiver * decode_s
         });
         (p, histories)
+    }
+
+    /// Bytes before the next block that it can be linked to.
+    fn history_len(&self, view: &View<'_>) -> usize {
+        let rate = sane_rate(view);
+        let most = match view.link.known {
+            true if rate > LINKED_BELOW * self.cores => 0,
+            // Faster links gain less by a long history than its memory costs.
+            true if rate <= LARGE_BLOCKS_BELOW => view.limits.history,
+            _ => HISTORY_SHORT.min(view.limits.history),
+        };
+        (most as u64).min(view.raw_offset) as usize
     }
 
     /// Step 8: the method with the lowest score, which includes the idle time of the link.
@@ -629,7 +644,7 @@ impl Policy for Balance {
         self.solve(rate, decoders);
         let price = self.price_now(view, &p, rate, decoders, backlog_s);
         let now = Now { rate, decoders, backlog_s, price };
-        if history_len(view) > 0 {
+        if self.history_len(view) > 0 {
             (p, histories) = self.predict(view, context, &features, len, &now);
         }
         self.why = Why { price, backlog_s, receiver_price: self.prices.receiver, ..self.why };
@@ -847,15 +862,6 @@ fn is_unproven(view: &View<'_>) -> bool {
 
 fn blend_log(old: f32, new: f32) -> f32 {
     old * (PACE_GAIN * (new / old).ln()).exp()
-}
-
-/// Bytes before the next block that it can be linked to.
-fn history_len(view: &View<'_>) -> usize {
-    // Faster links gain less by a long history than its memory costs.
-    if !view.link.known || sane_rate(view) > LARGE_BLOCKS_BELOW {
-        return HISTORY_SHORT.min(view.limits.history).min(view.raw_offset as usize);
-    }
-    (view.limits.history as u64).min(view.raw_offset) as usize
 }
 
 /// The rate of the link in bytes/s, clamped to 1 kbit/s to 800 Gbit/s.

@@ -96,6 +96,9 @@ impl Balance {
         }
         self.why.target_s = target_s;
         let off = ((backlog_s - target_s) / target_s.max(1e-9)).clamp(-1.0, 1.5);
+        // Blocks that wait beside a dry link wait for a core that writes them: slower methods would take it.
+        let is_dry = view.link.known && view.link.unsent_bytes == 0;
+        let off = if is_dry { off.min(0.0) } else { off };
         sigmoid(self.prices.link + BACKLOG_GAIN * off)
     }
 }
