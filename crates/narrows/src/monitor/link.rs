@@ -150,8 +150,8 @@ const FAST: f64 = 250e6;
 /// Fewer bytes behind the host are packets on their way, whose acknowledgement was delayed.
 const BEHIND_MIN_BYTES: f64 = 6000.0;
 /// A round trip that is longer than the least one by less shows no queue: where all cores are busy, packets and
-/// their acknowledgements wait as long for a core. A link of 1 Gbit/s carries 25 KB meanwhile.
-const QUEUE_MIN_NS: u64 = 200_000;
+/// their acknowledgements wait as long for a core. A link of 1 Gbit/s carries 12 KB meanwhile.
+const QUEUE_MIN_NS: u64 = 100_000;
 /// Most that socket buffers, congestion windows and queues behind the host may hold, in bytes or in
 /// time.
 const ABSORB_BYTES: f64 = 524_288.0;

@@ -235,3 +235,48 @@ fn a_link_is_unanswered_until_something_crossed_it() {
     silent.observe(&look(1000, 20_000, None));
     assert!(!silent.view(0).unanswered, "a link that never tells is not waited for");
 }
+
+/// Bytes are acknowledged while a write waits for a core that others have.
+#[test]
+fn a_write_that_waited_for_a_core_was_not_short() {
+    let mut m = LinkMonitor::default();
+    let rtt_ns = Some(50_000);
+    let at = |begin_ns, end_ns, unsent, accepted, unacked| LinkSample {
+        begin_ns,
+        end_ns,
+        unsent_before: unsent,
+        unsent_after: unsent,
+        accepted,
+        unacked: Some(unacked),
+        rtt_ns,
+        ..LinkSample::default()
+    };
+    for ms in 0..50 {
+        let now_ns = ms * 1_000_000;
+        m.observe(&at(now_ns, now_ns + 1000, 100_000, 125_000, 100_000));
+    }
+    for ms in 50..250 {
+        let now_ns = ms * 1_000_000;
+        m.observe(&at(now_ns, now_ns, 60_000, 60_000, 60_000));
+        m.observe(&at(now_ns + 20_000, now_ns + 980_000, 0, 65_000, 0));
+    }
+    assert!((0.8..1.2).contains(&(m.rate_bytes_per_s() / 125e6)), "{}", m.rate_bytes_per_s());
+}
+
+#[test]
+fn a_round_trip_that_waits_for_a_core_is_no_queue() {
+    let mut m = LinkMonitor::default();
+    let look = |rtt_ns, unacked| LinkSample {
+        begin_ns: 1000,
+        end_ns: 1000,
+        accepted: unacked,
+        unacked: Some(unacked),
+        rtt_ns: Some(rtt_ns),
+        ..LinkSample::default()
+    };
+    m.observe(&look(28_000, 0));
+    m.observe(&look(28_000 + QUEUE_MIN_NS, 90_000));
+    assert_eq!(m.unsent_bytes(), 0);
+    m.observe(&look(400_000, 90_000));
+    assert!(m.unsent_bytes() > 60_000, "{}", m.unsent_bytes());
+}
