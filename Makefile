@@ -18,7 +18,7 @@ IN_LAB = --manifest-path lab/Cargo.toml --target-dir $(or $(CARGO_TARGET_DIR),ta
 # Files that cargo fmt does not find, because a macro declares their modules.
 DECLARED_BY_MACROS = crates/narrows/src/policy/*.rs crates/narrows/src/codec/*.rs
 
-.PHONY: all install package package-test demo lab test tests test-lab tests-lab test-full python-test python-wheel bench bench-cp bench-cold bench-arrays fuzz book fmt check-tools check-rust-components
+.PHONY: all install package package-test demo lab test tests test-interop tests-interop test-lab tests-lab test-full python-test python-wheel bench bench-cp bench-cold bench-arrays fuzz book fmt check-tools check-rust-components
 
 all: check-tools
 	$(CARGO) build --release
@@ -56,8 +56,9 @@ package-test:
 	packaging/test-wheel.sh
 
 demo: check-tools
-	$(CARGO) build --release -p narrows-cli
-	./target/release/narrows demo
+	@# The program as it is installed, built in a third of the CPU time (profile.demo in Cargo.toml).
+	$(CARGO) build --profile demo -p narrows-cli
+	$(or $(CARGO_TARGET_DIR),target)/demo/narrows demo
 
 # narrows-lab, which measures: beside the program in target/release.
 lab: check-tools
@@ -84,12 +85,28 @@ tests:
 	@# other features and compiles half of them again.
 	$(CARGO) build --workspace --lib --bins --tests --examples
 	@.ci/elapsed tests
-	SMOKE_SECONDS=$(SMOKE_SECONDS) .ci/beside
-	@.ci/elapsed reference
 	.ci/reference
-	@# Behind the tests in Python, whose module some pages use.
-	@.ci/elapsed commands
-	.ci/commands
+	SMOKE_SECONDS=$(SMOKE_SECONDS) .ci/beside program rust python fuzz
+	@.ci/elapsed end
+
+# Tests with programs, pages and systems that are not of this tree: `narrows run` with servers and clients of
+# others (foreign), packages in a fresh minimal Debian (packages), commands of the documents (pages).
+# INTEROP=pages: some of them. `.ci/run` runs those whose files have changed (.ci/interop).
+INTEROP = foreign packages pages
+test-interop: export NARROWS_SKIPPED = $(CURDIR)/target/skipped-interop
+test-interop: check-tools check-rust-components
+	@mkdir -p target
+	@: >$$NARROWS_SKIPPED
+	@.ci/elapsed
+	@status=0; $(MAKE) --no-print-directory tests-interop || status=$$?; .ci/skipped; exit $$status
+
+tests-interop: export RUSTC_WORKSPACE_WRAPPER = $(CURDIR)/.ci/lint
+tests-interop:
+	$(CARGO) build --workspace --lib --bins --tests --examples
+	@# Some pages use the Python module.
+	$(if $(filter pages,$(INTEROP)),NARROWS_BUILT=1 bindings/python/test.sh site)
+	@.ci/elapsed "tests of $(INTEROP)"
+	.ci/beside $(INTEROP)
 	@.ci/elapsed end
 
 # The laboratory's tests. Some need the program as `make test` builds it.
@@ -105,9 +122,9 @@ tests-lab:
 	$(CARGO) build --workspace --lib --bins --tests $(IN_LAB)
 	.ci/silent 900 $(CARGO) test --workspace $(IN_LAB)
 
-# Adds tests that take too long for every change: those marked `ignored`, in release mode, and one
-# minute per fuzz target.
-test-full: test
+# Adds tests that take too long for every change: those of other programs, those marked `ignored`, in release
+# mode, and one minute per fuzz target.
+test-full: test test-interop
 	$(CARGO) test --workspace --release -- --include-ignored
 	$(CARGO) test --workspace --release $(IN_LAB) -- --include-ignored
 	@if [ -x fuzz/run.sh ]; then fuzz/run.sh 60; fi

@@ -11,6 +11,7 @@ LINK = re.compile(r"(!?)\[(?:[^\[\]]|\[[^\[\]]*\]|!\[[^\]]*\]\([^)]*\))*\]\(\s*<
 PICTURE_IN_LINK = re.compile(r"!\[[^\]]*\]\(([^)\s]+)\)")
 DEFINITION = re.compile(r"^ {0,3}\[([^\]]+)\]:\s*(\S+)", re.M)
 TAG = re.compile(r"<(?:img|a)\b[^>]*?\b(?:src|href)=\"([^\"]+)\"")
+MARKED = re.compile(r"^<!-- commands -->$", re.M)
 ELSEWHERE = re.compile(r"[a-z][a-z0-9+.-]*:", re.I)
 
 
@@ -34,6 +35,11 @@ def files(*patterns: str) -> list[str]:
     ask = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *patterns]
     names = subprocess.run(ask, cwd=ROOT, check=True, capture_output=True).stdout.decode().split("\0")
     return sorted(name for name in set(names) if name and (ROOT / name).exists())
+
+
+def has_commands(page: str) -> bool:
+    """Whether .ci/commands runs the page."""
+    return page.startswith("docs/tasks/") or bool(MARKED.search((ROOT / page).read_text(encoding="utf-8")))
 
 
 def blocks(page: str) -> list[Block]:

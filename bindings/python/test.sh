@@ -2,6 +2,7 @@
 # Builds the module and runs its tests in a virtual environment under target/, which is recreated
 # when requirements.txt changes. Arguments are passed to pytest.
 #
+#   test.sh site                    no test: only lays out the module as target/python-site
 #   test.sh wheel [ARGUMENT...]     the release wheel instead, by maturin with these arguments. With
 #                                   BUILT=DIR the program and the libraries come from there, as
 #                                   packaging/build.sh makes them (packaging/wheel.sh). WHEELS=DIR and
@@ -83,6 +84,7 @@ groups = [f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in entr
 info.joinpath("entry_points.txt").write_text("\n".join(groups))
 EOF
 
+[ "$1" != site ] || exit 0
 export PYTHONPATH="$site" PYTHONDONTWRITEBYTECODE=1 NARROWS_PROGRAM="$target/debug/narrows"
 # mypy leaves its caches in the working directory.
 cd "$target"
