@@ -1,7 +1,7 @@
 //! Command-line definitions: the subcommands, their options and their help texts.
 
 use std::ffi::{OsStr, OsString};
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
@@ -24,6 +24,7 @@ pub(crate) mod hint;
 mod levels;
 pub(crate) mod measure;
 mod misspelt;
+mod named;
 pub(crate) mod oracle;
 pub(crate) mod pack;
 pub(crate) mod ping;
@@ -224,11 +225,17 @@ pub(crate) enum Command {
 /// file into the words of a command.
 pub(crate) fn of_process(with_defaults: impl FnOnce(Vec<OsString>) -> anyhow::Result<Vec<OsString>>) -> Args {
     let mut words: Vec<_> = std::env::args_os().collect();
+    if let Some(text) = version::asked(&words) {
+        habits::show(|| std::io::stdout().write_all(text.as_bytes()));
+    }
     let is_about_files = is_about_files(words.get(1).map(OsString::as_os_str), || std::io::stdin().is_terminal());
     if is_about_files || words.get(1).is_some_and(|word| word == "pipe" || word == "file") {
         words = levels::spelled_out(words);
     }
-    if let Some(args) = of_transfer(words.iter().skip(1).cloned()) {
+    // Those with defaults have more words below.
+    if !named::has_defaults(&words)
+        && let Some(args) = named::args(&words)
+    {
         return args;
     }
     if is_about_files {
@@ -266,6 +273,9 @@ pub(crate) fn of_process(with_defaults: impl FnOnce(Vec<OsString>) -> anyhow::Re
         ));
         std::process::exit(2);
     }
+    if let Some(args) = named::args(&words) {
+        return args;
+    }
     let found = command().try_get_matches_from(words).unwrap_or_else(|e| habits::refuse(e, command()));
     Args::from_arg_matches(&found).unwrap_or_else(|e| e.exit())
 }
@@ -294,30 +304,7 @@ fn is_about_files(first: Option<&OsStr>, at_terminal: impl FnOnce() -> bool) -> 
     if ["-h", "--help", "-V", "--version", "help"].iter().any(|word| first == *word) {
         return false;
     }
-    first.to_str().is_none_or(|first| !is_command(first))
-}
-
-fn is_command(word: &str) -> bool {
-    Args::command().get_subcommands().any(|command| word == command.get_name())
-}
-
-/// A valid command line of the commands that are started for every small transfer: to build the
-/// parser of all commands takes as long as to send 50 KB at 1 Gbit/s. Everything else, such as wrong
-/// usage and help, is `None`, and so for the whole parser.
-fn of_transfer(mut words: impl Iterator<Item = OsString>) -> Option<Args> {
-    let command = words.next()?;
-    let command = match command.to_str()? {
-        "pipe" => Command::Pipe(Box::new(of_command(words)?)),
-        "send" => Command::Send(of_command(words)?),
-        "recv" => Command::Recv(of_command(words)?),
-        _ => return None,
-    };
-    Some(Args { command })
-}
-
-fn of_command<T: ClapArgs>(words: impl Iterator<Item = OsString>) -> Option<T> {
-    let parser = T::augment_args(clap::Command::new("narrows").no_binary_name(true));
-    T::from_arg_matches(&parser.try_get_matches_from(words).ok()?).ok()
+    first.to_str().is_none_or(|first| !named::is_command(first))
 }
 
 /// How blocks are cut and encoded.
@@ -861,25 +848,6 @@ fn parse_history(text: &str) -> Result<usize, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// What the short way does not take goes to the whole parser, which answers as for all commands.
-    #[test]
-    fn the_short_way_takes_valid_transfers_only() {
-        let of = |line: &str| of_transfer(line.split(' ').map(OsString::from)).map(|args| args.command);
-        let Some(Command::Send(send)) = of("send -q FILE tcp://127.0.0.1:7700 --policy fixed:lz4 -T 3") else {
-            panic!()
-        };
-        assert_eq!((send.to.as_str(), send.flow.threads), ("tcp://127.0.0.1:7700", Some(3)));
-        assert!(send.verbosity.quiet && send.flow.policy.is_some() && send.file.ends_with("FILE"));
-        let Some(Command::Recv(recv)) = of("recv --listen 127.0.0.1:0 -o OUT") else { panic!() };
-        assert!(recv.listen == "127.0.0.1:0" && recv.output.is_some_and(|path| path.ends_with("OUT")));
-        assert!(matches!(of("pipe -d"), Some(Command::Pipe(args)) if args.file.decompress));
-        for line in
-            ["send", "send --help", "send FILE", "pipe -h", "pipe --version", "recv --port 1", "cp a b", "--help"]
-        {
-            assert!(of(line).is_none(), "{line}");
-        }
-    }
 
     #[test]
     fn the_long_help_has_all_that_the_short_one_has() {

@@ -1,5 +1,6 @@
 //! The text of `narrows --version`: commit, target, stream format, codecs and policies.
 
+use std::ffi::OsString;
 use std::sync::LazyLock;
 
 use narrows::codec::CODECS;
@@ -40,9 +41,32 @@ pub(crate) fn long() -> &'static str {
     &TEXT
 }
 
+/// What is printed for a command line that asks for the version and nothing else.
+pub(crate) fn asked(words: &[OsString]) -> Option<String> {
+    let [_, word] = words else { return None };
+    let text = match word.to_str()? {
+        "-V" => short(),
+        "--version" => long(),
+        _ => return None,
+    };
+    Some(format!("narrows {text}\n"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_answer_is_that_of_the_whole_parser() {
+        for word in ["-V", "--version"] {
+            let words = ["narrows".into(), OsString::from(word)];
+            let Err(whole) = crate::args::command().try_get_matches_from(&words) else { panic!("{word}") };
+            assert_eq!(asked(&words), Some(whole.to_string()));
+        }
+        for words in [&["narrows"][..], &["narrows", "--version", "x"], &["narrows", "--help"]] {
+            assert_eq!(asked(&words.iter().map(OsString::from).collect::<Vec<_>>()), None);
+        }
+    }
 
     #[test]
     fn features_are_those_of_the_manifest() {

@@ -14,7 +14,7 @@ const NO_TIPS: &[&str] = &["rm", "delete", "remove-source-files", "force", "yes"
 /// Ends the program because of a wrong command line for `parser`, or one that asks for help.
 pub(super) fn refuse(mut error: clap::Error, parser: clap::Command) -> ! {
     if !error.use_stderr() {
-        show_help(&error);
+        show(|| error.print());
     }
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
     let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
@@ -26,11 +26,12 @@ pub(super) fn refuse(mut error: clap::Error, parser: clap::Command) -> ! {
     error.exit()
 }
 
-/// Prints the help or version that was asked for. Who redirects it wants to know if it is not all there.
-fn show_help(error: &clap::Error) -> ! {
+/// Prints the help or version that was asked for, and ends. Who redirects it wants to know if it is not all
+/// there.
+pub(super) fn show(print: impl FnOnce() -> io::Result<()>) -> ! {
     let shown = || -> anyhow::Result<()> {
         stdout_is_given()?;
-        match error.print().and_then(|()| io::stdout().flush()) {
+        match print().and_then(|()| io::stdout().flush()) {
             Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Err(StdoutClosed.into()),
             result => anyhow::Context::context(result, "cannot write stdout"),
         }
@@ -159,7 +160,7 @@ fn advice(error: &clap::Error, words: &[impl AsRef<str>]) -> Option<String> {
     let (command, text) = match first {
         "cp" | "sync" => (format!("narrows {first}"), instead_in_copies(unknown)?),
         // Other commands than these, which `narrows FILE` is, have options of their own.
-        _ if first != "file" && first != "pipe" && super::is_command(first) => return None,
+        _ if first != "file" && first != "pipe" && super::named::is_command(first) => return None,
         _ => ("narrows".to_owned(), instead(unknown)?),
     };
     Some(format!("{unknown} is no option of {command}; {text}"))

@@ -5,10 +5,9 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use clap::CommandFactory;
 use narrows_host::words::{note, shown};
 
-use super::{Args, is_command};
+use super::named::{COMMANDS, is_command};
 
 /// What people call what narrows does, and the command line that does it.
 const HABITS: &[(&str, &str)] = &[
@@ -74,9 +73,7 @@ fn meant(word: &str) -> Option<String> {
     if is_command(&lower) {
         return Some(of_command(&lower));
     }
-    let args = Args::command();
-    let commands = args.get_subcommands().map(clap::Command::get_name);
-    let known = commands.chain(HABITS.iter().map(|(name, _)| *name));
+    let known = COMMANDS.iter().copied().chain(HABITS.iter().map(|(name, _)| *name));
     let name = habit(&lower).is_none().then(|| narrows_host::near::nearest(&lower, known)).flatten();
     habit(&lower).or_else(|| name.map(|name| habit(name).unwrap_or_else(|| of_command(name))))
 }
