@@ -85,7 +85,9 @@ impl Peer {
             Some(peers) => peers,
             None => Peers::new(salt()?),
         };
-        peers.remember(&self.name, link, kinds, today());
+        if !peers.remember(&self.name, link, kinds, today()) {
+            return Ok(());
+        }
         whole::write_private(path, peers.to_text().as_bytes())
     }
 }

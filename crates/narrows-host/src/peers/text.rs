@@ -27,6 +27,10 @@ const PEERS_MAX: usize = 64;
 const DAYS_MAX: u32 = 30;
 /// Rates in bytes/s that a link may have: 1 kbit/s to 800 Gbit/s, as in the link monitor.
 const RATES: std::ops::RangeInclusive<f64> = 125.0..=100e9;
+/// Round trips differ so much from flow to flow of the same link.
+const RTT_NOISE_NS: u64 = 1_000_000;
+/// A tenth more or less changes no choice.
+const LOG_RATIO_NOISE: f32 = 0.1;
 /// Longest round trip: a minute.
 const RTT_MAX_NS: u64 = 60_000_000_000;
 /// e^5 is a ratio of 148, beyond what is predicted for any block.
@@ -62,11 +66,13 @@ impl Peers {
         Some(Expectation { link: row.link, kinds: aged.collect() })
     }
 
-    /// Takes what a flow found of a peer. What it did not find stays as it was.
-    pub(super) fn remember(&mut self, name: &str, link: Option<PeerLink>, kinds: &[Kind], today: u32) {
+    /// Takes what a flow found of a peer. What it did not find stays as it was. Returns whether the next flow
+    /// would notice: to replace the file takes as long as to send 30 KB at 1 Gbit/s.
+    pub(super) fn remember(&mut self, name: &str, link: Option<PeerLink>, kinds: &[Kind], today: u32) -> bool {
         let hash = self.hash(name);
-        let before = self.rows.iter().position(|row| row.hash == hash).map(|i| self.rows.remove(i));
-        let mut row = before.unwrap_or(Row { hash, day: today, link: None, kinds: Vec::new() });
+        let at = self.rows.iter().position(|row| row.hash == hash);
+        let before = at.map(|i| self.rows.remove(i));
+        let mut row = before.clone().unwrap_or(Row { hash, day: today, link: None, kinds: Vec::new() });
         row.day = today;
         row.link = link.filter(is_sane_link).or(row.link);
         if !kinds.is_empty() {
@@ -75,9 +81,12 @@ impl Peers {
             row.kinds = sane.map(dated).collect();
         }
         row.kinds.retain(|(day, _)| is_recent(*day, today));
+        // One far behind might be left out as the peer that was met longest ago.
+        let is_news = at.is_none_or(|i| i >= PEERS_MAX / 2) || before.is_none_or(|before| row.differs(&before));
         self.rows.insert(0, row);
         self.rows.retain(|row| is_recent(row.day, today));
         self.rows.truncate(PEERS_MAX);
+        is_news
     }
 
     /// The text, at most [`FILE_MAX`] bytes long: if need be, the peers that were met longest ago are
@@ -125,6 +134,32 @@ impl Peers {
 }
 
 impl Row {
+    /// Whether a flow that starts from this one would choose otherwise.
+    fn differs(&self, before: &Self) -> bool {
+        let link = match (self.link, before.link) {
+            (Some(a), Some(b)) => {
+                is_twice(a.rate_bytes_per_s, b.rate_bytes_per_s)
+                    || a.rtt_ns.is_some() != b.rtt_ns.is_some()
+                    || is_twice(
+                        (a.rtt_ns.unwrap_or(0) + RTT_NOISE_NS) as f64,
+                        (b.rtt_ns.unwrap_or(0) + RTT_NOISE_NS) as f64,
+                    )
+            }
+            (a, b) => a != b,
+        };
+        let kind = |((day, a), (day_before, b)): (&(u32, Kind), &(u32, Kind))| {
+            let ratio = |(a, b): (&KindRatio, &KindRatio)| {
+                // Few blocks tell little, so twice as many are worth a note.
+                a.method != b.method || (a.log_ratio - b.log_ratio).abs() > LOG_RATIO_NOISE || a.blocks / 2 >= b.blocks
+            };
+            day != day_before || a.ratios.len() != b.ratios.len() || a.ratios.iter().zip(&b.ratios).any(ratio)
+        };
+        self.day != before.day
+            || link
+            || self.kinds.len() != before.kinds.len()
+            || self.kinds.iter().zip(&before.kinds).any(kind)
+    }
+
     fn to_text(&self) -> String {
         let mut text = format!("peer {:016x} {}", self.hash, self.day);
         let rtt = self.link.and_then(|link| link.rtt_ns);
@@ -183,6 +218,10 @@ fn parse_kind(rest: &str) -> Option<(u32, Kind)> {
         ratios.push(KindRatio { method, log_ratio: words.next()?.parse().ok()?, blocks: words.next()?.parse().ok()? });
     }
     Some((day, Kind { features, age_days: 0, ratios })).filter(|(_, kind)| is_sane(kind))
+}
+
+fn is_twice(a: f64, b: f64) -> bool {
+    a > 2.0 * b || b > 2.0 * a
 }
 
 fn is_sane_link(link: &PeerLink) -> bool {

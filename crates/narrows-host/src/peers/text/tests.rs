@@ -63,6 +63,26 @@ fn a_flow_that_found_less_leaves_the_rest() {
 }
 
 #[test]
+fn what_changes_no_choice_is_no_news() {
+    let mut peers = example();
+    let slower = |rtt_ns| Some(PeerLink { rate_bytes_per_s: 9e6, rtt_ns: Some(rtt_ns) });
+    let same = [kind(0.51, 0), kind(0.75, 3)];
+    assert!(!peers.remember("tcp one", link(12_500_000.0), &same, TODAY));
+    assert!(!peers.remember("tcp one", slower(20_000_000), &same, TODAY), "a little slower");
+    assert!(!peers.remember("tcp one", None, &[], TODAY), "nothing was found");
+    assert!(peers.remember("tcp one", slower(50_000_000), &same, TODAY), "a longer way");
+    assert!(peers.remember("tcp one", link(30_000_000.0), &same, TODAY), "a faster link");
+    let mut denser = same.clone();
+    denser[0].ratios[0].log_ratio = 1.7;
+    assert!(peers.remember("tcp one", None, &denser, TODAY), "another ratio");
+    denser[0].ratios[0].blocks = 18;
+    assert!(peers.remember("tcp one", None, &denser, TODAY), "of twice as many blocks");
+    assert!(peers.remember("tcp one", None, &denser[..1], TODAY), "fewer kinds");
+    assert!(peers.remember("tcp one", None, &[], TODAY + 1), "another day");
+    assert!(peers.remember("tcp four", None, &denser, TODAY), "another peer");
+}
+
+#[test]
 fn peers_and_kinds_are_forgotten_after_a_month_and_those_of_a_wrong_clock_at_once() {
     let peers = example();
     assert!(peers.recall("tcp one", TODAY + DAYS_MAX).is_some());
