@@ -114,7 +114,8 @@ mod tests {
         assert!(matches!(of("pipe -d"), Some(Command::Pipe(args)) if args.file.decompress));
         assert!(matches!(of("cp -r a b"), Some(Command::Cp(args)) if args.recursive && args.paths.len() == 2));
         assert!(of("run true --help").is_some(), "the help of another program");
-        for line in ["cat a", "list a", "check a", "pack -o p a", "unpack p", "mount p d", "sync a b", "status"] {
+        for line in ["cat", "cat a", "list a", "check a", "pack -o p a", "unpack p", "mount p d", "sync a b", "status"]
+        {
             assert!(of(line).is_some(), "{line}");
         }
         for line in [
@@ -125,7 +126,7 @@ mod tests {
             "pipe --version",
             "recv --port 1",
             "cp a b --nothing",
-            "cat",
+            "cat --nothing",
             "cat --help",
             "help cat",
             "--help",
