@@ -23,6 +23,7 @@ pub(crate) struct TcpInfo {
 impl TcpInfo {
     /// Length of the beginning of linux/tcp.h's `struct tcp_info` up to the last field used. The
     /// structure only ever grows at its end.
+    #[cfg_attr(not(target_os = "linux"), allow(dead_code))]
     pub(crate) const RAW_LEN: usize = 192;
 
     /// Reads the fields out of the kernel's structure. What an older kernel does not give is 0.
