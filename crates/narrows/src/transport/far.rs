@@ -76,7 +76,8 @@ pub(crate) struct Seen {
     /// Bytes of the flow that left this host, and those acknowledged.
     pub(crate) left: u64,
     pub(crate) acked: u64,
-    pub(crate) rtt_ns: u64,
+    /// `None` where it says nothing of the bytes on their way.
+    pub(crate) rtt_ns: Option<u64>,
 }
 
 impl Far {
@@ -121,12 +122,15 @@ impl Far {
             self.account.change();
             return;
         };
-        let Some(taken) = unread().map(|unread| accepted.saturating_sub(unread)).filter(|taken| *taken > 0) else {
-            return;
-        };
-        let is_wrong = self.account.observe(now_ns, taken, &told);
-        let rtt_ns = 1000 * u64::from(told.info.rtt_us);
-        let seen = Seen { left: self.account.left, acked: self.account.acked, rtt_ns };
+        let Some(unread) = unread().filter(|unread| *unread < accepted) else { return };
+        let is_wrong = self.account.observe(now_ns, accepted - unread, &told);
+        let mut seen = Seen { left: self.account.left, acked: self.account.acked, rtt_ns: None };
+        if self.account.wakes(now_ns, unread, &told) {
+            // As if it had them: they are on their way, but in no queue that a round trip tells of.
+            seen.left = accepted;
+        } else {
+            seen.rtt_ns = Some(1000 * u64::from(told.info.rtt_us));
+        }
         // A look without an answer lets the flow begin anew: it would take the leap for a burst.
         self.seen = (!is_wrong).then_some(seen);
     }

@@ -242,7 +242,7 @@ impl WriteHalf {
             return b.rtt_ns();
         }
         if let Some(seen) = self.far() {
-            return Some(seen.rtt_ns);
+            return seen.rtt_ns;
         }
         let socket = self.tcp_socket().filter(|_| !self.same_host)?;
         Meter::new(false).speed(socket.as_fd()).1

@@ -16,6 +16,10 @@ const HELD_MAX: u64 = 256 << 10;
 /// of the scheduler.
 const EMPTY_NS: u64 = 20_000_000;
 
+/// A program that was given bytes gets a core within a slice of the scheduler. One whose socket has
+/// nothing to send while its pipe is full for longer is slow itself.
+const WAKE_NS: u64 = 3_000_000;
+
 /// Bytes of the flow on their way through programs and socket.
 #[derive(Debug, Clone)]
 pub(super) struct Account {
@@ -29,6 +33,8 @@ pub(super) struct Account {
     shrinks: bool,
     /// Since when the socket has had nothing to send.
     empty_since_ns: Option<u64>,
+    /// Since when the pipe has had bytes while the socket had nothing to send.
+    unread_since_ns: Option<u64>,
     /// Bytes that have left this host, and those acknowledged. They never become less.
     pub(super) left: u64,
     pub(super) acked: u64,
@@ -38,7 +44,16 @@ impl Default for Account {
     fn default() -> Self {
         // What the socket has carried so far may be bytes of the flow.
         let written = Some(0);
-        Self { taken: 0, written, held: 0, shrinks: false, empty_since_ns: None, left: 0, acked: 0 }
+        Self {
+            taken: 0,
+            written,
+            held: 0,
+            shrinks: false,
+            empty_since_ns: None,
+            unread_since_ns: None,
+            left: 0,
+            acked: 0,
+        }
     }
 }
 
@@ -46,6 +61,15 @@ impl Account {
     /// Another socket comes next. What it carried before is none of the flow.
     pub(super) fn change(&mut self) {
         self.written = None;
+    }
+
+    /// Whether `unread` bytes wait for no more than that their reader gets a core.
+    pub(super) fn wakes(&mut self, now_ns: u64, unread: u64, told: &Told) -> bool {
+        if unread == 0 || told.info.notsent_bytes > 0 {
+            self.unread_since_ns = None;
+            return false;
+        }
+        now_ns.saturating_sub(*self.unread_since_ns.get_or_insert(now_ns)) < WAKE_NS
     }
 
     /// The programs have taken `taken` bytes in total. `told` is older than that count, so that a byte
@@ -210,6 +234,15 @@ mod tests {
         }
         // All that it took has crossed: its rate is what it takes.
         assert_eq!((relay.account.left, relay.account.acked), (100_000, 100_000));
+    }
+
+    #[test]
+    fn a_reader_may_take_a_slice_to_wake_and_no_longer() {
+        let mut account = Account::default();
+        let told = |notsent_bytes| Told { queued: 0, info: TcpInfo { notsent_bytes, ..TcpInfo::default() } };
+        let looks = [(0, 0, 0), (1, 500, 0), (3, 900, 0), (4, 900, 0), (5, 0, 0), (6, 7, 0), (7, 7, 1), (12, 7, 0)];
+        let wakes = looks.map(|(ms, unread, unsent)| account.wakes(ms * MS, unread, &told(unsent)));
+        assert_eq!(wakes, [false, true, true, false, false, true, false, true]);
     }
 
     #[test]
