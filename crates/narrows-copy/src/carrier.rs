@@ -298,7 +298,8 @@ fn start_shell(command: &mut Command, host: &OsStr, program: &str, request: &Req
     let told = hello::write(request, &mut input).and_then(|()| input.flush());
     // If this failed, the shell prints the reason to stderr, and its exit status is evaluated.
     drop(told);
-    Ok((Started(child), Link::pipes(input, File::from(OwnedFd::from(output)))))
+    let link = Link::pipes(input, File::from(OwnedFd::from(output))).carried_by(child.id());
+    Ok((Started(child), link))
 }
 
 /// The error of a remote shell that does not start.

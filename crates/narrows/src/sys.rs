@@ -9,6 +9,9 @@ use std::time::Duration;
 #[cfg(unix)]
 pub(crate) use self::unix::*;
 
+#[cfg(unix)]
+mod tcp_info;
+
 /// Nanoseconds since the first call in this process.
 pub(crate) fn monotonic_ns() -> u64 {
     use std::sync::OnceLock;
@@ -122,28 +125,10 @@ fn poll_timeout_ms(timeout: Option<Duration>) -> i32 {
 #[cfg(unix)]
 mod unix {
     use std::io::{self, IoSlice};
-    use std::os::fd::{AsRawFd, BorrowedFd};
+    use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
     use std::time::Duration;
 
-    /// The kernel's statistics of a TCP connection. Times are totals since the connection began.
-    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-    pub(crate) struct TcpInfo {
-        pub(crate) delivery_rate_bytes_per_s: u64,
-        /// The rate was measured while the sender had too little to send.
-        pub(crate) rate_app_limited: bool,
-        pub(crate) busy_us: u64,
-        pub(crate) rwnd_limited_us: u64,
-        pub(crate) sndbuf_limited_us: u64,
-        pub(crate) notsent_bytes: u32,
-        /// Largest segment that is sent.
-        pub(crate) segment_bytes: u32,
-        /// Smoothed round trip, and the shortest one of the last minutes.
-        pub(crate) rtt_us: u32,
-        pub(crate) rtt_min_us: u32,
-        pub(crate) acked_bytes: u64,
-        pub(crate) data_segments_sent: u32,
-        pub(crate) segments_sent_again: u32,
-    }
+    pub(crate) use super::tcp_info::TcpInfo;
 
     /// A descriptor to wait for, and the events of interest.
     #[derive(Clone, Copy)]
@@ -317,58 +302,43 @@ mod unix {
         }
     }
 
-    /// Beginning of linux/tcp.h's `struct tcp_info`, up to the last field used. It only ever grows
-    /// at its end.
-    #[cfg(target_os = "linux")]
-    #[repr(C)]
-    #[derive(Clone, Copy)]
-    struct RawTcpInfo {
-        states: [u8; 7],
-        /// Bit 0: the delivery rate is application limited.
-        rate_flags: u8,
-        words: [u32; 24],
-        rates_and_bytes: [u64; 4],
-        segs: [u32; 2],
-        notsent_bytes: u32,
-        min_rtt_us: u32,
-        data_segs: [u32; 2],
-        delivery_rate: u64,
-        busy_us: u64,
-        rwnd_limited_us: u64,
-        sndbuf_limited_us: u64,
-    }
-
     pub(crate) fn tcp_info(fd: BorrowedFd<'_>) -> Option<TcpInfo> {
         #[cfg(target_os = "linux")]
         {
-            // SAFETY: the struct is integers only, all zeros is a valid value.
-            let mut raw: RawTcpInfo = unsafe { std::mem::zeroed() };
-            let mut len = size_of::<RawTcpInfo>() as libc::socklen_t;
+            let mut raw = [0; TcpInfo::RAW_LEN];
+            let mut len = raw.len() as libc::socklen_t;
             // SAFETY: the kernel writes at most `len` bytes into `raw`. An older kernel writes
             // fewer: the rest stays 0.
             let answer = unsafe {
                 libc::getsockopt(fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, (&raw mut raw).cast(), &raw mut len)
             };
-            (answer == 0).then_some(TcpInfo {
-                delivery_rate_bytes_per_s: raw.delivery_rate,
-                rate_app_limited: raw.rate_flags & 1 == 1,
-                busy_us: raw.busy_us,
-                rwnd_limited_us: raw.rwnd_limited_us,
-                sndbuf_limited_us: raw.sndbuf_limited_us,
-                notsent_bytes: raw.notsent_bytes,
-                segment_bytes: raw.words[2],
-                rtt_us: raw.words[15],
-                rtt_min_us: raw.min_rtt_us,
-                acked_bytes: raw.rates_and_bytes[2],
-                data_segments_sent: raw.data_segs[1],
-                segments_sent_again: raw.words[23],
-            })
+            (answer == 0).then(|| TcpInfo::from_raw(&raw))
         }
         #[cfg(not(target_os = "linux"))]
         {
             let _ = fd;
             None
         }
+    }
+
+    /// A socket that asks the kernel about the sockets of this network namespace: sock_diag(7).
+    pub(crate) fn diag_socket() -> Option<OwnedFd> {
+        #[cfg(target_os = "linux")]
+        {
+            let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
+            // SAFETY: no pointers.
+            let fd = unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_SOCK_DIAG) };
+            // SAFETY: the descriptor is new, so nobody else owns it.
+            (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
+        }
+        #[cfg(not(target_os = "linux"))]
+        None
+    }
+
+    /// The user whose rights this process has.
+    pub(crate) fn user() -> u32 {
+        // SAFETY: no pointers, and it cannot fail.
+        unsafe { libc::geteuid() }
     }
 
     fn check(answer: isize) -> io::Result<usize> {

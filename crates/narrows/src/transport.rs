@@ -14,6 +14,7 @@ use crate::sys;
 
 pub mod bond;
 mod disk;
+mod far;
 mod limit;
 mod meter;
 mod noise;
@@ -25,6 +26,7 @@ mod scavenger;
 pub mod tls;
 mod write;
 
+use far::Near;
 pub use meter::Meter;
 pub use noise::Heard;
 pub use noise::NOISE_MAX;
@@ -82,6 +84,23 @@ impl Link {
     pub fn file_writer(file: File) -> Self {
         let nowait = sys::pipe_unread(file.as_fd()).is_some() && is_pipe(&file);
         Self { write: Some(WriteHalf::new(Writer::File(file), nowait)), read: None }
+    }
+
+    /// Looks for the connection that the programs which read this pipe write to: `| ssh`, `| nc`. Where it is
+    /// found the link counts as that connection. On Linux `/proc` and sock_diag(7) tell; nothing is held open.
+    #[must_use]
+    #[doc(hidden)]
+    pub fn seen_through(mut self) -> Self {
+        self.write.iter_mut().for_each(|half| half.see_through(Near::Siblings));
+        self
+    }
+
+    /// The same for the pipes of a program that this process started.
+    #[must_use]
+    #[doc(hidden)]
+    pub fn carried_by(mut self, child: u32) -> Self {
+        self.write.iter_mut().for_each(|half| half.see_through(Near::Child(child)));
+        self
     }
 
     /// A regular file on a disk, one direction. As [`Link::file_writer`], but it takes bytes as fast as the

@@ -45,7 +45,7 @@ pub(super) fn send(
         Some(read_back) => options.read_back(read_back),
         None => options,
     };
-    let sent = sending.send(source, Link::file_writer(file), options, bar);
+    let sent = sending.send(source, Link::file_writer(file).seen_through(), options, bar);
     Ok((sent, sending))
 }
 

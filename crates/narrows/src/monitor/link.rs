@@ -19,6 +19,7 @@ use super::expectation::PeerLink;
 mod busy;
 mod drain;
 mod expected;
+mod found;
 mod opening;
 mod relayed;
 mod trial;
@@ -282,6 +283,7 @@ impl LinkMonitor {
                 self.stop_expecting();
             }
         }
+        self.notice_found(s);
         let s = &self.with_queue_behind(s);
         let begin_ns = s.begin_ns.max(self.last_ns);
         let end_ns = s.end_ns.max(begin_ns);
@@ -570,6 +572,11 @@ impl LinkMonitor {
             trial_bytes: self.trial.wanted_bytes(),
             expected: !self.known && self.expected.is_of_a_peer(),
         }
+    }
+
+    /// Whether the far end's reports are all that is seen of the link.
+    pub fn is_relayed(&self) -> bool {
+        self.relayed.is_some()
     }
 
     /// Whether the link lies within memory.

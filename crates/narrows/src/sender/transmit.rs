@@ -228,7 +228,7 @@ impl Sender {
     /// known, and the last look was not just now. Of a relayed link the far end tells.
     pub fn wants_look(&self, now_ns: u64) -> bool {
         let sent = self.link.accepted_bytes() > 0;
-        sent && !self.link.is_known() && !self.config.relayed && now_ns >= self.link.last_look_ns() + LOOK_MIN_NS
+        sent && !self.link.is_known() && !self.link.is_relayed() && now_ns >= self.link.last_look_ns() + LOOK_MIN_NS
     }
 
     /// When to look at the link again, and call `on_link_dry` and then `poll_job`, unless another

@@ -436,6 +436,7 @@ impl SendDriver {
                 link.half.finish().map_err(|e| link_error(e, "cannot end the stream"))?;
                 return Ok(());
             }
+            link.half.look();
             let unsent = link.half.unsent();
             let holds = link.half.held() > 0;
             // While the window is full nothing is written. A one-way link is not read either, so
@@ -485,8 +486,8 @@ impl SendDriver {
             return;
         }
         // Whoever holds the link writes, and a write is a look.
-        let Ok(link) = self.link.try_lock() else { return };
-        let look = Look::at(&link.half);
+        let Ok(mut link) = self.link.try_lock() else { return };
+        let look = Look::at(&mut link.half);
         drop(link);
         if let Some(sender) = &mut lock(&self.state).sender {
             sender.on_link(look.sample(self.now_ns()));
@@ -494,7 +495,7 @@ impl SendDriver {
     }
 
     fn on_dry(&self, contexts: &mut Contexts) {
-        let look = Look::at(&lock(&self.link).half);
+        let look = Look::at(&mut lock(&self.link).half);
         let mut state = lock(&self.state);
         let Some(sender) = &mut state.sender else { return };
         let now_ns = self.now_ns();
@@ -586,6 +587,7 @@ impl SendDriver {
     /// Writes at most `len` bytes once and reports the write to the engine. Returns the number of
     /// bytes; 0 if the link is full.
     fn write_once(&self, link: &mut Output, len: usize) -> Result<usize> {
+        link.half.look();
         let (unsent_before, _) = link.half.progress();
         let begin_ns = self.now_ns();
         let result = if link.outbox.is_empty() {
@@ -601,6 +603,7 @@ impl SendDriver {
         };
         let end_ns = self.now_ns();
         link.outbox.consume(written);
+        link.half.look();
         let ((unsent_after, busy_ns), unacked) = (link.half.progress(), link.half.unacked());
         let (delivery_bytes_per_s, rtt_ns) = (link.half.delivery_bytes_per_s(), link.half.rtt_ns());
         if let Some(sender) = &mut lock(&self.state).sender {
@@ -656,7 +659,8 @@ struct Look {
 }
 
 impl Look {
-    fn at(half: &WriteHalf) -> Self {
+    fn at(half: &mut WriteHalf) -> Self {
+        half.look();
         let (unsent, busy_ns) = half.progress();
         Self { unsent, busy_ns, unacked: half.unacked(), rtt_ns: half.rtt_ns() }
     }

@@ -8,6 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use super::disk::Disk;
+use super::far::{Far, Near, Seen};
 use super::limit::Limit;
 use super::scavenger::Path;
 #[cfg(feature = "tls")]
@@ -27,6 +28,9 @@ pub(crate) struct WriteHalf {
     /// Another program relays what is written, and may buffer any amount.
     pub(crate) relayed: bool,
     limit: Option<Limit>,
+    /// Bytes that writes took, and the connection behind the programs that read them from a pipe.
+    accepted: u64,
+    far: Option<Box<Far>>,
 }
 
 pub(super) enum Writer {
@@ -42,7 +46,7 @@ pub(super) enum Writer {
 
 impl WriteHalf {
     pub(super) fn new(kind: Writer, nowait: bool) -> Self {
-        Self { kind, nowait, same_host: false, relayed: false, limit: None }
+        Self { kind, nowait, same_host: false, relayed: false, limit: None, accepted: 0, far: None }
     }
 
     pub(super) fn set_limit(&mut self, rate: u64) {
@@ -52,6 +56,28 @@ impl WriteHalf {
     /// Yields to all other traffic on the path.
     pub(super) fn yields(&mut self) {
         self.limit = Some(Limit::yielding());
+    }
+
+    /// Looks for the connection behind the programs that read the pipe. Without effect on links that are no pipes.
+    pub(super) fn see_through(&mut self, near: Near) {
+        if let Writer::File(file) = &self.kind
+            && self.nowait
+        {
+            self.far = Far::new(file, near).map(Box::new);
+        }
+    }
+
+    /// Looks at the connections behind pipes. Between two looks it counts as unchanged.
+    pub(crate) fn look(&mut self) {
+        match (&mut self.kind, &mut self.far) {
+            (Writer::Bond(b), _) => b.look(),
+            (Writer::File(file), Some(far)) => far.look(self.accepted, || sys::pipe_unread(file.as_fd())),
+            _ => {}
+        }
+    }
+
+    fn far(&self) -> Option<Seen> {
+        self.far.as_ref()?.seen()
     }
 
     pub(super) fn bond(bond: bond::Outgoing) -> Self {
@@ -65,6 +91,11 @@ impl WriteHalf {
         {
             self.limit.iter_mut().for_each(|limit| limit.look(path));
         }
+        if self.limit.is_some() { self.write_limited(bufs) } else { self.write_now(bufs) }
+            .inspect(|n| self.accepted += *n as u64)
+    }
+
+    fn write_limited(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
         let Some(limit) = &mut self.limit else { return self.write_now(bufs) };
         let mut left = limit.allowed();
         let offered = bufs.iter().map(|buf| buf.len()).sum();
@@ -163,7 +194,10 @@ impl WriteHalf {
             Writer::Bond(b) => b.unsent(),
             Writer::Disk(d) => d.unsent(),
             Writer::Unix(s) => sys::socket_outstanding(s.as_fd()).unwrap_or(0),
-            Writer::File(f) if self.nowait => sys::pipe_unread(f.as_fd()).unwrap_or(0),
+            Writer::File(f) if self.nowait => match self.far() {
+                Some(seen) => self.accepted - seen.left,
+                None => sys::pipe_unread(f.as_fd()).unwrap_or(0),
+            },
             _ => 0,
         }
     }
@@ -180,10 +214,13 @@ impl WriteHalf {
         (held, Some(busy_ns))
     }
 
-    /// Bytes that the far end has not acknowledged (TCP only).
+    /// Bytes that the far end has not acknowledged (TCP, and pipes behind which it is seen).
     pub(crate) fn unacked(&self) -> Option<u64> {
         if let Writer::Bond(b) = &self.kind {
             return b.unacked();
+        }
+        if let Some(seen) = self.far() {
+            return Some(self.accepted - seen.acked);
         }
         let outstanding = meter::unacked(self.tcp_socket()?.as_fd())?;
         Some(self.held() + outstanding)
@@ -203,6 +240,9 @@ impl WriteHalf {
     pub(crate) fn rtt_ns(&self) -> Option<u64> {
         if let Writer::Bond(b) = &self.kind {
             return b.rtt_ns();
+        }
+        if let Some(seen) = self.far() {
+            return seen.rtt_ns;
         }
         let socket = self.tcp_socket().filter(|_| !self.same_host)?;
         Meter::new(false).speed(socket.as_fd()).1

@@ -122,6 +122,10 @@ impl Outgoing {
         self.parts.iter().filter(|p| p.is_usable()).map(OutPart::held).sum()
     }
 
+    pub(in crate::transport) fn look(&mut self) {
+        self.parts.iter_mut().for_each(|part| part.half.look());
+    }
+
     pub(in crate::transport) fn unsent(&self) -> u64 {
         self.parts.iter().map(|p| (p.buffer.len() - p.sent) as u64 + p.half.unsent()).sum()
     }
