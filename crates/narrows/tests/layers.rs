@@ -238,8 +238,8 @@ fn the_laboratory_has_the_lints_profiles_and_versions_of_the_product() {
                 None => sections.entry(name.clone()).or_default().push(line.to_owned()),
             }
         }
-        // The product's own packages have settings of their own.
-        sections.retain(|name, _| name != "workspace" && !name.starts_with("profile.dev.package.narrows"));
+        // The laboratory has no demo.
+        sections.retain(|name, _| name != "workspace" && !name.starts_with("profile.demo"));
         sections
     };
     // What only codecs of the laboratory use, and its own packages.
