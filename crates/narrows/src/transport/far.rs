@@ -131,7 +131,7 @@ impl Far {
         } else {
             seen.rtt_ns = Some(1000 * u64::from(told.info.rtt_us));
         }
-        // A look without an answer lets the flow begin anew: it would take the leap for a burst.
+        // A look without an answer lets the flow start again: it would take the leap for a burst.
         self.seen = (!is_wrong).then_some(seen);
     }
 

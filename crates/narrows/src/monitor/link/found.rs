@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_is_seen_again_begins_anew() {
+    fn a_connection_that_is_seen_again_starts_again() {
         let mut m = LinkMonitor::default();
         run(&mut m, 0, 100);
         let rate = m.rate_bytes_per_s();

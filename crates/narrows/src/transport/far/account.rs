@@ -1,4 +1,4 @@
-//! Where the bytes of a flow are, as seen from both ends of the programs between a pipe and a socket.
+//! The account of a flow's bytes in the programs and the socket after a pipe, from looks at both ends.
 //!
 //! Of the bytes that the first program took out of the pipe, some are with the programs, some wait in
 //! the socket, some are on their way, and the far end has acknowledged the others. The socket counts

@@ -177,7 +177,7 @@ impl<'a> Iterator for Messages<'a> {
     }
 }
 
-/// The attributes behind a message: kind and value.
+/// The attributes after a message: kind and value.
 struct Attributes<'a>(&'a [u8]);
 
 impl<'a> Iterator for Attributes<'a> {
